@@ -1,0 +1,45 @@
+"""FlashAttention from softmax to silicon: the tested implementations behind the course's notebooks.
+
+The front door imports NumPy only; everything else arrives when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Machine": "machine",
+    "SRAMOverflow": "machine",
+    "Traffic": "traffic",
+    "naive_softmax": "algorithms.softmax",
+    "safe_softmax": "algorithms.softmax",
+    "online_softmax": "algorithms.softmax",
+    "SoftmaxState": "algorithms.state",
+    "standard_attention": "algorithms.standard",
+    "multi_pass_attention": "algorithms.multi_pass",
+    "one_pass_attention": "algorithms.one_pass",
+    "flash_v1": "algorithms.flash_v1",
+    "flash_v2": "algorithms.flash_v2",
+    "naive_matmul": "algorithms.matmul",
+    "tiled_matmul": "algorithms.matmul",
+    "largest_blocks": "models.blocks",
+    "paper_blocks": "models.blocks",
+    "doctor": "doctor",
+}
+_MODULES = ("data", "exercises", "hardware", "masks", "models", "numerics", "plots", "widgets")
+
+__all__ = [*_HOMES, *_MODULES]
+
+
+def __getattr__(name: str):
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"flashlib.{_HOMES[name]}"), name)
+    if name in _MODULES:
+        return importlib.import_module(f"flashlib.{name}")
+    raise AttributeError(f"module 'flashlib' has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted([*globals(), *__all__])

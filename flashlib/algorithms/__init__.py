@@ -1,0 +1,1 @@
+"""Readable NumPy, one algorithm a file, each complete on its page and counted by the machine."""

@@ -1,0 +1,425 @@
+"""The paper GPU: arrays live in HBM, a kernel works on tiles in SRAM, and everything is counted.
+
+What counts is fixed once, here, and not by the author of an algorithm:
+
+* an array in HBM cannot be read or written except by `SRAM.load` and `SRAM.store`, which count;
+* arithmetic on what was loaded counts itself: `@` as matmul FLOPs, `np.exp` as exponentials, every
+  other elementwise operation or reduction as one vector FLOP per element;
+* an operand that is neither a number nor came through a load is refused;
+* every value that is computed must have the shape of a tile that the kernel declared, so that a
+  matrix cannot hide from the capacity.
+
+Taught in notebook 00; used by every algorithm of the course.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from flashlib.trace import Event, Trace
+from flashlib.traffic import Moved, Traffic
+
+KINDS = ("element", "stats", "accumulator")
+
+
+class SRAMOverflow(ValueError):
+    """The tiles that a kernel declared do not fit into the SRAM.
+
+    Attributes: `tiles`, a list of (name, shape, bytes); `needed_bytes`; `capacity_bytes`.
+    """
+
+    def __init__(self, kernel, tiles, capacity_bytes, remedy="Take smaller tiles"):
+        self.tiles = list(tiles)
+        self.needed_bytes = sum(size for _, _, size in self.tiles)
+        self.capacity_bytes = capacity_bytes
+        listed = ", ".join(f"{name} {shape}: {size:,} B" for name, shape, size in self.tiles)
+        excess = self.needed_bytes - capacity_bytes
+        gap = f"{excess:,} B too many" if excess > 0 else "it would fit, but the rule forbids it"
+        super().__init__(
+            f"SRAM overflow in kernel {kernel!r}: the tiles [{listed}] need {self.needed_bytes:,} B"
+            f" and sram_bytes is {capacity_bytes:,} B ({gap}). {remedy}."
+        )
+
+
+class HBMReadError(TypeError):
+    """Something was read that no load had brought into SRAM."""
+
+
+class HBMArray(NDArrayOperatorsMixin):
+    """An array in HBM. `Q[rows]` is an address: nothing moves before `sram.load(Q[rows])`."""
+
+    def __init__(self, machine, name, array, kind, regions=None):
+        self._machine, self._array = machine, array
+        self.name, self.kind = name, kind
+        self.regions = regions or tuple((0, n) for n in array.shape)
+
+    @property
+    def shape(self):
+        return self._array.shape
+
+    def __getitem__(self, index) -> HBMArray:
+        index = index if isinstance(index, tuple) else (index,)
+        if not all(isinstance(i, slice) and i.step in (None, 1) for i in index):
+            raise TypeError(f"{self.name}: address a range of HBM by slices, got index {index!r}")
+        regions = list(self.regions)
+        for axis, part in enumerate(index):
+            base = self.regions[axis][0]
+            start, stop, _ = part.indices(self.shape[axis])
+            regions[axis] = (base + start, base + max(start, stop))
+        return HBMArray(self._machine, self.name, self._array[index], self.kind, tuple(regions))
+
+    def _refuse(self, *args, **kwargs):
+        raise HBMReadError(
+            f"{self.name} lives in HBM and cannot be read there: sram.load({self.name}[...]) first"
+        )
+
+    __array__ = __array_ufunc__ = __array_function__ = __iter__ = __float__ = __bool__ = _refuse
+
+    def to_host(self) -> np.ndarray:
+        """Return a copy for the host, which no kernel sees and nothing counts."""
+        if self._machine.sram is not None:
+            raise HBMReadError(f"{self.name}.to_host() inside a kernel: use sram.load instead")
+        return self._array.copy()
+
+    def __repr__(self):
+        return f"<HBM {self.name} {self.shape} {self.kind}>"
+
+
+def _squeeze(shape):
+    return tuple(n for n in shape if n != 1)
+
+
+class Value(NDArrayOperatorsMixin):
+    """What a kernel computes with: NumPy arithmetic that counts itself."""
+
+    def __init__(self, machine, array, owner=None):
+        self._machine, self._array, self._owner = machine, array, owner
+
+    @property
+    def shape(self):
+        return self._array.shape
+
+    @property
+    def T(self) -> Value:
+        return Value(self._machine, self._alive().T, self._owner)
+
+    def __getitem__(self, index) -> Value:
+        return Value(self._machine, self._alive()[index], self._owner)
+
+    def __array__(self, *args, **kwargs):
+        raise HBMReadError(
+            "a tile is not a NumPy array, or its arithmetic would go uncounted: compute with the"
+            " tile itself, or look at a copy with sram.peek(tile)"
+        )
+
+    def max(self, axis: int) -> Value:
+        return self._machine._reduce(np.maximum.reduce, self, axis)
+
+    def sum(self, axis: int) -> Value:
+        return self._machine._reduce(np.add.reduce, self, axis)
+
+    def dot(self, other: Value, where: np.ndarray | None = None) -> Value:
+        """Return self @ other, dense in FLOPs, in which row i ignores row j of other unless where[i, j].
+
+        With `where=None` it is plain `@`. With a mask the weights self[i, j] outside of it are
+        exact zeros already; the mask makes sure that 0 × NaN does not leak from a forbidden key.
+        """
+        product = self @ other
+        if where is None:
+            return product
+        weights, values = self._alive(), other._alive()
+        tainted = ~np.isfinite(values).all(axis=1)
+        if tainted.any():
+            clean = weights @ np.where(tainted[:, None], 0, values)
+            with np.errstate(all="ignore"):
+                for j in np.flatnonzero(tainted):
+                    clean[where[:, j]] += weights[where[:, j], j, None] * values[j]
+            product._array = clean
+        return product
+
+    def _alive(self) -> np.ndarray:
+        if self._owner is not None and not self._owner.live:
+            raise HBMReadError(f"tile {self._owner.name} was freed and cannot be used any more")
+        return self._array
+
+    def __array_ufunc__(self, ufunc, method, *inputs, out=None, **kwargs):
+        if method != "__call__" or kwargs:
+            raise TypeError(f"np.{ufunc.__name__}.{method} with {sorted(kwargs)} is not on the machine")
+        result = self._machine._compute(ufunc, inputs)
+        if out is None:
+            return result
+        (target,) = out
+        target[...] = result
+        return target
+
+    def __array_function__(self, function, types, args, kwargs):
+        if function is np.where and len(args) == 3 and not kwargs:
+            return self._machine._compute(np.where, args)
+        raise TypeError(f"np.{function.__name__} is not on the machine: it has ufuncs, @, np.where,"
+                        " .max(axis), .sum(axis) and .dot")
+
+    def __repr__(self):
+        return f"<Value {self.shape}>"
+
+
+class Tile(Value):
+    """Room in SRAM that a kernel declared; assign to it with `tile[...] = value`."""
+
+    def __init__(self, machine, name, array, kind, regions, size_bytes):
+        super().__init__(machine, array)
+        self._owner = self
+        self.name, self.kind, self.regions, self.size_bytes = name, kind, regions, size_bytes
+        self.live = True
+
+    def __setitem__(self, index, value) -> None:
+        self._alive()[index] = self._machine._operand(value)
+
+    def __repr__(self):
+        return f"<SRAM {self.name} {self.shape} {self.kind}, {self.size_bytes:,} B>"
+
+
+class SRAM:
+    """The on-chip memory of one running kernel: load, store, make and free tiles."""
+
+    def __init__(self, machine: Machine, kernel: str):
+        self._machine, self._kernel = machine, kernel
+        self.tiles: dict[int, Tile] = {}
+        self.used_bytes = 0
+        self.rooms: Counter = Counter()
+
+    def load(self, source: HBMArray, *, kind: str | None = None) -> Tile:
+        """Copy a range of HBM into a new tile, and count its bytes.
+
+        `kind="accumulator"` keeps the tile at accumulator precision; the transfer costs the same.
+        """
+        if not isinstance(source, HBMArray):
+            raise TypeError(f"source: expected an address in HBM, Q[rows], got {source!r}")
+        tile = self._allocate(source.name, source._array.copy(), kind or source.kind, source.regions)
+        self._machine._move("load", source, self._kernel, self.used_bytes)
+        return tile
+
+    def store(self, value: Value, target: HBMArray) -> None:
+        """Write a tile, or a value of the same shape, to a range of HBM, and count its bytes."""
+        if not isinstance(target, HBMArray):
+            raise TypeError(f"target: expected an address in HBM, O[rows], got {target!r}")
+        array = self._machine._operand(value)
+        if np.shape(array) != target.shape:
+            raise ValueError(f"store to {target.name}: expected {target.shape}, got {np.shape(array)}")
+        if not target._array.flags.writeable:
+            raise ValueError(f"store to {target.name}: it is an input, which no kernel may overwrite")
+        target._array[...] = array
+        self._machine._move("store", target, self._kernel, self.used_bytes)
+
+    def tile(self, name: str, *extent: slice | int, kind: str = "element", fill: float = np.nan,
+             dtype=None) -> Tile:
+        """Make room for a tile; an extent is a length, or a slice that tells where the tile lies.
+
+        The room holds `fill`, NaN unless told otherwise, so that reading what was never written
+        shows.
+        """
+        regions = tuple((e.start, e.stop) if isinstance(e, slice) else (0, e) for e in extent)
+        shape = tuple(stop - start for start, stop in regions)
+        array = np.full(shape, fill, dtype or self._machine.dtype)
+        return self._allocate(name, array, kind, regions)
+
+    def free(self, *tiles: Tile) -> None:
+        """Give the room of tiles back; using one afterwards raises."""
+        for tile in tiles:
+            if not tile.live:
+                raise ValueError(f"tile {tile.name} was freed already")
+            tile.live = False
+            del self.tiles[id(tile)]
+            self.used_bytes -= tile.size_bytes
+            self.rooms[_squeeze(tile.shape)] -= 1
+            self._machine._record(self._kernel, "free", tile.name, tile.regions, tile.size_bytes,
+                                  self.used_bytes)
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Free, on leaving, every tile that was made inside the `with` block."""
+        before = set(self.tiles)
+        try:
+            yield
+        finally:
+            self.free(*(tile for key, tile in list(self.tiles.items()) if key not in before))
+
+    def peek(self, value: Value) -> np.ndarray:
+        """Return a copy for checking and drawing: no kernel could do this, so nothing is counted."""
+        return np.array(value._alive())
+
+    def _allocate(self, name, array, kind, regions) -> Tile:
+        size = array.size * self._machine.bytes_of(kind)
+        tile = Tile(self._machine, name, array, kind, regions, size)
+        self.tiles[id(tile)] = tile
+        self.used_bytes += size
+        self._machine._occupy(self, tile)
+        self.rooms[_squeeze(array.shape)] += 1
+        return tile
+
+
+class Machine:
+    """A GPU of paper: unlimited HBM, one SRAM of `sram_bytes` (None: unlimited), and counters.
+
+    Args:
+        sram_bytes: capacity of the SRAM; a kernel whose tiles exceed it raises `SRAMOverflow`.
+        element_bytes: size of an element of Q, K, V, O, S, P as it is moved and stored.
+        stats_bytes: size of an element of m, l, lse.
+        accumulator_bytes: size of an element of an accumulator tile in SRAM.
+        record: keep a trace of events (`machine.trace`).
+
+    The counting sizes say what a GPU would move; the arithmetic itself runs in the dtype of the
+    arrays, float64 for an oracle. Taught in notebook 00.
+    """
+
+    def __init__(self, sram_bytes=None, element_bytes=2, stats_bytes=4, accumulator_bytes=4, *,
+                 record=True):
+        sizes = {"element_bytes": element_bytes, "stats_bytes": stats_bytes,
+                 "accumulator_bytes": accumulator_bytes}
+        if sram_bytes is not None:
+            sizes["sram_bytes"] = sram_bytes
+        for name, size in sizes.items():
+            if isinstance(size, bool) or not isinstance(size, int | np.integer):
+                raise TypeError(f"{name}: expected a whole number of bytes, got {size!r}")
+            if size <= 0:
+                raise ValueError(f"{name}: expected a positive number of bytes, got {size}")
+        self.sram_bytes = None if sram_bytes is None else int(sram_bytes)
+        self.element_bytes, self.stats_bytes = int(element_bytes), int(stats_bytes)
+        self.accumulator_bytes = int(accumulator_bytes)
+        self.dtype = np.dtype(np.float64)
+        self._keep = record
+        self.sram: SRAM | None = None
+        self.reset()
+
+    @classmethod
+    def or_unbounded(cls, machine: Machine | None) -> Machine:
+        """Return `machine`, or for None a machine without limits that keeps no trace."""
+        if machine is None:
+            return cls(record=False)
+        if not isinstance(machine, cls):
+            raise TypeError(f"machine: expected a flashlib.Machine or None, got {machine!r}")
+        return machine
+
+    @classmethod
+    def for_gpu(cls, gpu, **kwargs) -> Machine:
+        """Return a machine whose SRAM is what one thread block of `gpu` may use at most."""
+        return cls(sram_bytes=int(gpu.shared_memory_per_block_bytes), **kwargs)
+
+    def reset(self) -> None:
+        """Set every counter to zero and forget the trace."""
+        self.trace = Trace()
+        self.peak_tiles: list[tuple[str, tuple, int]] = []
+        self._matmul_flops = self._vector_flops = self._exps = self._peak = 0
+        self._moved: dict[tuple[str, str], int] = {}
+
+    @property
+    def traffic(self) -> Traffic:
+        """What was counted since the machine was made or reset."""
+        names = dict.fromkeys(name for name, _ in self._moved)
+        by_tensor = {n: Moved(self._moved.get((n, "load"), 0), self._moved.get((n, "store"), 0))
+                     for n in names}
+        return Traffic.of(by_tensor, self._matmul_flops, self._vector_flops, self._exps, self._peak)
+
+    def bytes_of(self, kind: str) -> int:
+        """Return the size in bytes of one element of a "element", "stats" or "accumulator" array."""
+        if kind not in KINDS:
+            raise ValueError(f"kind: expected one of {KINDS}, got {kind!r}")
+        return getattr(self, f"{kind}_bytes")
+
+    def hbm(self, *, kind: str = "element", **arrays: np.ndarray) -> HBMArray | list[HBMArray]:
+        """Put arrays into HBM under their keyword names; one array, or a list in the given order."""
+        placed = []
+        for name, array in arrays.items():
+            view = np.asarray(array).view()
+            view.flags.writeable = False
+            self.dtype = view.dtype
+            placed.append(HBMArray(self, name, view, kind))
+        return placed[0] if len(placed) == 1 else placed
+
+    def hbm_empty(self, name: str, shape: tuple[int, ...], *, kind: str = "element") -> HBMArray:
+        """Reserve an array in HBM; it holds NaN until a kernel stores something."""
+        self.bytes_of(kind)
+        return HBMArray(self, name, np.full(shape, np.nan, self.dtype), kind)
+
+    @contextmanager
+    def kernel(self, name: str) -> Iterator[SRAM]:
+        """Open an empty SRAM for one kernel; on leaving, all of it is free again."""
+        if self.sram is not None:
+            raise RuntimeError(f"kernel {name!r} starts inside another kernel: leave that one first")
+        self.sram = SRAM(self, name)
+        try:
+            with self.sram.scope():
+                yield self.sram
+        finally:
+            self.sram = None
+
+    def _occupy(self, sram, tile) -> None:
+        if sram.used_bytes > self._peak or (self.sram_bytes or np.inf) < sram.used_bytes:
+            tiles = [(t.name, t.shape, t.size_bytes) for t in sram.tiles.values()]
+            if self.sram_bytes is not None and sram.used_bytes > self.sram_bytes:
+                del sram.tiles[id(tile)]
+                sram.used_bytes -= tile.size_bytes
+                raise SRAMOverflow(sram._kernel, tiles, self.sram_bytes)
+            self._peak, self.peak_tiles = sram.used_bytes, tiles
+        self._record(sram._kernel, "tile", tile.name, tile.regions, tile.size_bytes, sram.used_bytes)
+
+    def _move(self, op, hbm, kernel, sram_bytes) -> None:
+        size = hbm._array.size * self.bytes_of(hbm.kind)
+        key = (hbm.name, op)
+        self._moved[key] = self._moved.get(key, 0) + size
+        self._record(kernel, op, hbm.name, hbm.regions, size, sram_bytes)
+
+    def _record(self, kernel, op, tensor, regions, size, sram_bytes) -> None:
+        if self._keep:
+            rows = regions[0] if regions else (0, 1)
+            cols = regions[1] if len(regions) > 1 else (0, 1)
+            self.trace.events.append(Event(kernel, op, tensor, rows, cols, size, sram_bytes))
+
+    def _operand(self, value):
+        if isinstance(value, Value):
+            if value._machine is not self:
+                raise HBMReadError("a tile of another machine cannot be used here")
+            return value._alive()
+        if isinstance(value, bool | int | float):
+            return value
+        if isinstance(value, np.generic):
+            return value.item()
+        if isinstance(value, np.ndarray) and value.dtype == bool:
+            return value
+        raise HBMReadError(
+            f"an operand of type {type(value).__name__} was never loaded: put it into HBM with"
+            " machine.hbm(name=array) and sram.load it"
+        )
+
+    def _compute(self, function, inputs) -> Value:
+        arrays = [self._operand(value) for value in inputs]
+        with np.errstate(all="ignore"):
+            result = function(*arrays)
+        if function is np.matmul:
+            self._matmul_flops += 2 * result.size * arrays[0].shape[-1]
+        elif function in (np.exp, np.exp2):
+            self._exps += result.size
+        else:
+            self._vector_flops += result.size
+        return self._housed(result)
+
+    def _reduce(self, function, value, axis) -> Value:
+        array = value._alive()
+        self._vector_flops += array.size
+        with np.errstate(all="ignore"):
+            return self._housed(function(array, axis=axis))
+
+    def _housed(self, result) -> Value:
+        shape = _squeeze(result.shape)
+        if self.sram is None:
+            raise HBMReadError("tiles are computed with inside `with machine.kernel(...)` only")
+        if shape and not self.sram.rooms[shape]:
+            raise HBMReadError(
+                f"a value of shape {result.shape} has no room: declare a tile of that shape with"
+                f" sram.tile(name, {', '.join(map(str, result.shape))})"
+            )
+        return Value(self, result)

@@ -1,0 +1,179 @@
+"""Closed forms of what every algorithm moves and computes, equal to the machine's count to the byte.
+
+They are sums over row tiles, and share no loop and no skipping code with the algorithms: that two
+derivations meet is the point. One table of what counts stands in the docstring of `flashlib.machine`;
+the vector FLOPs per tile are these, for a tile of b rows and c keys:
+
+    standard     scale bc, mask bc, max bc, subtract bc, sum bc, divide bc, accumulate bd
+    flash_v1     scale, max, subtract, sum 4bc, mask bc, statistics 8b, output 4bd; bc + 2b exps
+    flash_v2     scale, max, subtract, sum 4bc, mask bc, statistics 4b, output 2bd; bc + b exps;
+                 once per row tile: 3b + bd
+
+Masking is paid only on tiles that a mask cuts through.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flashlib.traffic import Traffic
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """The tiles of an attention matrix, one entry per row tile.
+
+    b: rows; visited: key tiles not skipped; keys: keys in them; full_keys: keys in unmasked tiles.
+    """
+
+    b: np.ndarray
+    visited: np.ndarray
+    keys: np.ndarray
+    full_keys: np.ndarray
+
+
+def _grid(Nq, Nk, Br, Bc, causal) -> _Grid:
+    for name, size in (("Nq", Nq), ("Nk", Nk), ("Br", Br), ("Bc", Bc)):
+        if size < (1 if name.startswith("B") else 0):
+            raise ValueError(f"{name}: expected a positive size, got {size}")
+    first = np.arange(0, Nq, Br, dtype=np.int64)
+    b = np.minimum(Br, Nq - first)
+    if not causal:
+        everything = np.full_like(b, Nk)
+        return _Grid(b, np.full_like(b, -(-Nk // Bc)), everything, everything)
+    last_row_sees = np.clip(first + b + Nk - Nq, 0, Nk)
+    first_row_sees = np.clip(first + 1 + Nk - Nq, 0, Nk)
+    visited = -(-last_row_sees // Bc)
+    full_keys = np.where(first_row_sees == Nk, Nk, first_row_sees // Bc * Bc)
+    return _Grid(b, visited, np.minimum(visited * Bc, Nk), full_keys)
+
+
+def _moved(element_bytes, stats_bytes, **tensors):
+    """Turn counts of elements read and written into bytes; m, l and lse are statistics."""
+    return {name: tuple(int(n) * (stats_bytes if name in ("m", "l", "lse") else element_bytes)
+                        for n in counts) for name, counts in tensors.items()}
+
+
+def flash_v1(*, Nq, Nk, d, Br, Bc, causal=False, element_bytes=2, stats_bytes=4,
+             accumulator_bytes=4) -> Traffic:
+    """Return what `flash_v1` costs: Q, O, m and l move once per visited tile, K and V once."""
+    g = _grid(Nq, Nk, Br, Bc, causal)
+    touched = int(np.sum(g.visited * g.b))                 # rows, once per visited tile
+    area = int(np.sum(g.b * g.keys))
+    masked = int(np.sum(g.b * (g.keys - g.full_keys)))
+    c = min(Bc, Nk)
+    row_bytes = d * accumulator_bytes + 2 * stats_bytes
+    tile_peak = g.b * (d * element_bytes + row_bytes) + element_bytes * g.b * c
+    peak = max(max(g.b, default=0) * row_bytes,
+               2 * c * d * element_bytes + max(tile_peak[g.visited > 0], default=0))
+    by_tensor = _moved(element_bytes, stats_bytes, K=(Nk * d, 0), V=(Nk * d, 0), Q=(touched * d, 0),
+                       O=(touched * d, (Nq + touched) * d), m=(touched, Nq + touched),
+                       l=(touched, Nq + touched))
+    return Traffic.of(by_tensor, 4 * area * d, 4 * area + masked + touched * (8 + 4 * d),
+                      area + 2 * touched, peak)
+
+
+def flash_v2(*, Nq, Nk, d, Br, Bc, causal=False, element_bytes=2, stats_bytes=4,
+             accumulator_bytes=4) -> Traffic:
+    """Return what `flash_v2` costs: K and V move once per row tile, Q and O once."""
+    g = _grid(Nq, Nk, Br, Bc, causal)
+    touched, keys = int(np.sum(g.visited * g.b)), int(np.sum(g.keys))
+    area = int(np.sum(g.b * g.keys))
+    masked = int(np.sum(g.b * (g.keys - g.full_keys)))
+    c = min(Bc, Nk)
+    peak = g.b * (d * (element_bytes + accumulator_bytes) + 2 * stats_bytes)
+    peak = peak + (g.visited > 0) * element_bytes * c * (2 * d + g.b)
+    by_tensor = _moved(element_bytes, stats_bytes, Q=(Nq * d, 0), K=(keys * d, 0), V=(keys * d, 0),
+                       O=(0, Nq * d), lse=(0, Nq))
+    return Traffic.of(by_tensor, 4 * area * d,
+                      4 * area + masked + touched * (4 + 2 * d) + Nq * (3 + d),
+                      area + touched, max(peak, default=0))
+
+
+def standard_attention(*, Nq, Nk, d, Br=None, Bc=None, causal=False, element_bytes=2, stats_bytes=4,
+                       accumulator_bytes=4) -> Traffic:
+    """Return what `standard_attention` costs: ideal without blocks, same-SRAM with both."""
+    if (Br is None) != (Bc is None):
+        raise ValueError(f"Br, Bc: expected both or neither, got Br={Br} and Bc={Bc}")
+    ideal = Br is None
+    Br, Bc = (max(Nq, 1), max(Nk, 1)) if ideal else (Br, Bc)
+    g = _grid(Nq, Nk, Br, Bc, causal)
+    Tr, Tc, area = -(-Nq // Br), -(-Nk // Bc), Nq * Nk
+    last_masked = int(np.sum(g.b * (Nk - g.full_keys)))
+    r, c = min(Br, Nq), min(Bc, Nk)
+    peak = max(element_bytes * (r * d + c * d + r * c),
+               (Nq if ideal else 1) * (Nk * element_bytes + 2 * stats_bytes),
+               accumulator_bytes * r * d + element_bytes * (r * c + c * d)) if Nq else 0
+    by_tensor = _moved(element_bytes, stats_bytes, Q=(Nq * d, 0), K=(Tr * Nk * d, 0), S=(area, area),
+                       P=(area, area), V=(Tr * Nk * d, 0), O=(0, Nq * d))
+    statistics = 2 * Nq if Nk else 0
+    return Traffic.of(by_tensor, 4 * area * d, 5 * area + last_masked + statistics + Nq * d * Tc,
+                      area, peak)
+
+
+def _rows_seen(Nq, Nk, causal):
+    return _grid(Nq, Nk, 1, 1, causal).keys
+
+
+def multi_pass_attention(*, Nq, Nk, d, causal=False, element_bytes=2, stats_bytes=4,
+                         accumulator_bytes=4) -> Traffic:
+    """Return what `multi_pass_attention` costs: for every row K twice and V once."""
+    seen = _rows_seen(Nq, Nk, causal)
+    pairs = int(np.sum(seen))
+    by_tensor = _moved(element_bytes, stats_bytes, Q=(Nq * d, 0), K=(2 * pairs * d, 0),
+                       V=(pairs * d, 0), O=(0, Nq * d), lse=(0, Nq))
+    row_peak = d * (element_bytes + accumulator_bytes) + 2 * stats_bytes
+    peak = (row_peak + 2 * d * element_bytes * bool(pairs)) if Nq else 0
+    return Traffic.of(by_tensor, 6 * pairs * d, pairs * (9 + d) + 3 * Nq, 3 * pairs, peak)
+
+
+def one_pass_attention(*, Nq, Nk, d, causal=False, element_bytes=2, stats_bytes=4,
+                       accumulator_bytes=4) -> Traffic:
+    """Return what `one_pass_attention` costs: for every row K once and V once."""
+    seen = _rows_seen(Nq, Nk, causal)
+    pairs = int(np.sum(seen))
+    by_tensor = _moved(element_bytes, stats_bytes, Q=(Nq * d, 0), K=(pairs * d, 0),
+                       V=(pairs * d, 0), O=(0, Nq * d), lse=(0, Nq))
+    row_peak = d * (element_bytes + accumulator_bytes) + 2 * stats_bytes
+    peak = (row_peak + 2 * d * element_bytes * bool(pairs)) if Nq else 0
+    return Traffic.of(by_tensor, 4 * pairs * d, pairs * (6 + 2 * d) + Nq * (3 + d), 2 * pairs, peak)
+
+
+def _softmax(rows, n, passes, vector, exps, statistics, element_bytes, stats_bytes) -> Traffic:
+    rows = rows if n else 0
+    by_tensor = _moved(element_bytes, stats_bytes, x=(passes * rows * n, 0), y=(0, rows * n))
+    return Traffic.of(by_tensor, 0, rows * (vector * n + 1), exps * rows * n,
+                      rows * (element_bytes + statistics * stats_bytes))
+
+
+def naive_softmax(*, rows, n, element_bytes=2, stats_bytes=4) -> Traffic:
+    """Return what `naive_softmax` costs on `rows` rows of n: 2 loads and 1 store an element."""
+    return _softmax(rows, n, 2, 2, 2, 1, element_bytes, stats_bytes)
+
+
+def safe_softmax(*, rows, n, element_bytes=2, stats_bytes=4) -> Traffic:
+    """Return what `safe_softmax` costs on `rows` rows of n: 3 loads and 1 store an element."""
+    return _softmax(rows, n, 3, 5, 2, 2, element_bytes, stats_bytes)
+
+
+def online_softmax(*, rows, n, element_bytes=2, stats_bytes=4) -> Traffic:
+    """Return what `online_softmax` costs on `rows` rows of n: 2 loads and 1 store an element."""
+    return _softmax(rows, n, 2, 7, 3, 2, element_bytes, stats_bytes)
+
+
+def naive_matmul(*, M, N, K, element_bytes=2, accumulator_bytes=4) -> Traffic:
+    """Return what `naive_matmul` costs: 2·M·N·K loads."""
+    by_tensor = _moved(element_bytes, 0, A=(M * N * K, 0), B=(M * N * K, 0), C=(0, M * N))
+    peak = (2 * K * element_bytes + accumulator_bytes) if M * N else 0
+    return Traffic.of(by_tensor, 2 * M * N * K, 0, 0, peak)
+
+
+def tiled_matmul(*, M, N, K, Bm, Bn, Bk, element_bytes=2, accumulator_bytes=4) -> Traffic:
+    """Return what `tiled_matmul` costs: A once per column of tiles, B once per row of tiles."""
+    m, n, k = min(Bm, M), min(Bn, N), min(Bk, K)
+    by_tensor = _moved(element_bytes, 0, A=(M * K * -(-N // Bn), 0), B=(K * N * -(-M // Bm), 0),
+                       C=(0, M * N))
+    peak = (m * n * accumulator_bytes + element_bytes * (m * k + k * n)) if M * N else 0
+    return Traffic.of(by_tensor, 2 * M * N * K, M * N * -(-K // Bk), 0, peak)

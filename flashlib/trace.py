@@ -1,0 +1,71 @@
+"""The record of what a machine did, event by event: what the animations replay."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+Range = tuple[int, int]
+
+
+class Event(NamedTuple):
+    """One thing that happened on the machine.
+
+    `op` is "load" or "store" (bytes crossed between HBM and SRAM), "tile" (room was made in SRAM)
+    or "free". `rows` and `cols` are (start, stop) in the tensor's own coordinates; the tile of S
+    thus carries query rows and key columns. `bytes` counts HBM bytes for loads and stores, SRAM
+    bytes for the other two; `sram_bytes` is the SRAM in use after the event.
+    """
+
+    kernel: str
+    op: str
+    tensor: str
+    rows: Range
+    cols: Range
+    bytes: int
+    sram_bytes: int
+
+
+class Trace:
+    """A list of `Event`s with the two questions that pictures ask of it."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self.events)
+
+    def __getitem__(self, index: int) -> Event:
+        return self.events[index]
+
+    def visits(self, tensor: str = "S") -> list[int]:
+        """Return the positions of the events at which a tile of `tensor` was made, in order."""
+        return [n for n, e in enumerate(self.events) if e.op == "tile" and e.tensor == tensor]
+
+    def hbm_bytes(self, upto: int | None = None) -> dict[str, int]:
+        """Return the HBM bytes moved by tensor over the first `upto` events (all: None)."""
+        moved: dict[str, int] = {}
+        for event in self.events[:upto]:
+            if event.op in ("load", "store"):
+                moved[event.tensor] = moved.get(event.tensor, 0) + event.bytes
+        return moved
+
+    def to_csv(self, path: str | Path | None = None) -> str:
+        """Return the events as CSV text, one row each; also write it to `path` if one is given."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(
+            ["kernel", "op", "tensor", "row_start", "row_stop", "col_start", "col_stop"]
+            + ["bytes", "sram_bytes"]
+        )
+        for e in self.events:
+            writer.writerow([e.kernel, e.op, e.tensor, *e.rows, *e.cols, e.bytes, e.sram_bytes])
+        if path is not None:
+            Path(path).write_text(out.getvalue())
+        return out.getvalue()

@@ -1,0 +1,113 @@
+"""Say where a measurement comes from, and keep it as CSV under a header that says so.
+
+A recorded number without its GPU, versions, date and command is a rumor. Every CSV file in
+`assets/measurements` begins with these as `# key: value` lines; `flashlib.data.measurements`
+reads them back. Neither the machine's name nor a path on it is recorded.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import platform
+import shutil
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+
+def collect(command, **more):
+    """Return where and with what a measurement is made, as an ordered dictionary of strings.
+
+    Args:
+        command: what a reader types to repeat it.
+        more: further entries, such as ceilings measured in the same run.
+    """
+    entries = {
+        "command": command,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        **_gpu(),
+        **_versions(),
+    }
+    entries.update({key: str(value) for key, value in more.items()})
+    return entries
+
+
+def write_csv(path, rows, provenance):
+    """Write rows (dictionaries with the same keys) under `# key: value` lines; None stays empty."""
+    rows = list(rows)
+    if not rows:
+        raise ValueError("rows: expected at least one row, got none")
+    columns = list(rows[0])
+    for number, row in enumerate(rows):
+        if list(row) != columns:
+            raise ValueError(
+                f"rows: expected the columns {columns} in row {number}, got {list(row)}"
+            )
+    for key, value in provenance.items():
+        if ":" in key or "\n" in f"{key}{value}":
+            raise ValueError(f"provenance: expected one line and no colon in the key, got {key!r}")
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        file.writelines(f"# {key}: {value}\n" for key, value in provenance.items())
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
+    return path
+
+
+def _cell(value):
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else value
+
+
+def _gpu():
+    """Return the name, size and driver of the current GPU, or say that there is none."""
+    try:
+        import torch
+    except ImportError:
+        return {"gpu": "none"}
+    if not torch.cuda.is_available():
+        return {"gpu": "none"}
+    card = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return {
+        "gpu": card.name,
+        "compute_capability": f"{card.major}.{card.minor}",
+        "sms": str(card.multi_processor_count),
+        "l2_bytes": str(card.L2_cache_size),
+        "memory_bytes": str(card.total_memory),
+        "driver": _driver(),
+    }
+
+
+def _driver():
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return "unknown"
+    query = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return done.stdout.split("\n")[0].strip() or "unknown"
+
+
+def _versions():
+    versions = {"python": platform.python_version()}
+    for package in ("torch", "triton", "numpy"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "none"
+    try:
+        import torch
+    except ImportError:
+        return versions
+    # The installed metadata leaves out which CUDA a build is for; the module knows.
+    versions["torch"] = torch.__version__
+    versions["cuda"] = torch.version.cuda or "none"
+    if torch.version.cuda and torch.backends.cudnn.is_available():
+        versions["cudnn"] = str(torch.backends.cudnn.version())
+    return versions

@@ -1,0 +1,184 @@
+"""What every exercise is made of: a check that names the likely mistake, hints, and a solution.
+
+A chapter's module (`ch04`, …) registers its checks with `@exercise`; the reference solutions stand
+in `solutions/`, one module per chapter, which a student build leaves out.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import inspect
+import textwrap
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+REGISTRY: dict[str, Exercise] = {}
+
+
+class ExerciseFailed(AssertionError):
+    """Raised by a check in strict mode; its text is the verdict."""
+
+
+class Wrong(Exception):
+    """Raised inside a check: this answer is wrong, and the text names the likely mistake."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a check says: true if the answer passed."""
+
+    exercise: str
+    passed: bool
+    message: str
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    def __str__(self) -> str:
+        return f"{'✓' if self.passed else '✗'} exercise {self.exercise}: {self.message}"
+
+    def _repr_pretty_(self, printer, cycle):
+        """Show nothing as a cell's value: the check has printed the verdict already."""
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise: `name` is chapter and number, as in "04.2"; `solution` a function's name."""
+
+    name: str
+    title: str
+    check: Callable
+    solution: str
+    hints: tuple[str, ...] = field(default=())
+
+    @property
+    def chapter(self) -> str:
+        return self.name.split(".")[0]
+
+
+def exercise(name: str, title: str, *, solution: str, hints: tuple[str, ...] = ()):
+    """Turn a function that raises `Wrong` into a check that prints and returns a `Verdict`."""
+
+    def register(examine):
+        @functools.wraps(examine)
+        def check(answer, *, strict: bool = False) -> Verdict:
+            verdict = _judge(name, examine, answer)
+            print(verdict)
+            if strict and not verdict:
+                raise ExerciseFailed(str(verdict))
+            return verdict
+
+        REGISTRY[name] = Exercise(name, title, check, solution, tuple(hints))
+        return check
+
+    return register
+
+
+def _judge(name, examine, answer) -> Verdict:
+    if answer is None or answer is ...:
+        return Verdict(name, False, "not answered yet: replace the ... by your answer")
+    try:
+        praise = examine(answer)
+    except NotImplementedError:
+        return Verdict(name, False, "not answered yet: write the function, then run this cell again")
+    except Wrong as wrong:
+        return Verdict(name, False, str(wrong))
+    except Exception as error:
+        inner = traceback.extract_tb(error.__traceback__)[-1]
+        where = f" (line {inner.lineno}: {inner.line})" if inner.line else ""
+        return Verdict(name, False, f"your code raised {type(error).__name__}: {error}{where}")
+    return Verdict(name, True, praise or "right.")
+
+
+def expect_close(got, expected, what: str, *, mistakes: dict[str, np.ndarray] | None = None,
+                 rtol=1e-9, atol=1e-12) -> None:
+    """Raise `Wrong` unless `got` equals `expected`; an answer in `mistakes` is named by its key."""
+    expected = np.asarray(expected)
+    if got is None:
+        raise NotImplementedError
+    array = np.asarray(got)
+    if array.shape != expected.shape:
+        raise Wrong(f"{what}: expected shape {expected.shape}, got {array.shape}")
+    if array.dtype == object or not np.issubdtype(array.dtype, np.number):
+        raise Wrong(f"{what}: expected numbers, got {got!r}")
+    if np.allclose(array, expected, rtol=rtol, atol=atol, equal_nan=True):
+        return
+    for mistake, wrong in (mistakes or {}).items():
+        if np.allclose(array, wrong, rtol=rtol, atol=atol, equal_nan=True):
+            raise Wrong(f"{what}: {mistake}")
+    with np.errstate(invalid="ignore"):
+        gap = np.abs(array - expected)
+    worst = np.unravel_index(np.argmax(np.where(np.isnan(gap), np.inf, gap)), expected.shape)
+    place = f" at {tuple(map(int, worst))}" if worst else ""
+    raise Wrong(f"{what}{place}: expected {expected[worst]:.6g}, got {array[worst]:.6g}")
+
+
+def hint(name: str, number: int = 1) -> None:
+    """Print hint `number` of an exercise, as in `hint("04.2")`, then `hint("04.2", 2)`."""
+    hints = _find(name).hints
+    if not 1 <= number <= len(hints):
+        raise ValueError(f"number: exercise {name} has hints 1 to {len(hints)}, got {number}")
+    more = f"  (there is a hint {number + 1})" if number < len(hints) else "  (the last hint)"
+    print(f"Hint {number} for {name}: {hints[number - 1]}{more}")
+
+
+def solution(name: str) -> None:
+    """Print the reference solution of an exercise; in a student build, say that it is left out."""
+    found = _find(name)
+    try:
+        module = importlib.import_module(f"flashlib.exercises.solutions.ch{found.chapter}")
+    except ModuleNotFoundError:
+        print(f"The solution of {name} is not part of this build of the course.")
+        return
+    print(inspect.getsource(getattr(module, found.solution)))
+
+
+def _has_docstring(node) -> bool:
+    return (isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module)
+            and ast.get_docstring(node) is not None)
+
+
+def show_source(thing: Callable) -> None:
+    """Print the source of a function or class without its docstrings, as the package runs it."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(thing)))
+    lines = textwrap.dedent(inspect.getsource(thing)).splitlines()
+    skipped = set()
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and _has_docstring(node):
+            skipped.update(range(body[0].lineno, body[0].end_lineno + 1))
+    print("\n".join(line for n, line in enumerate(lines, 1) if n not in skipped))
+
+
+def table(rows: list[dict]) -> None:
+    """Print dictionaries as one aligned table; numbers to the right, floats with four digits."""
+
+    def text(value):
+        if isinstance(value, bool | str):
+            return str(value)
+        return f"{value:,}" if isinstance(value, int | np.integer) else f"{value:,.4g}"
+
+    head = list(rows[0])
+    cells = [head] + [[text(row[name]) for name in head] for row in rows]
+    widths = [max(len(line[c]) for line in cells) for c in range(len(head))]
+    for n, line in enumerate(cells):
+        left = [isinstance(rows[0][name], str) for name in head]
+        print("  ".join(cell.ljust(width) if is_left else cell.rjust(width)
+                        for cell, width, is_left in zip(line, widths, left, strict=True)).rstrip())
+        if n == 0:
+            print("  ".join("─" * width for width in widths))
+
+
+def _find(name: str) -> Exercise:
+    chapter = str(name).split(".")[0]
+    try:
+        importlib.import_module(f"flashlib.exercises.ch{chapter}")
+        return REGISTRY[name]
+    except (ModuleNotFoundError, KeyError):
+        raise ValueError(f"name: expected an exercise such as '04.2', got {name!r};"
+                         f" loaded: {', '.join(sorted(REGISTRY)) or 'none'}") from None

@@ -1,0 +1,1 @@
+"""Reference solutions, one module per chapter; a student build leaves this package out."""

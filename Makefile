@@ -1,0 +1,60 @@
+# The FlashAttention course. `make` lists what you can do; everything happens inside .venv.
+
+PYTHON    ?=
+TORCH     ?=
+LAB_ARGS  ?=
+TEST_ARGS ?=
+NB        ?=
+
+py    = .venv/bin/python
+stamp = .venv/.ready
+
+help: ## list these targets
+	@echo "usage: make TARGET [NAME=value]"
+	@echo
+	@awk -F ' *:.*## ' '/^[a-z][a-z-]*:.*## / { printf "  %-14s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@awk '/^## / { print "  " substr($$0, 4) }' Makefile
+
+## TORCH=cpu      spare gigabytes on Linux: install PyTorch's CPU build (make lab TORCH=cpu)
+## PYTHON=...     the Python to build .venv with, 3.11 or newer (default: the newest that works)
+## LAB_ARGS=...   for JupyterLab (make lab LAB_ARGS="--no-browser --port 8890")
+## TEST_ARGS=...  for pytest (make test TEST_ARGS="-k softmax")
+## NB=...         chapters for make notebooks (make notebooks NB="00 06")
+
+lab: $(stamp) ## set up, then open JupyterLab on work/, your own copy of the notebooks
+	@$(py) scripts/open_lab.py $(LAB_ARGS)
+
+test: $(stamp) ## set up, then run the tests
+	OMP_NUM_THREADS=1 $(py) -m pytest -n 2 $(TEST_ARGS)
+
+setup: $(stamp) ## set up only: create .venv, install the pinned requirements and flashlib
+
+notebooks: $(stamp) ## execute the notebooks and keep their outputs
+	@$(py) scripts/render_notebooks.py $(NB)
+
+lint: $(stamp) ## check the code's style, and that no notebook's outputs are stale
+	$(py) -m ruff check .
+	@$(py) scripts/render_notebooks.py --stale
+
+bench-course: $(stamp) ## measure notebooks, widgets, import and counting
+	@$(py) -m flashlib.bench.course
+
+lock: ## solve requirements.txt anew into requirements.lock (needs uv)
+	@sh scripts/lock.sh
+
+clean: ## remove .venv and caches; work/ is yours and stays
+	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp holds the folder it was made in, and the environment's Python must start: a course
+# that was moved, or whose Python was upgraded away, is set up again.
+here := $(shell $(py) -c "import os; print(open('$(stamp)').read() == os.getcwd())" 2>/dev/null)
+ifneq ($(here),True)
+$(stamp): FORCE
+endif
+$(stamp): requirements.txt requirements.lock pyproject.toml scripts/setup_env.py
+	@PYTHON="$(PYTHON)" TORCH="$(TORCH)" sh scripts/setup.sh
+
+FORCE:
+.PHONY: help lab test setup notebooks lint bench-course lock clean FORCE

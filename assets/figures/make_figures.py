@@ -1,0 +1,43 @@
+"""Draw the pictures of the README from the same code and data as the notebooks.
+
+    python assets/figures/make_figures.py        writes the PNG files beside this script
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+import flashlib as fl
+from flashlib import plots
+from flashlib.models import traffic
+
+HERE = Path(__file__).resolve().parent
+
+
+def tiles():
+    """FlashAttention v1 on one head of the sentence: its tile visits and its traffic."""
+    machine = fl.Machine()
+    Q, K, V = fl.data.sentence().head(0)
+    fl.flash_v1(Q, K, V, Br=14, Bc=14, machine=machine)
+    return plots.key_frames(machine.trace, len(Q), len(K), count=4)
+
+
+def surprise():
+    """Standard attention against FlashAttention: arithmetic and traffic counted, time recorded."""
+    shape = {"Nq": 4096, "Nk": 4096, "d": 64}
+    plain, flash = traffic.standard_attention(**shape), traffic.flash_v2(**shape, Br=128, Bc=64)
+    recorded = fl.data.measurements("attention_demo_h200").where(mode="forward", N=4096)
+    seconds = {impl: recorded.where(impl=impl).column("seconds")[0] for impl in ("standard", "flash")}
+    labels = ("standard", "flash_v2")
+    return plots.surprise({
+        title: (origin, unit, dict(zip(labels, values, strict=True)))
+        for title, origin, unit, values in (
+            ("arithmetic", "counted", "FLOP", np.multiply(64, (plain.flops, flash.flops))),
+            ("HBM traffic", "counted", "B", np.multiply(64, (plain.hbm_bytes, flash.hbm_bytes))),
+            ("time", "recorded, H200", "s", tuple(seconds.values())))})
+
+
+if __name__ == "__main__":
+    for draw in (tiles, surprise):
+        (HERE / f"{draw.__name__}.png").write_bytes(draw().png(dpi=150))
+        print(f"{draw.__name__}.png")

@@ -1,0 +1,91 @@
+"""Keep work/ a copy of notebooks/ that belongs to the reader.
+
+A notebook that the reader has not touched follows its original. One that was edited (opening and
+running it is enough: Jupyter saves its outputs) is never overwritten; when its original changes,
+the new version is laid beside it as NN_name.new.ipynb, once. A deleted notebook comes back.
+work/.originals.json remembers what was copied.
+"""
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MANIFEST = ".originals.json"
+
+
+def sync(notebooks, work):
+    """Bring work up to date with notebooks, and return the sentences that the reader should see."""
+    notebooks, work = Path(notebooks), Path(work)
+    work.mkdir(parents=True, exist_ok=True)
+    remembered = _read_manifest(work / MANIFEST)
+    copied, offered = remembered["copied"], remembered["offered"]
+    messages = []
+    for original in sorted(notebooks.glob("*.ipynb")):
+        name, content = original.name, original.read_bytes()
+        version, mine = _sha256(content), work / name
+        here = _sha256(mine.read_bytes()) if mine.exists() else None
+        if here in (None, version, copied.get(name)):
+            if here != version:
+                _write(mine, content)
+            copied[name] = version
+        elif version not in (copied.get(name), offered.get(name, {}).get("version")):
+            beside = _free_name(work, name, offered.get(name, {}))
+            _write(work / beside, content)
+            offered[name] = {"file": beside, "version": version}
+            messages.append(
+                f"{work.name}/{name} holds your edits and stays; "
+                f"the course's new version lies beside it as {beside}."
+            )
+    _write(work / MANIFEST, json.dumps(remembered, indent=1, sort_keys=True).encode())
+    return messages
+
+
+def _free_name(work, name, last_offer):
+    """A name for a new version that takes no file away from the reader."""
+    stem = name.removesuffix(".ipynb")
+    number = 1
+    while True:
+        candidate = work / f"{stem}.new{number if number > 1 else ''}.ipynb"
+        if not candidate.exists():
+            return candidate.name
+        untouched = _sha256(candidate.read_bytes()) == last_offer.get("version")
+        if candidate.name == last_offer.get("file") and untouched:
+            return candidate.name
+        number += 1
+
+
+def _read_manifest(path):
+    try:
+        manifest = json.loads(path.read_bytes())
+        return {"copied": dict(manifest["copied"]), "offered": dict(manifest["offered"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {"copied": {}, "offered": {}}
+
+
+def _write(path, content):
+    """Write a whole file or nothing."""
+    beside = path.with_name(f".{path.name}.part")
+    beside.write_bytes(content)
+    os.replace(beside, path)
+
+
+def _sha256(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+def main():
+    try:
+        messages = sync(ROOT / "notebooks", ROOT / "work")
+    except OSError as error:
+        sys.exit(
+            f"work/ cannot be written ({error.strerror}: {error.filename}): copy the course to a "
+            f"folder of your own and try again there."
+        )
+    print("\n".join(messages), end="\n" if messages else "")
+
+
+if __name__ == "__main__":
+    main()

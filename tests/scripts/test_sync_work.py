@@ -1,0 +1,137 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from scripts import sync_work
+from scripts.sync_work import sync
+
+
+@pytest.fixture
+def folders(tmp_path):
+    notebooks, work = tmp_path / "notebooks", tmp_path / "work"
+    notebooks.mkdir()
+    (notebooks / "00_a.ipynb").write_text("a1")
+    (notebooks / "03_b.ipynb").write_text("b1")
+    assert sync(notebooks, work) == []
+    return notebooks, work
+
+
+def files(work):
+    return {path.name: path.read_text() for path in work.glob("*.ipynb")}
+
+
+def test_first_run_copies_everything(folders):
+    assert files(folders[1]) == {"00_a.ipynb": "a1", "03_b.ipynb": "b1"}
+
+
+def test_an_untouched_copy_follows_its_original_silently(folders):
+    notebooks, work = folders
+    (notebooks / "00_a.ipynb").write_text("a2")
+    assert sync(notebooks, work) == []
+    assert files(work)["00_a.ipynb"] == "a2"
+
+
+def test_an_edited_copy_stays_when_its_original_did_not_change(folders):
+    notebooks, work = folders
+    (work / "00_a.ipynb").write_text("mine")
+    assert sync(notebooks, work) == []
+    assert files(work) == {"00_a.ipynb": "mine", "03_b.ipynb": "b1"}
+
+
+def test_a_changed_original_is_offered_beside_an_edited_copy_once(folders):
+    notebooks, work = folders
+    (work / "00_a.ipynb").write_text("mine")
+    (notebooks / "00_a.ipynb").write_text("a2")
+    (message,) = sync(notebooks, work)
+    assert "00_a.new.ipynb" in message
+    assert files(work)["00_a.ipynb"] == "mine"
+    assert files(work)["00_a.new.ipynb"] == "a2"
+    (work / "00_a.new.ipynb").unlink()
+    assert sync(notebooks, work) == []
+    assert "00_a.new.ipynb" not in files(work)
+
+
+def test_an_untouched_offer_is_replaced_by_the_next_one(folders):
+    notebooks, work = folders
+    (work / "00_a.ipynb").write_text("mine")
+    for version in ("a2", "a3"):
+        (notebooks / "00_a.ipynb").write_text(version)
+        assert len(sync(notebooks, work)) == 1
+    assert files(work) == {"00_a.ipynb": "mine", "00_a.new.ipynb": "a3", "03_b.ipynb": "b1"}
+
+
+def test_an_edited_offer_is_never_overwritten(folders):
+    notebooks, work = folders
+    (work / "00_a.ipynb").write_text("mine")
+    (notebooks / "00_a.ipynb").write_text("a2")
+    sync(notebooks, work)
+    (work / "00_a.new.ipynb").write_text("also mine")
+    (notebooks / "00_a.ipynb").write_text("a3")
+    (message,) = sync(notebooks, work)
+    assert "00_a.new2.ipynb" in message
+    here = files(work)
+    assert here["00_a.ipynb"] == "mine"
+    assert here["00_a.new.ipynb"] == "also mine"
+    assert here["00_a.new2.ipynb"] == "a3"
+
+
+def test_a_deleted_copy_comes_back(folders):
+    notebooks, work = folders
+    (work / "03_b.ipynb").unlink()
+    assert sync(notebooks, work) == []
+    assert files(work)["03_b.ipynb"] == "b1"
+
+
+def test_an_edit_that_was_undone_follows_again(folders):
+    notebooks, work = folders
+    (work / "00_a.ipynb").write_text("mine")
+    sync(notebooks, work)
+    (work / "00_a.ipynb").write_text("a1")
+    (notebooks / "00_a.ipynb").write_text("a2")
+    assert sync(notebooks, work) == []
+    assert files(work)["00_a.ipynb"] == "a2"
+
+
+@pytest.mark.parametrize("manifest", [None, "", "[]", "{}", '{"copied": 3, "offered": {}}'])
+def test_a_lost_manifest_costs_no_edit(folders, manifest):
+    notebooks, work = folders
+    (work / "00_a.ipynb").write_text("mine")
+    path = work / sync_work.MANIFEST
+    path.unlink() if manifest is None else path.write_text(manifest)
+    (message,) = sync(notebooks, work)
+    assert "00_a.new.ipynb" in message
+    assert files(work)["00_a.ipynb"] == "mine"
+    assert "b1" in files(work)["03_b.ipynb"]
+
+
+def test_a_notebook_of_the_readers_own_is_left_alone(folders):
+    notebooks, work = folders
+    (work / "my_own.ipynb").write_text("mine")
+    sync(notebooks, work)
+    assert files(work)["my_own.ipynb"] == "mine"
+    assert set(json.loads((work / sync_work.MANIFEST).read_text())["copied"]) == {
+        "00_a.ipynb",
+        "03_b.ipynb",
+    }
+
+
+def test_nothing_but_copies_and_the_manifest_is_left_in_work(folders):
+    assert {path.name for path in folders[1].iterdir()} == {
+        "00_a.ipynb",
+        "03_b.ipynb",
+        sync_work.MANIFEST,
+    }
+
+
+def test_a_folder_that_cannot_be_written_ends_in_a_sentence(tmp_path):
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    (tmp_path / "work").write_text("a file where the folder should be")
+    script = scripts / "sync_work.py"
+    script.write_bytes((sync_work.ROOT / "scripts" / "sync_work.py").read_bytes())
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("work/ cannot be written")
+    assert done.stderr.count("\n") == 1

@@ -22,11 +22,14 @@ _HOMES = {
     "one_pass_attention": "algorithms.one_pass",
     "flash_v1": "algorithms.flash_v1",
     "flash_v2": "algorithms.flash_v2",
+    "flash_backward": "algorithms.flash_backward",
+    "standard_training_forward": "algorithms.standard_backward",
+    "standard_backward": "algorithms.standard_backward",
     "naive_matmul": "algorithms.matmul",
     "tiled_matmul": "algorithms.matmul",
     "largest_blocks": "models.blocks",
     "paper_blocks": "models.blocks",
-    "doctor": "doctor",
+    "doctor": "checkup",
 }
 _MODULES = ("data", "exercises", "hardware", "masks", "models", "numerics", "plots", "widgets")
 
@@ -35,7 +38,9 @@ __all__ = [*_HOMES, *_MODULES]
 
 def __getattr__(name: str):
     if name in _HOMES:
-        return getattr(importlib.import_module(f"flashlib.{_HOMES[name]}"), name)
+        value = getattr(importlib.import_module(f"flashlib.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
     if name in _MODULES:
         return importlib.import_module(f"flashlib.{name}")
     raise AttributeError(f"module 'flashlib' has no attribute {name!r}")

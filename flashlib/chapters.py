@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Chapter:
-    """One notebook: `needs` names packages ("numpy", "torch", "triton") or "gpu"; "-" marks a plus."""
+    """One notebook; `needs` names the packages without which it does not run."""
 
     number: str
     slug: str
@@ -37,7 +37,7 @@ CHAPTERS = (
     Chapter("02", "tile_a_matmul", "Tile a matmul",
             "How does a tile turn 2·N·M·K loads into far fewer?", PARTS[0]),
     Chapter("03", "keep_softmax_safe", "Keep softmax safe",
-            "Why does the textbook softmax overflow, and what do three passes cost?", PARTS[1], 25,
+            "Why does the textbook softmax overflow, and what do three passes cost?", PARTS[1], 40,
             shows="overflow map by dtype, passes counted", ready=True),
     Chapter("04", "run_softmax_online", "Run softmax online",
             "How can one pass know a maximum that it has not seen yet?", PARTS[1], 30,

@@ -30,12 +30,12 @@ def check_same_dtype(**arrays: np.ndarray) -> None:
         raise TypeError(f"{', '.join(arrays)}: expected one dtype for all, got {came}")
 
 
-def check_block(name: str, value) -> int:
-    """Refuse what is not a positive whole number."""
+def check_block(name: str, value, least: int = 1) -> int:
+    """Refuse what is not a whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name}: expected a whole number of rows, got {value!r}")
-    if value <= 0:
-        raise ValueError(f"{name}: expected a positive number of rows, got {value}")
+        raise TypeError(f"{name}: expected a whole number, got {value!r}")
+    if value < least:
+        raise ValueError(f"{name}: expected a whole number of at least {least}, got {value}")
     return int(value)
 
 
@@ -44,6 +44,13 @@ def check_flag(name: str, value) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name}: expected True or False, got {value!r}")
     return bool(value)
+
+
+def check_choice(name: str, value, choices: tuple[str, ...]) -> str:
+    """Refuse what is not one of the choices."""
+    if value not in choices:
+        raise ValueError(f"{name}: expected one of {choices}, got {value!r}")
+    return value
 
 
 def check_scale(scale, d: int) -> float:

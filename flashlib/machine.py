@@ -14,40 +14,18 @@ Taught in notebook 00; used by every algorithm of the course.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from flashlib.errors import HBMReadError, SRAMOverflow
 from flashlib.trace import Event, Trace
 from flashlib.traffic import Moved, Traffic
 
-KINDS = ("element", "stats", "accumulator")
-
-
-class SRAMOverflow(ValueError):
-    """The tiles that a kernel declared do not fit into the SRAM.
-
-    Attributes: `tiles`, a list of (name, shape, bytes); `needed_bytes`; `capacity_bytes`.
-    """
-
-    def __init__(self, kernel, tiles, capacity_bytes, remedy="Take smaller tiles"):
-        self.tiles = list(tiles)
-        self.needed_bytes = sum(size for _, _, size in self.tiles)
-        self.capacity_bytes = capacity_bytes
-        listed = ", ".join(f"{name} {shape}: {size:,} B" for name, shape, size in self.tiles)
-        excess = self.needed_bytes - capacity_bytes
-        gap = f"{excess:,} B too many" if excess > 0 else "it would fit, but the rule forbids it"
-        super().__init__(
-            f"SRAM overflow in kernel {kernel!r}: the tiles [{listed}] need {self.needed_bytes:,} B"
-            f" and sram_bytes is {capacity_bytes:,} B ({gap}). {remedy}."
-        )
-
-
-class HBMReadError(TypeError):
-    """Something was read that no load had brought into SRAM."""
+KINDS = ("element", "stats", "accumulator", "mask")
+EXPONENTIALS = (np.exp, np.exp2, np.expm1, np.logaddexp, np.logaddexp2, np.float_power)
 
 
 class HBMArray(NDArrayOperatorsMixin):
@@ -75,10 +53,11 @@ class HBMArray(NDArrayOperatorsMixin):
 
     def _refuse(self, *args, **kwargs):
         raise HBMReadError(
-            f"{self.name} lives in HBM and cannot be read there: sram.load({self.name}[...]) first"
+            f"{self.name} lives in HBM and cannot be read there: sram.load({self.name}[rows]) first"
         )
 
-    __array__ = __array_ufunc__ = __array_function__ = __iter__ = __float__ = __bool__ = _refuse
+    __getattr__ = __iter__ = __float__ = __bool__ = _refuse
+    __array__ = __array_ufunc__ = __array_function__ = _refuse
 
     def to_host(self) -> np.ndarray:
         """Return a copy for the host, which no kernel sees and nothing counts."""
@@ -94,28 +73,44 @@ def _squeeze(shape):
     return tuple(n for n in shape if n != 1)
 
 
+def _basic(index):
+    for i in index if isinstance(index, tuple) else (index,):
+        if not (i is None or i is ... or isinstance(i, slice | int | np.integer)):
+            raise TypeError(f"index: a tile takes slices, whole numbers, None and ..., got {i!r};"
+                            " np.where(mask, tile, number) selects, and counts")
+    return index
+
+
+class _Room:
+    """Room in SRAM: for one tile, or for the values of a shape while any tile of it is there."""
+
+    def __init__(self, name, tiles=0):
+        self.name, self.tiles, self.live = name, tiles, True
+
+
 class Value(NDArrayOperatorsMixin):
     """What a kernel computes with: NumPy arithmetic that counts itself."""
 
     def __init__(self, machine, array, owner=None):
         self._machine, self._array, self._owner = machine, array, owner
 
-    @property
-    def shape(self):
-        return self._array.shape
+    shape = HBMArray.shape
 
     @property
     def T(self) -> Value:
         return Value(self._machine, self._alive().T, self._owner)
 
     def __getitem__(self, index) -> Value:
-        return Value(self._machine, self._alive()[index], self._owner)
+        return Value(self._machine, self._alive()[_basic(index)], self._owner)
 
     def __array__(self, *args, **kwargs):
         raise HBMReadError(
             "a tile is not a NumPy array, or its arithmetic would go uncounted: compute with the"
             " tile itself, or look at a copy with sram.peek(tile)"
         )
+
+    def __bool__(self):
+        raise HBMReadError("a tile has no truth value: on the machine, choose with np.where")
 
     def max(self, axis: int) -> Value:
         return self._machine._reduce(np.maximum.reduce, self, axis)
@@ -124,19 +119,21 @@ class Value(NDArrayOperatorsMixin):
         return self._machine._reduce(np.add.reduce, self, axis)
 
     def dot(self, other: Value, where: np.ndarray | None = None) -> Value:
-        """Return self @ other, dense in FLOPs, in which row i ignores row j of other unless where[i, j].
+        """Return self @ other, in which row i ignores row j of other unless where[i, j].
 
-        With `where=None` it is plain `@`. With a mask the weights self[i, j] outside of it are
-        exact zeros already; the mask makes sure that 0 × NaN does not leak from a forbidden key.
+        With `where=None` it is plain `@`; the FLOPs are dense either way. Outside of a mask the
+        weights self[i, j] are exact zeros already; it keeps 0 × NaN from leaking a forbidden key.
         """
         product = self @ other
         if where is None:
             return product
+        if np.shape(where) != self.shape or where.dtype != bool:
+            raise ValueError(f"where: expected booleans of shape {self.shape}, got {where!r}")
         weights, values = self._alive(), other._alive()
         tainted = ~np.isfinite(values).all(axis=1)
         if tainted.any():
-            clean = weights @ np.where(tainted[:, None], 0, values)
             with np.errstate(all="ignore"):
+                clean = weights @ np.where(tainted[:, None], 0, values)
                 for j in np.flatnonzero(tainted):
                     clean[where[:, j]] += weights[where[:, j], j, None] * values[j]
             product._array = clean
@@ -144,12 +141,14 @@ class Value(NDArrayOperatorsMixin):
 
     def _alive(self) -> np.ndarray:
         if self._owner is not None and not self._owner.live:
-            raise HBMReadError(f"tile {self._owner.name} was freed and cannot be used any more")
+            raise HBMReadError(f"{self._owner.name} was freed and cannot be used any more")
         return self._array
 
     def __array_ufunc__(self, ufunc, method, *inputs, out=None, **kwargs):
-        if method != "__call__" or kwargs:
-            raise TypeError(f"np.{ufunc.__name__}.{method} with {sorted(kwargs)} is not on the machine")
+        known = getattr(np, ufunc.__name__, None) is ufunc and not ufunc.signature
+        if method != "__call__" or kwargs or not (known or ufunc is np.matmul):
+            raise TypeError(f"np.{ufunc.__name__}.{method} is not on the machine: it has @,"
+                            " elementwise ufuncs without keywords, .max(axis) and .sum(axis)")
         result = self._machine._compute(ufunc, inputs)
         if out is None:
             return result
@@ -171,13 +170,16 @@ class Tile(Value):
     """Room in SRAM that a kernel declared; assign to it with `tile[...] = value`."""
 
     def __init__(self, machine, name, array, kind, regions, size_bytes):
-        super().__init__(machine, array)
-        self._owner = self
+        super().__init__(machine, array, _Room(name))      # no cycle: memory is back at once
         self.name, self.kind, self.regions, self.size_bytes = name, kind, regions, size_bytes
-        self.live = True
+
+    @property
+    def live(self) -> bool:
+        """Whether the tile is still in SRAM."""
+        return self._owner.live
 
     def __setitem__(self, index, value) -> None:
-        self._alive()[index] = self._machine._operand(value)
+        self._alive()[_basic(index)] = self._machine._operand(value)
 
     def __repr__(self):
         return f"<SRAM {self.name} {self.shape} {self.kind}, {self.size_bytes:,} B>"
@@ -190,30 +192,32 @@ class SRAM:
         self._machine, self._kernel = machine, kernel
         self.tiles: dict[int, Tile] = {}
         self.used_bytes = 0
-        self.rooms: Counter = Counter()
+        self.rooms: dict[tuple, _Room] = {(): _Room("number", tiles=1)}      # numbers need no tile
 
     def load(self, source: HBMArray, *, kind: str | None = None) -> Tile:
         """Copy a range of HBM into a new tile, and count its bytes.
 
         `kind="accumulator"` keeps the tile at accumulator precision; the transfer costs the same.
         """
-        if not isinstance(source, HBMArray):
-            raise TypeError(f"source: expected an address in HBM, Q[rows], got {source!r}")
+        self._address("source", source)
         tile = self._allocate(source.name, source._array.copy(), kind or source.kind, source.regions)
         self._machine._move("load", source, self._kernel, self.used_bytes)
         return tile
 
-    def store(self, value: Value, target: HBMArray) -> None:
-        """Write a tile, or a value of the same shape, to a range of HBM, and count its bytes."""
-        if not isinstance(target, HBMArray):
-            raise TypeError(f"target: expected an address in HBM, O[rows], got {target!r}")
+    def store(self, value: Value, target: HBMArray, *, atomic: bool = False) -> None:
+        """Write a tile, or a value of the same shape, to a range of HBM, and count its bytes.
+
+        `atomic` marks, in the trace, the end of a read-add-write that other programs of the same
+        kernel may do to the same range: on a GPU it has to be one indivisible update.
+        """
+        self._address("target", target)
         array = self._machine._operand(value)
         if np.shape(array) != target.shape:
-            raise ValueError(f"store to {target.name}: expected {target.shape}, got {np.shape(array)}")
+            raise ValueError(f"value: expected {target.shape} as {target.name}, got {np.shape(array)}")
         if not target._array.flags.writeable:
-            raise ValueError(f"store to {target.name}: it is an input, which no kernel may overwrite")
+            raise ValueError(f"target: {target.name} is an input, which no kernel may overwrite")
         target._array[...] = array
-        self._machine._move("store", target, self._kernel, self.used_bytes)
+        self._machine._move("store", target, self._kernel, self.used_bytes, atomic)
 
     def tile(self, name: str, *extent: slice | int, kind: str = "element", fill: float = np.nan,
              dtype=None) -> Tile:
@@ -224,18 +228,20 @@ class SRAM:
         """
         regions = tuple((e.start, e.stop) if isinstance(e, slice) else (0, e) for e in extent)
         shape = tuple(stop - start for start, stop in regions)
-        array = np.full(shape, fill, dtype or self._machine.dtype)
+        array = np.full(shape, self._machine._operand(fill), dtype or self._machine.dtype)
         return self._allocate(name, array, kind, regions)
 
     def free(self, *tiles: Tile) -> None:
         """Give the room of tiles back; using one afterwards raises."""
         for tile in tiles:
-            if not tile.live:
-                raise ValueError(f"tile {tile.name} was freed already")
-            tile.live = False
-            del self.tiles[id(tile)]
+            if self.tiles.pop(id(tile), None) is None:
+                raise ValueError(f"tile {tile!r} was freed already, or is not of this kernel")
+            tile._owner.live = False
             self.used_bytes -= tile.size_bytes
-            self.rooms[_squeeze(tile.shape)] -= 1
+            room = self.rooms[_squeeze(tile.shape)]
+            room.tiles -= 1
+            if not room.tiles:
+                self.rooms.pop(_squeeze(tile.shape)).live = False
             self._machine._record(self._kernel, "free", tile.name, tile.regions, tile.size_bytes,
                                   self.used_bytes)
 
@@ -249,16 +255,24 @@ class SRAM:
             self.free(*(tile for key, tile in list(self.tiles.items()) if key not in before))
 
     def peek(self, value: Value) -> np.ndarray:
-        """Return a copy for checking and drawing: no kernel could do this, so nothing is counted."""
+        """Return a copy for checking and drawing: no kernel can do this, so nothing is counted."""
         return np.array(value._alive())
 
+    def _address(self, argument, hbm) -> None:
+        if not isinstance(hbm, HBMArray):
+            raise TypeError(f"{argument}: expected an address in HBM, such as Q[rows], got {hbm!r}")
+        if hbm._machine is not self._machine:
+            raise HBMReadError(f"{argument}: {hbm.name} lives in the HBM of another machine")
+
     def _allocate(self, name, array, kind, regions) -> Tile:
+        if self._machine.sram is not self:
+            raise HBMReadError(f"kernel {self._kernel!r} has ended, and its SRAM with it")
         size = array.size * self._machine.bytes_of(kind)
         tile = Tile(self._machine, name, array, kind, regions, size)
         self.tiles[id(tile)] = tile
         self.used_bytes += size
         self._machine._occupy(self, tile)
-        self.rooms[_squeeze(array.shape)] += 1
+        self.rooms.setdefault(_squeeze(array.shape), _Room(f"shape {array.shape}")).tiles += 1
         return tile
 
 
@@ -275,6 +289,8 @@ class Machine:
     The counting sizes say what a GPU would move; the arithmetic itself runs in the dtype of the
     arrays, float64 for an oracle. Taught in notebook 00.
     """
+
+    mask_bytes = 1                     # a dropout mask is kept as one byte per weight
 
     def __init__(self, sram_bytes=None, element_bytes=2, stats_bytes=4, accumulator_bytes=4, *,
                  record=True):
@@ -311,6 +327,8 @@ class Machine:
 
     def reset(self) -> None:
         """Set every counter to zero and forget the trace."""
+        if self.sram is not None:
+            raise RuntimeError("reset inside a kernel: leave the kernel first")
         self.trace = Trace()
         self.peak_tiles: list[tuple[str, tuple, int]] = []
         self._matmul_flops = self._vector_flops = self._exps = self._peak = 0
@@ -325,16 +343,21 @@ class Machine:
         return Traffic.of(by_tensor, self._matmul_flops, self._vector_flops, self._exps, self._peak)
 
     def bytes_of(self, kind: str) -> int:
-        """Return the size in bytes of one element of a "element", "stats" or "accumulator" array."""
+        """Return the size in bytes of one element of this kind, "stats" for instance."""
         if kind not in KINDS:
             raise ValueError(f"kind: expected one of {KINDS}, got {kind!r}")
         return getattr(self, f"{kind}_bytes")
 
     def hbm(self, *, kind: str = "element", **arrays: np.ndarray) -> HBMArray | list[HBMArray]:
-        """Put arrays into HBM under their keyword names; one array, or a list in the given order."""
+        """Put arrays into HBM under their keyword names; return one, or a list in that order."""
+        self.bytes_of(kind)
+        if self.sram is not None:
+            raise HBMReadError(f"{', '.join(arrays)}: inside a kernel, write to HBM by sram.store")
         placed = []
         for name, array in arrays.items():
             view = np.asarray(array).view()
+            if view.dtype.kind != "f":
+                raise TypeError(f"{name}: expected an array of floats, got dtype {view.dtype}")
             view.flags.writeable = False
             self.dtype = view.dtype
             placed.append(HBMArray(self, name, view, kind))
@@ -349,12 +372,13 @@ class Machine:
     def kernel(self, name: str) -> Iterator[SRAM]:
         """Open an empty SRAM for one kernel; on leaving, all of it is free again."""
         if self.sram is not None:
-            raise RuntimeError(f"kernel {name!r} starts inside another kernel: leave that one first")
+            raise RuntimeError(f"kernel {name!r} starts inside another: leave that one first")
         self.sram = SRAM(self, name)
         try:
             with self.sram.scope():
                 yield self.sram
         finally:
+            self.sram.rooms[()].live = False
             self.sram = None
 
     def _occupy(self, sram, tile) -> None:
@@ -367,17 +391,18 @@ class Machine:
             self._peak, self.peak_tiles = sram.used_bytes, tiles
         self._record(sram._kernel, "tile", tile.name, tile.regions, tile.size_bytes, sram.used_bytes)
 
-    def _move(self, op, hbm, kernel, sram_bytes) -> None:
+    def _move(self, op, hbm, kernel, sram_bytes, atomic=False) -> None:
         size = hbm._array.size * self.bytes_of(hbm.kind)
         key = (hbm.name, op)
         self._moved[key] = self._moved.get(key, 0) + size
-        self._record(kernel, op, hbm.name, hbm.regions, size, sram_bytes)
+        self._record(kernel, op, hbm.name, hbm.regions, size, sram_bytes, atomic)
 
-    def _record(self, kernel, op, tensor, regions, size, sram_bytes) -> None:
+    def _record(self, kernel, op, tensor, regions, size, sram_bytes, atomic=False) -> None:
         if self._keep:
             rows = regions[0] if regions else (0, 1)
             cols = regions[1] if len(regions) > 1 else (0, 1)
-            self.trace.events.append(Event(kernel, op, tensor, rows, cols, size, sram_bytes))
+            self.trace.events.append(Event(kernel, op, tensor, rows, cols, size, sram_bytes,
+                                           atomic))
 
     def _operand(self, value):
         if isinstance(value, Value):
@@ -401,7 +426,7 @@ class Machine:
             result = function(*arrays)
         if function is np.matmul:
             self._matmul_flops += 2 * result.size * arrays[0].shape[-1]
-        elif function in (np.exp, np.exp2):
+        elif function in EXPONENTIALS or (function is np.power and isinstance(inputs[1], Value)):
             self._exps += result.size
         else:
             self._vector_flops += result.size
@@ -414,12 +439,12 @@ class Machine:
             return self._housed(function(array, axis=axis))
 
     def _housed(self, result) -> Value:
-        shape = _squeeze(result.shape)
         if self.sram is None:
             raise HBMReadError("tiles are computed with inside `with machine.kernel(...)` only")
-        if shape and not self.sram.rooms[shape]:
+        room = self.sram.rooms.get(_squeeze(result.shape))
+        if room is None:
             raise HBMReadError(
                 f"a value of shape {result.shape} has no room: declare a tile of that shape with"
                 f" sram.tile(name, {', '.join(map(str, result.shape))})"
             )
-        return Value(self, result)
+        return Value(self, result, room)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from flashlib.checks import check_block
+
 
 def tiles(N: int, B: int) -> list[slice]:
     """Cut 0…N into slices of B; the last one is ragged if B does not divide N."""
+    N, B = check_block("N", N, least=0), check_block("B", B)
     return [slice(start, min(start + B, N)) for start in range(0, N, B)]
 
 

@@ -17,7 +17,8 @@ class Event(NamedTuple):
     `op` is "load" or "store" (bytes crossed between HBM and SRAM), "tile" (room was made in SRAM)
     or "free". `rows` and `cols` are (start, stop) in the tensor's own coordinates; the tile of S
     thus carries query rows and key columns. `bytes` counts HBM bytes for loads and stores, SRAM
-    bytes for the other two; `sram_bytes` is the SRAM in use after the event.
+    bytes for the other two; `sram_bytes` is the SRAM in use after the event. `atomic` marks a store
+    that ends an update which a GPU must do atomically.
     """
 
     kernel: str
@@ -27,6 +28,7 @@ class Event(NamedTuple):
     cols: Range
     bytes: int
     sram_bytes: int
+    atomic: bool = False
 
 
 class Trace:
@@ -48,6 +50,10 @@ class Trace:
         """Return the positions of the events at which a tile of `tensor` was made, in order."""
         return [n for n, e in enumerate(self.events) if e.op == "tile" and e.tensor == tensor]
 
+    def atomic_updates(self) -> int:
+        """Return how many updates of HBM would have to be atomic on a GPU."""
+        return sum(event.atomic for event in self.events)
+
     def hbm_bytes(self, upto: int | None = None) -> dict[str, int]:
         """Return the HBM bytes moved by tensor over the first `upto` events (all: None)."""
         moved: dict[str, int] = {}
@@ -60,12 +66,11 @@ class Trace:
         """Return the events as CSV text, one row each; also write it to `path` if one is given."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(
-            ["kernel", "op", "tensor", "row_start", "row_stop", "col_start", "col_stop"]
-            + ["bytes", "sram_bytes"]
-        )
+        writer.writerow(["kernel", "op", "tensor", "row_start", "row_stop", "col_start", "col_stop",
+                         "bytes", "sram_bytes", "atomic"])
         for e in self.events:
-            writer.writerow([e.kernel, e.op, e.tensor, *e.rows, *e.cols, e.bytes, e.sram_bytes])
+            writer.writerow([e.kernel, e.op, e.tensor, *e.rows, *e.cols, e.bytes, e.sram_bytes,
+                             int(e.atomic)])
         if path is not None:
-            Path(path).write_text(out.getvalue())
+            Path(path).write_text(out.getvalue(), encoding="utf-8", newline="")
         return out.getvalue()

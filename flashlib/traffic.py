@@ -38,7 +38,7 @@ class Traffic:
 
     @classmethod
     def of(cls, by_tensor, matmul_flops=0, vector_flops=0, exps=0, sram_peak_bytes=0) -> Traffic:
-        """Make a cost whose byte totals are the sums of `by_tensor`; tensors that never moved drop out."""
+        """Make a cost whose byte totals are the sums of `by_tensor`, less what never moved."""
         by_tensor = {n: Moved(*map(int, m)) for n, m in by_tensor.items() if any(m)}
         return cls(sum(m.read_bytes for m in by_tensor.values()),
                    sum(m.write_bytes for m in by_tensor.values()),
@@ -64,12 +64,14 @@ class Traffic:
             return NotImplemented
         zero = Moved()
         names = dict.fromkeys([*self.by_tensor, *other.by_tensor])
-        merged = {n: tuple(a + b for a, b in zip(self.by_tensor.get(n, zero),
-                                                 other.by_tensor.get(n, zero), strict=True))
+        merged = {n: Moved(*(a + b for a, b in zip(self.by_tensor.get(n, zero),
+                                                   other.by_tensor.get(n, zero), strict=True)))
                   for n in names}
-        return Traffic.of(merged, self.matmul_flops + other.matmul_flops,
-                          self.vector_flops + other.vector_flops, self.exps + other.exps,
-                          max(self.sram_peak_bytes, other.sram_peak_bytes))
+        return Traffic(self.hbm_read_bytes + other.hbm_read_bytes,
+                       self.hbm_write_bytes + other.hbm_write_bytes,
+                       self.matmul_flops + other.matmul_flops,
+                       self.vector_flops + other.vector_flops, self.exps + other.exps,
+                       max(self.sram_peak_bytes, other.sram_peak_bytes), merged)
 
     def __radd__(self, other):
         return self if other == 0 else NotImplemented
@@ -83,14 +85,16 @@ class Traffic:
             writer.writerow([name, "read", moved.read_bytes])
             writer.writerow([name, "write", moved.write_bytes])
         if path is not None:
-            Path(path).write_text(out.getvalue())
+            Path(path).write_text(out.getvalue(), encoding="utf-8", newline="")
         return out.getvalue()
 
     def __str__(self) -> str:
         lines = [f"{'tensor':<8}{'read bytes':>16}{'written bytes':>16}"]
-        lines += [f"{n:<8}{m.read_bytes:>16,}{m.write_bytes:>16,}" for n, m in self.by_tensor.items()]
+        lines += [f"{n:<8}{m.read_bytes:>16,}{m.write_bytes:>16,}"
+                  for n, m in self.by_tensor.items()]
         lines.append(f"{'all':<8}{self.hbm_read_bytes:>16,}{self.hbm_write_bytes:>16,}")
         lines.append(f"matmul FLOPs {self.matmul_flops:,}   vector FLOPs {self.vector_flops:,}"
                      f"   exponentials {self.exps:,}")
-        lines.append(f"peak SRAM {self.sram_peak_bytes:,} B   intensity {self.intensity:.2f} FLOP/B")
+        lines.append(f"peak SRAM {self.sram_peak_bytes:,} B   "
+                     f"intensity {self.intensity:.2f} FLOP/B")
         return "\n".join(lines)

@@ -20,7 +20,7 @@ def naive_matmul(A, B, *, machine=None):
     Raises:
         SRAMOverflow: a row of A and a column of B do not fit.
     """
-    M, N, K = _check(A, B)
+    M, N, _ = _check(A, B)
     machine = Machine.or_unbounded(machine)
     A, B = machine.hbm(A=A, B=B)
     C = machine.hbm_empty("C", (M, N))

@@ -39,12 +39,16 @@ class SoftmaxState:
     @classmethod
     def identity(cls, rows: int, d: int, dtype=np.float64) -> SoftmaxState:
         """Return the state of having seen nothing: (−∞, 0, 0)."""
+        check_block("rows", rows, least=0)
         check_block("d", d)
         return cls(np.full(rows, -np.inf, dtype), np.zeros(rows, dtype), np.zeros((rows, d), dtype))
 
     @classmethod
     def of(cls, S: np.ndarray, V: np.ndarray) -> SoftmaxState:
-        """Return the state after seeing the logits S (rows, keys) of the values V (keys, d)."""
+        """Return the state after seeing the logits S (rows, keys) of the values V (keys, d).
+
+        A logit of −∞ says that the row does not see the key: not even a NaN in its value.
+        """
         check_array("S", S, ndim=2)
         check_array("V", V, ndim=2)
         check_same_dtype(S=S, V=V)
@@ -52,7 +56,13 @@ class SoftmaxState:
             raise ValueError(f"S: expected {V.shape[0]} columns, one per row of V, got shape {S.shape}")
         m = S.max(axis=1, initial=-np.inf)
         P = np.exp(S - _shift(m)[:, None])
-        return cls(m, P.sum(axis=1), P @ V)
+        tainted = ~np.isfinite(V).all(axis=1)
+        o = P @ np.where(tainted[:, None], 0, V)
+        with np.errstate(invalid="ignore"):
+            for j in np.flatnonzero(tainted):
+                seen = S[:, j] != -np.inf
+                o[seen] += P[seen, j, None] * V[j]
+        return cls(m, P.sum(axis=1), o)
 
     def merge(self, other: SoftmaxState) -> SoftmaxState:
         """Return the state of having seen the keys of both, in either order."""

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from flashlib.exercises import record
+
 REGISTRY: dict[str, Exercise] = {}
 
 
@@ -42,38 +44,61 @@ class Verdict:
     def __str__(self) -> str:
         return f"{'✓' if self.passed else '✗'} exercise {self.exercise}: {self.message}"
 
-    def _repr_pretty_(self, printer, cycle):
+    def _ipython_display_(self):
         """Show nothing as a cell's value: the check has printed the verdict already."""
 
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise: `name` is chapter and number, as in "04.2"; `solution` a function's name."""
+    """One exercise: `name` is chapter and number, as in "04.2"; `solution` a function's name.
+
+    `difficulty` is 1, 2 or 3 stars, `minutes` what we expect it to take; title, stars and minutes
+    are those of the notebook's heading.
+    """
 
     name: str
     title: str
     check: Callable
     solution: str
     hints: tuple[str, ...] = field(default=())
+    difficulty: int | None = None
+    minutes: int | None = None
 
     @property
     def chapter(self) -> str:
         return self.name.split(".")[0]
 
+    @property
+    def stars(self) -> str:
+        return "★" * (self.difficulty or 0)
 
-def exercise(name: str, title: str, *, solution: str, hints: tuple[str, ...] = ()):
-    """Turn a function that raises `Wrong` into a check that prints and returns a `Verdict`."""
+    @property
+    def effort(self) -> str:
+        """What stands behind the title in the notebook, as in "★★, about 10 min"."""
+        return f"{self.stars}{' easy' * (self.difficulty == 1)}, about {self.minutes} min"
+
+
+def exercise(name: str, title: str, *, solution: str, hints: tuple[str, ...] = (),
+             difficulty: int | None = None, minutes: int | None = None):
+    """Turn a function that raises `Wrong` into a check that prints and returns a `Verdict`.
+
+    A check that passes in the reader's `work/` also goes into the record that `progress()` shows.
+    """
 
     def register(examine):
         @functools.wraps(examine)
         def check(answer, *, strict: bool = False) -> Verdict:
             verdict = _judge(name, examine, answer)
             print(verdict)
+            remark = record.keep(name) if verdict else ""
+            if remark:
+                print(remark)
             if strict and not verdict:
                 raise ExerciseFailed(str(verdict))
             return verdict
 
-        REGISTRY[name] = Exercise(name, title, check, solution, tuple(hints))
+        REGISTRY[name] = Exercise(name, title, check, solution, tuple(hints),
+                                  difficulty, minutes)
         return check
 
     return register

@@ -14,11 +14,33 @@ Masking is paid only on tiles that a mask cuts through.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
 
+from flashlib.checks import check_block, check_choice, check_flag
+from flashlib.models import traffic_backward
 from flashlib.traffic import Traffic
+
+LENGTHS = ("Nq", "Nk", "rows", "n", "M", "N", "K")         # these may be zero
+
+
+def _checked(closed_form):
+    """Refuse sizes that are not whole numbers, or too small, by name."""
+    defaults = closed_form.__kwdefaults__
+
+    @functools.wraps(closed_form)
+    def checked(**sizes):
+        for name, size in sizes.items():
+            if name in ("causal", "dlse", "dropout"):
+                check_flag(name, size)
+            elif name == "order":
+                check_choice(name, size, ("kv", "q"))
+            elif size is not None or defaults.get(name, 0) is not None:
+                check_block(name, size, least=0 if name in LENGTHS else 1)
+        return closed_form(**sizes)
+    return checked
 
 
 @dataclass(frozen=True)
@@ -35,9 +57,6 @@ class _Grid:
 
 
 def _grid(Nq, Nk, Br, Bc, causal) -> _Grid:
-    for name, size in (("Nq", Nq), ("Nk", Nk), ("Br", Br), ("Bc", Bc)):
-        if size < (1 if name.startswith("B") else 0):
-            raise ValueError(f"{name}: expected a positive size, got {size}")
     first = np.arange(0, Nq, Br, dtype=np.int64)
     b = np.minimum(Br, Nq - first)
     if not causal:
@@ -56,6 +75,7 @@ def _moved(element_bytes, stats_bytes, **tensors):
                         for n in counts) for name, counts in tensors.items()}
 
 
+@_checked
 def flash_v1(*, Nq, Nk, d, Br, Bc, causal=False, element_bytes=2, stats_bytes=4,
              accumulator_bytes=4) -> Traffic:
     """Return what `flash_v1` costs: Q, O, m and l move once per visited tile, K and V once."""
@@ -75,6 +95,7 @@ def flash_v1(*, Nq, Nk, d, Br, Bc, causal=False, element_bytes=2, stats_bytes=4,
                       area + 2 * touched, peak)
 
 
+@_checked
 def flash_v2(*, Nq, Nk, d, Br, Bc, causal=False, element_bytes=2, stats_bytes=4,
              accumulator_bytes=4) -> Traffic:
     """Return what `flash_v2` costs: K and V move once per row tile, Q and O once."""
@@ -92,6 +113,7 @@ def flash_v2(*, Nq, Nk, d, Br, Bc, causal=False, element_bytes=2, stats_bytes=4,
                       area + touched, max(peak, default=0))
 
 
+@_checked
 def standard_attention(*, Nq, Nk, d, Br=None, Bc=None, causal=False, element_bytes=2, stats_bytes=4,
                        accumulator_bytes=4) -> Traffic:
     """Return what `standard_attention` costs: ideal without blocks, same-SRAM with both."""
@@ -117,6 +139,7 @@ def _rows_seen(Nq, Nk, causal):
     return _grid(Nq, Nk, 1, 1, causal).keys
 
 
+@_checked
 def multi_pass_attention(*, Nq, Nk, d, causal=False, element_bytes=2, stats_bytes=4,
                          accumulator_bytes=4) -> Traffic:
     """Return what `multi_pass_attention` costs: for every row K twice and V once."""
@@ -129,6 +152,7 @@ def multi_pass_attention(*, Nq, Nk, d, causal=False, element_bytes=2, stats_byte
     return Traffic.of(by_tensor, 6 * pairs * d, pairs * (9 + d) + 3 * Nq, 3 * pairs, peak)
 
 
+@_checked
 def one_pass_attention(*, Nq, Nk, d, causal=False, element_bytes=2, stats_bytes=4,
                        accumulator_bytes=4) -> Traffic:
     """Return what `one_pass_attention` costs: for every row K once and V once."""
@@ -148,21 +172,25 @@ def _softmax(rows, n, passes, vector, exps, statistics, element_bytes, stats_byt
                       rows * (element_bytes + statistics * stats_bytes))
 
 
+@_checked
 def naive_softmax(*, rows, n, element_bytes=2, stats_bytes=4) -> Traffic:
     """Return what `naive_softmax` costs on `rows` rows of n: 2 loads and 1 store an element."""
     return _softmax(rows, n, 2, 2, 2, 1, element_bytes, stats_bytes)
 
 
+@_checked
 def safe_softmax(*, rows, n, element_bytes=2, stats_bytes=4) -> Traffic:
     """Return what `safe_softmax` costs on `rows` rows of n: 3 loads and 1 store an element."""
     return _softmax(rows, n, 3, 5, 2, 2, element_bytes, stats_bytes)
 
 
+@_checked
 def online_softmax(*, rows, n, element_bytes=2, stats_bytes=4) -> Traffic:
     """Return what `online_softmax` costs on `rows` rows of n: 2 loads and 1 store an element."""
     return _softmax(rows, n, 2, 7, 3, 2, element_bytes, stats_bytes)
 
 
+@_checked
 def naive_matmul(*, M, N, K, element_bytes=2, accumulator_bytes=4) -> Traffic:
     """Return what `naive_matmul` costs: 2·M·N·K loads."""
     by_tensor = _moved(element_bytes, 0, A=(M * N * K, 0), B=(M * N * K, 0), C=(0, M * N))
@@ -170,6 +198,7 @@ def naive_matmul(*, M, N, K, element_bytes=2, accumulator_bytes=4) -> Traffic:
     return Traffic.of(by_tensor, 2 * M * N * K, 0, 0, peak)
 
 
+@_checked
 def tiled_matmul(*, M, N, K, Bm, Bn, Bk, element_bytes=2, accumulator_bytes=4) -> Traffic:
     """Return what `tiled_matmul` costs: A once per column of tiles, B once per row of tiles."""
     m, n, k = min(Bm, M), min(Bn, N), min(Bk, K)
@@ -177,3 +206,40 @@ def tiled_matmul(*, M, N, K, Bm, Bn, Bk, element_bytes=2, accumulator_bytes=4) -
                        C=(0, M * N))
     peak = (m * n * accumulator_bytes + element_bytes * (m * k + k * n)) if M * N else 0
     return Traffic.of(by_tensor, 2 * M * N * K, M * N * -(-K // Bk), 0, peak)
+
+
+@_checked
+def unfused_matmuls(*, Nq, Nk, d, Br, Bc, element_bytes=2, accumulator_bytes=4) -> Traffic:
+    """Return what `unfused_matmuls` costs: S goes out and comes back, K and V once per row tile."""
+    r, c, Tr, Tc, area = min(Br, Nq), min(Bc, Nk), -(-Nq // Br), -(-Nk // Bc), Nq * Nk
+    by_tensor = _moved(element_bytes, 0, Q=(Nq * d, 0), K=(Tr * Nk * d, 0), S=(area, area),
+                       V=(Tr * Nk * d, 0), O=(0, Nq * d))
+    peak = max(element_bytes * (r * d + c * d + r * c),
+               accumulator_bytes * r * d + element_bytes * (r * c + c * d)) if Nq else 0
+    return Traffic.of(by_tensor, 4 * area * d, Nq * d * Tc, 0, peak)
+
+
+@_checked
+def fused_matmuls(*, Nq, Nk, d, Br, Bc, element_bytes=2, accumulator_bytes=4) -> Traffic:
+    """Return what `fused_matmuls` costs: the same without S."""
+    r, c, Tr, Tc = min(Br, Nq), min(Bc, Nk), -(-Nq // Br), -(-Nk // Bc)
+    by_tensor = _moved(element_bytes, 0, Q=(Nq * d, 0), K=(Tr * Nk * d, 0), V=(Tr * Nk * d, 0),
+                       O=(0, Nq * d))
+    peak = (r * d * (element_bytes + accumulator_bytes) + element_bytes * c * (2 * d + r)
+            if Nq else 0)
+    return Traffic.of(by_tensor, 4 * Nq * Nk * d, Nq * d * Tc, 0, peak)
+
+
+@_checked
+def flash_backward(*, Nq, Nk, d, Br, Bc, order="kv", dlse=False, causal=False, element_bytes=2,
+                   stats_bytes=4, accumulator_bytes=4) -> Traffic:
+    """Return what `flash_backward` costs in either loop order, delta's pre-pass included.
+
+    `dlse` says whether a gradient through lse is given.
+    """
+    return traffic_backward.flash_backward(_grid(Nq, Nk, Br, Bc, causal), Nq, Nk, d, Bc, order,
+                                           dlse, element_bytes, stats_bytes, accumulator_bytes)
+
+
+standard_training_forward = _checked(traffic_backward.standard_training_forward)
+standard_backward = _checked(traffic_backward.standard_backward)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import sys
 from dataclasses import dataclass
 
 from flashlib.chapters import CHAPTERS, Chapter
@@ -53,14 +52,12 @@ class Report:
 def doctor() -> Report:
     """Return what this machine can run: OS, Python, packages, GPU, and each chapter with a remedy.
 
-    It only looks: it imports no package that is not there, changes nothing, and never raises because
-    something is missing. Taught in notebook 00.
+    It only looks: it changes nothing, and never raises because something is missing. Taught in
+    notebook 00.
     """
     machine = {"system": f"{platform.system()} {platform.machine()}",
                "Python": platform.python_version(), "CPU cores": str(os.cpu_count())}
     missing = {}
-    if sys.version_info < (3, 11):
-        missing["Python"] = "the course needs Python 3.11 or newer"
     for package in ("numpy", "matplotlib", "ipywidgets", "torch", "triton"):
         try:
             machine[package] = importlib.metadata.version(package)
@@ -70,7 +67,8 @@ def doctor() -> Report:
     machine["GPU"], gpu_found = _gpu(machine["torch"] != "not installed")
     if not gpu_found:
         missing["gpu"] = REMEDIES["gpu"]
-    return Report(machine, missing, [_row(chapter, missing) for chapter in CHAPTERS if chapter.ready])
+    ready = [chapter for chapter in CHAPTERS if chapter.ready]
+    return Report(machine, missing, [_row(chapter, missing) for chapter in ready])
 
 
 def _gpu(torch_installed: bool) -> tuple[str, bool]:

@@ -1,0 +1,61 @@
+"""Pictures: data in, a figure out. Nothing is computed here that a chapter claims.
+
+Every function returns a figure that shows itself in a notebook, or draws into `ax=` and returns
+that. Importing this module also teaches IPython to show small arrays as colored grids.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+
+_HOMES = {
+    "TENSOR_COLORS": "theme", "WIDTH": "theme", "describe": "theme", "figure": "theme",
+    "human_bytes": "theme", "style": "theme", "styled": "theme", "subplots": "theme",
+    "tensor_color": "theme", "use_theme": "theme", "version_style": "theme",
+    "show": "matrices", "heatmap": "heatmap", "register_formatters": "matrices",
+    "tile_visits": "tiles", "key_frames": "tiles", "compare": "tiles",
+    "traffic_bars": "traffic", "sram_gauge": "traffic", "sweep": "curves",
+    "roofline": "roofline", "ratio_map": "region",
+    "block_lab": "blocks", "ratio_maps": "blocks", "tile_classes": "blocks",
+    "overflow_map": "overflow", "exp_range": "overflow",
+    "running_state": "running", "rescale_events": "running",
+    "error_growth": "running", "merge_orders": "running",
+    "rescale_before_after": "attention",
+    "matmul_frames": "matmul", "matmul_visits": "matmul", "intensity_by_tile": "matmul",
+    "matmul_lab": "matmul",
+    "launch_hierarchy": "warps", "coalescing": "warps", "banks": "warps",
+    "gpu_anatomy": "memory_wall", "memory_pyramids": "memory_wall", "ten_steps": "memory_wall",
+    "layer_roofline": "memory_wall", "layer_shares": "memory_wall", "roofline_lab": "memory_wall",
+    "predicted_measured": "memory_wall",
+    "course_map": "course", "surprise": "course", "memory_ladder": "course",
+}
+
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str):
+    if name in _HOMES:
+        value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'flashlib.plots' has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted([*globals(), *__all__])
+
+
+class _Front(types.ModuleType):
+    """Keeps a function reachable whose submodule has the same name: importing would hide it."""
+
+    def __setattr__(self, name, value):
+        if not (name in _HOMES and isinstance(value, types.ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Front
+
+if "IPython" in sys.modules and (_shell := sys.modules["IPython"].get_ipython()) is not None:
+    __getattr__("register_formatters")(_shell)

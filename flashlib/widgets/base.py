@@ -1,0 +1,358 @@
+"""The shell of every widget: controls with names, one picture, and no swallowed errors.
+
+A `Lab` draws into an image instead of an output area: the picture is replaced in one step, and an
+exception becomes a sentence in the widget that `sweep` raises again.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
+
+try:
+    import ipywidgets
+except ImportError:
+    ipywidgets = None
+
+FALLBACK = "Interactive: run this notebook to move the sliders; the figure above shows the default."
+MISSING = (
+    "This widget needs ipywidgets, which is not installed here, so what follows is its default"
+    " picture. Remedy: `pip install ipywidgets`, then restart the kernel."
+)
+_DPI = 100
+
+# The widgets that exist, oldest first; one whose cell was run again is replaced by its successor.
+LIVE: dict[str, Lab] = {}
+
+
+class Choice(NamedTuple):
+    """One control: its options as (label, value), its default value, and how it presents itself."""
+
+    options: tuple[tuple[str, Any], ...]
+    default: Any
+    description: str
+    tooltip: str
+    kind: str
+    live: bool
+
+
+class SweepRow(NamedTuple):
+    """One picture that `sweep` drew."""
+
+    widget: str
+    control: str
+    option: Any
+    seconds: float
+
+
+def choice(
+    options: Iterable,
+    default: Any,
+    description: str,
+    *,
+    tooltip: str | None = None,
+    kind: str = "slider",
+    live: bool = True,
+) -> Choice:
+    """Return a control over a fixed list of options, so that an invalid one cannot be chosen.
+
+    Args:
+        options: values, or (label, value) pairs.
+        default: the value at first; one of the options.
+        description: the visible name.  tooltip: a longer one; the description if None.
+        kind: "slider", "dropdown", "toggle" (buttons) or "play" (a slider with a play button).
+        live: redraw while a slider is dragged; False where a picture takes long.
+    """
+    pairs = tuple(
+        o if isinstance(o, tuple) and len(o) == 2 and isinstance(o[0], str) else (str(o), o)
+        for o in options
+    )
+    if kind not in _MAKERS:
+        raise ValueError(f"kind: expected one of {sorted(_MAKERS)}, got {kind!r}")
+    if default not in [value for _, value in pairs]:
+        raise ValueError(f"default: expected one of {[v for _, v in pairs]}, got {default!r}")
+    if not description:
+        raise ValueError("description: expected the visible name of the control, got ''")
+    return Choice(pairs, default, description, tooltip or description, kind, live)
+
+
+class Lab:
+    """Controls above one picture that `draw` makes from their values.
+
+    `Lab("block_lab", {"Br": choice([16, 32], 16, "Br, rows of Q")}, draw)` calls `draw(Br=16)`.
+
+    Args:
+        name: what `LIVE` and `sweep` call it; a later Lab of that name replaces it.
+        controls: {keyword of draw: Choice}.
+        draw: returns a figure.
+        note: a sentence below the picture.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        controls: Mapping[str, Choice],
+        draw: Callable[..., Figure],
+        *,
+        note: str = "",
+    ):
+        if not controls:
+            raise ValueError("controls: expected at least one, as in {'Br': choice(...)}, got none")
+        self.name, self.controls, self.note = name, dict(controls), note
+        self._draw = draw
+        self.values = {key: control.default for key, control in self.controls.items()}
+        self.error: Exception | None = None
+        self.alt = ""
+        self._handles: dict[str, Any] = {}
+        self._box = None
+        LIVE.pop(name, None)
+        LIVE[name] = self
+
+    def figure(self, **changes) -> Figure:
+        """Return the picture of the present values, or of some changed: for static readers."""
+        unknown = set(changes) - set(self.controls)
+        if unknown:
+            raise TypeError(
+                f"{self.name}: expected controls {sorted(self.controls)}, got {sorted(unknown)}"
+            )
+        return self._draw(**{**self.values, **changes})
+
+    def set(self, **values) -> None:
+        """Set controls, as a reader's hand would, and redraw; an error shows and is kept."""
+        for key, value in values.items():
+            options = [v for _, v in self.controls[key].options]
+            if value not in options:
+                raise ValueError(f"{key}: expected one of {options}, got {value!r}")
+        if self._box is None:
+            self.values.update(values)
+            return
+        for key, value in values.items():
+            handle = self._handles[key]
+            if getattr(handle, "flashlib_index", False):
+                value = [v for _, v in self.controls[key].options].index(value)
+            handle.value = value
+
+    @property
+    def widget(self):
+        """The ipywidgets box, made on first use."""
+        if ipywidgets is None:
+            raise ImportError(MISSING)
+        if self._box is None:
+            self._build()
+        return self._box
+
+    def _build(self) -> None:
+        rows = []
+        for key, control in self.controls.items():
+            handle, row = _MAKERS[control.kind](control, self.values[key])
+            handle.observe(self._listener(key), names="value")
+            self._handles[key] = handle
+            rows.append(row)
+        self._image = ipywidgets.Image(format="png", layout={"max_width": "100%", "width": "auto"})
+        self._message = ipywidgets.HTML()
+        children = [ipywidgets.VBox(rows), self._image, self._message]
+        if self.note:
+            children.append(ipywidgets.HTML(f"<small>{html.escape(self.note)}</small>"))
+        self._box = ipywidgets.VBox(children)
+        self._box.add_class("flashlib-lab")
+        self._redraw()
+
+    def _listener(self, key):
+        def listen(change):
+            control, value = self.controls[key], change["new"]
+            if getattr(change["owner"], "flashlib_index", False):
+                value = control.options[value][1]
+            self._changed(key, value)
+
+        return listen
+
+    def _changed(self, key, value) -> None:
+        self.values[key] = value
+        self._redraw()
+
+    def _redraw(self) -> None:
+        """Draw the present values; an exception becomes a sentence in place of a stale picture."""
+        try:
+            fig = self._draw(**self.values)
+            picture = _png(fig)
+        except Exception as error:
+            self.error = error
+            self._image.layout.display = "none"
+            self._message.value = _sentence(self.name, self.values, error)
+            return
+        self.error = None
+        self.alt = getattr(fig, "_alt", "")
+        self._image.value = picture
+        self._image.layout.display = None
+        if hasattr(self._image, "alt"):
+            self._image.alt = self.alt
+        self._message.value = (
+            f"<span class='sr-only' style='{_HIDDEN}'>{html.escape(self.alt)}</span>"
+        )
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        if ipywidgets is None:
+            print(MISSING)
+            bundle = self.figure()
+            return (
+                bundle._repr_mimebundle_()
+                if hasattr(bundle, "_repr_mimebundle_")
+                else {"text/plain": repr(bundle)}
+            )
+        data = self.widget._repr_mimebundle_()
+        data, meta = data if isinstance(data, tuple) else (data, {})
+        return {**data, "text/plain": FALLBACK}, meta
+
+    def __repr__(self):
+        return FALLBACK if ipywidgets is not None else f"<Lab {self.name}>"
+
+
+# Read by screen readers and shown to nobody else.
+_HIDDEN = "position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)"
+
+
+def _png(fig) -> bytes:
+    if hasattr(fig, "png"):
+        return fig.png(_DPI, fast=True)
+    if not isinstance(fig, Figure):
+        raise TypeError(f"draw: expected it to return a figure, got {type(fig).__name__}")
+    out = io.BytesIO()
+    fig.savefig(out, format="png", dpi=_DPI)
+    return out.getvalue()
+
+
+def _sentence(name, values, error) -> str:
+    """Say what failed, where, and what to do."""
+    setting = ", ".join(f"{key} = {value}" for key, value in values.items())
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    text = f"{type(error).__name__}: {error}"
+    return (
+        f"<div role='alert' style='border-left:4px solid #CC3311;padding:6px 10px;background:#fff;"
+        f"color:#222;max-width:46em'><b>No picture for {html.escape(setting)}.</b><br>"
+        f"{html.escape(text)}<br><small>in {html.escape(name)}, {html.escape(where.name)}(): "
+        f"move a control to draw again</small></div>"
+    )
+
+
+def _look(control) -> dict:
+    return {
+        "description": control.description,
+        "tooltip": control.tooltip,
+        "style": {"description_width": "13em"},
+        "layout": {"width": "36em", "max_width": "100%"},
+    }
+
+
+def _slider(control, value):
+    handle = ipywidgets.SelectionSlider(
+        options=control.options, value=value, continuous_update=control.live, **_look(control)
+    )
+    return handle, handle
+
+
+def _dropdown(control, value):
+    handle = ipywidgets.Dropdown(options=control.options, value=value, **_look(control))
+    return handle, handle
+
+
+def _toggle(control, value):
+    look = _look(control)
+    tooltips = [f"{control.tooltip}: {label}" for label, _ in control.options]
+    look["style"] = {**look["style"], "button_width": "auto"}
+    handle = ipywidgets.ToggleButtons(
+        options=control.options, value=value, tooltips=tooltips, **look
+    )
+    return handle, handle
+
+
+def _play(control, value):
+    """Return a slider over the numbers of the options, with a play button linked to it."""
+    index = [v for _, v in control.options].index(value)
+    last = len(control.options) - 1
+    handle = ipywidgets.IntSlider(
+        min=0,
+        max=last,
+        value=index,
+        continuous_update=control.live,
+        readout=False,
+        **_look(control),
+    )
+    handle.flashlib_index = True
+    button = ipywidgets.Play(
+        min=0, max=last, value=index, interval=450, show_repeat=False, layout={"width": "auto"}
+    )
+    button.tooltip = f"Play: {control.tooltip}"
+    shown = ipywidgets.Label(control.options[index][0])
+    ipywidgets.link((button, "value"), (handle, "value"))
+    handle.observe(
+        lambda change: setattr(shown, "value", control.options[change["new"]][0]), "value"
+    )
+    return handle, ipywidgets.HBox([button, handle, shown], layout={"flex_flow": "row wrap"})
+
+
+_MAKERS: dict[str, Callable] = {
+    "slider": _slider,
+    "dropdown": _dropdown,
+    "toggle": _toggle,
+    "play": _play,
+}
+
+
+def sweep(names: Sequence[str] | None = None, *, most: int = 200) -> list[SweepRow]:
+    """Set every control of every living widget to every option, the others at their defaults.
+
+    Args:
+        names: which widgets; None for all in `LIVE`.
+        most: of a control with more options, that many are drawn, spread evenly, ends included.
+    Returns:
+        (widget, control, option, seconds) of every picture.
+    Raises:
+        RuntimeError: a picture failed; the message names widget, control and option, and the
+            exception of `draw` is its cause.
+    """
+    rows = []
+    for name in list(LIVE) if names is None else names:
+        if name not in LIVE:
+            raise ValueError(f"names: expected widgets out of {sorted(LIVE)}, got {name!r}")
+        lab = LIVE[name]
+        kept = dict(lab.values)
+        defaults = {key: control.default for key, control in lab.controls.items()}
+        for key, control in lab.controls.items():
+            options = [value for _, value in control.options]
+            step = max(1, -(-(len(options) - 1) // max(most - 1, 1)))
+            for option in dict.fromkeys([*range(0, len(options), step), len(options) - 1]):
+                rows.append(_try(lab, defaults, key, options[option]))
+        lab.set(**kept)
+    return rows
+
+
+def _try(lab, defaults, key, option) -> SweepRow:
+    lab.set(**{other: value for other, value in defaults.items() if other != key})
+    start = time.perf_counter()
+    if ipywidgets is None:
+        try:
+            _png(lab.figure(**{key: option}))
+        except Exception as error:
+            raise _failure(lab, key, option, error) from error
+    else:
+        if lab.widget is not None:  # made on first use, and not timed
+            start = time.perf_counter()
+        if lab.values[key] == option:
+            lab._redraw()
+        else:
+            lab.set(**{key: option})
+        if lab.error is not None:
+            raise _failure(lab, key, option, lab.error) from lab.error
+    return SweepRow(lab.name, key, option, time.perf_counter() - start)
+
+
+def _failure(lab, key, option, error) -> RuntimeError:
+    return RuntimeError(
+        f"widget {lab.name!r}, control {key!r}, option {option!r}: {type(error).__name__}: {error}"
+    )

@@ -1,0 +1,67 @@
+"""The checks of chapter 00 accept the solution and name each seeded mistake."""
+
+import pytest
+
+from flashlib.exercises import ch00
+from flashlib.exercises.core import ExerciseFailed
+from flashlib.exercises.solutions import ch00 as right
+
+
+def _copy(machine, x, factor, rows_per_tile, *, scale=True, free=True, twice=False):
+    source, target = machine.hbm(x=x), machine.hbm_empty("y", x.shape)
+    with machine.kernel("copy") as sram:
+        for start in range(0, len(x), rows_per_tile):
+            rows = slice(start, start + rows_per_tile)
+            tile = sram.load(source[rows])
+            if twice:
+                sram.free(tile)
+                tile = sram.load(source[rows])
+            if scale:
+                tile[...] = tile * factor
+            sram.store(tile, target[rows])
+            if free:
+                sram.free(tile)
+    return target.to_host()
+
+
+WRONG = [
+    (ch00.check_bytes_of_S, lambda N, e: N * N, "multiply by element_bytes"),
+    (ch00.check_bytes_of_S, lambda N, e: N * e, "N rows of N"),
+    (ch00.check_bytes_of_S, lambda N, e: N * (N + 1) // 2 * e, "triangle"),
+    (ch00.check_break_even_length, lambda d: 4 * d, "one later"),
+    (ch00.check_break_even_length, lambda d: 3 * d + 1, "O counts"),
+    (ch00.check_break_even_length, lambda d: d + 1, "not all"),
+    (ch00.check_scaled_copy, lambda machine, x, f, r: f * x, "nothing moved"),
+    (ch00.check_scaled_copy, lambda *a: _copy(*a, scale=False), "not scaled"),
+    (ch00.check_scaled_copy, lambda *a: _copy(*a, free=False), "free every tile"),
+    (ch00.check_scaled_copy, lambda *a: _copy(*a, twice=True), "each element once"),
+    (ch00.check_seconds_at_least, lambda f, b, F, B: f / F + b / B, "do not add"),
+    (ch00.check_seconds_at_least, lambda f, b, F, B: min(f / F, b / B), "faster of the two"),
+    (ch00.check_seconds_at_least, lambda f, b, F, B: f * F, "a rate divides"),
+]
+PAIRS = [(ch00.check_bytes_of_S, right.bytes_of_S),
+         (ch00.check_break_even_length, right.break_even_length),
+         (ch00.check_scaled_copy, right.scaled_copy),
+         (ch00.check_seconds_at_least, right.seconds_at_least)]
+
+
+@pytest.mark.parametrize(("check", "answer"), PAIRS)
+def test_solution_passes(check, answer):
+    assert check(answer, strict=True)
+
+
+@pytest.mark.parametrize(("check", "answer", "diagnosis"), WRONG)
+def test_mistake_is_named(check, answer, diagnosis):
+    verdict = check(answer)
+    assert not verdict
+    assert diagnosis in verdict.message
+
+
+@pytest.mark.parametrize("check", [check for check, _ in PAIRS])
+def test_stub_is_not_answered_and_strict_raises(check):
+    def stub(*args):
+        raise NotImplementedError
+
+    assert "not answered yet" in check(stub).message
+    with pytest.raises(ExerciseFailed):
+        check(stub, strict=True)

@@ -1,0 +1,215 @@
+"""Chapter 03's checks accept the solutions and name the mistake in each seeded bug."""
+
+import numpy as np
+import pytest
+
+import flashlib as fl
+from flashlib.exercises import ch03 as ex
+from flashlib.exercises.core import REGISTRY, ExerciseFailed
+from flashlib.exercises.solutions import ch03 as solutions
+from flashlib.masks import tiles
+from flashlib.numerics import facts
+
+CHECKS = {
+    "03.1": (ex.check_threshold, solutions.threshold),
+    "03.2": (ex.check_softmax, solutions.softmax_rows),
+    "03.3": (ex.check_logsumexp, solutions.logsumexp_rows),
+    "03.4": (ex.check_three_pass_bytes, solutions.three_pass_bytes),
+}
+
+
+def stub(*args, **kwargs):
+    raise NotImplementedError
+
+
+def row_softmax(shift=lambda x: x.max(axis=1, keepdims=True), axis=1):
+    def answer(x):
+        e = np.exp(x - shift(x))
+        return e / e.sum(axis=axis, keepdims=True)
+    return answer
+
+
+def overwrites(x):
+    x -= x.max(axis=1, keepdims=True)
+    return np.exp(x) / np.exp(x).sum(axis=1, keepdims=True)
+
+
+def lse_with(shift, back=lambda m, l: m + np.log(l)):
+    def answer(x):
+        m = shift(x)
+        return back(m, np.exp(x - m[:, None]).sum(axis=1))
+    return answer
+
+
+def row_max(x):
+    return x.max(axis=1)
+
+
+def finite_max(x):
+    return np.maximum(row_max(x), np.finfo(x.dtype).min)
+
+
+def zero_if_empty(x):
+    return np.where(np.isneginf(row_max(x)), 0.0, solutions.logsumexp_rows(x))
+
+
+def empty_if_any_masked(x):
+    return np.where(np.isneginf(x).any(axis=1), -np.inf, solutions.logsumexp_rows(x))
+
+
+def byte_count(q=3, k=3, v=1, o=1, stats=5, Tr=lambda N, Br: -(-N // Br), size=lambda e, s: (e, s)):
+    def answer(N, d, Br, element_bytes=2, stats_bytes=4):
+        e, s = size(element_bytes, stats_bytes)
+        return e * N * d * (q + o + Tr(N, Br) * (k + v)) + s * stats * N
+    return answer
+
+
+BUGS = {
+    "03.1": {
+        "log2": (lambda t: np.log2(facts(t).largest), "base 2"),
+        "log10": (lambda t: np.log10(facts(t).largest), "base 10"),
+        "epsilon": (lambda t: np.log(facts(t).epsilon), "epsilon"),
+        "minus-epsilon": (lambda t: -np.log(facts(t).epsilon), "minus the logarithm of epsilon"),
+        "smallest": (lambda t: np.log(facts(t).smallest_normal), "too small"),
+        "no-logarithm": (lambda t: facts(t).largest, "largest number itself"),
+        "in-its-own-dtype": (lambda t: np.log(np.finfo(t).max), "float32 and rounded up"),
+        "always-float32": (lambda t: np.log(facts("float32").largest), "'float16')"),
+    },
+    "03.2": {
+        "axis-0": (row_softmax(axis=0), "runs down the columns"),
+        "whole-matrix-sum": (lambda x: np.exp(x) / np.exp(x).sum(), "over the whole matrix"),
+        "unnormalized": (lambda x: np.exp(x - x.max(axis=1, keepdims=True)), "nothing was divided"),
+        "divides-by-max": (lambda x: np.exp(x) / np.exp(x.max(axis=1, keepdims=True)),
+                           "nothing was divided"),
+        "shift-after-exp": (lambda x: (np.exp(x) - x.max(axis=1, keepdims=True))
+                            / (np.exp(x) - x.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True),
+                            "came after the exponential"),
+        "numerator-shifted-after": (lambda x: (np.exp(x) - x.max(axis=1, keepdims=True))
+                                    / np.exp(x).sum(axis=1, keepdims=True),
+                                    "only in the numerator"),
+        "sum-before-shift": (lambda x: np.exp(x - x.max(axis=1, keepdims=True))
+                             / np.exp(x).sum(axis=1, keepdims=True), "before the shift"),
+        "sign": (row_softmax(lambda x: 2 * x), "sign of the exponent"),
+        "no-shift": (row_softmax(lambda x: 0.0), "e^1000 overflows"),
+        "absolute-max": (row_softmax(lambda x: np.abs(x).max(axis=1, keepdims=True)),
+                         "largest absolute value"),
+        "mean": (row_softmax(lambda x: x.mean(axis=1, keepdims=True)), "mean is not the maximum"),
+        "matrix-max": (row_softmax(lambda x: x.max()), "every row needs its own"),
+        "masked-key": (row_softmax(lambda x: x.max(axis=1, keepdims=True)
+                                   + 0 * x.min(axis=1, keepdims=True)), "masked logit"),
+        "in-place": (overwrites, "changed its input"),
+        "one-dimensional": (lambda x: solutions.softmax_rows(x)[0], "expected shape"),
+    },
+    "03.3": {
+        "no-shift": (lambda x: np.log(np.exp(x).sum(axis=1)), "e^1000 overflowed"),
+        "forgets-m": (lse_with(finite_max, lambda m, l: np.log(l)), "add m back"),
+        "subtracts-m": (lse_with(finite_max, lambda m, l: np.log(l) - m), "subtracted once more"),
+        "no-logarithm": (lse_with(finite_max, lambda m, l: l * np.exp(m)), "take its logarithm"),
+        "maximum-alone": (finite_max, "maximum alone"),
+        "base-2": (lse_with(finite_max, lambda m, l: (m + np.log(l)) / np.log(2)), "base-2"),
+        "nan": (lse_with(row_max), "is NaN"),
+        "zero": (zero_if_empty, "gave 0"),
+        "nan-to-num": (lambda x: np.nan_to_num(lse_with(row_max)(x)), "gave 0"),
+        "lowest": (lse_with(finite_max, lambda m, l: m + np.log(np.maximum(l, 1e-300))),
+                   "finite number that you shifted by"),
+        "tiny": (lambda x: np.log(np.maximum(
+            np.exp(solutions.logsumexp_rows(x)), np.finfo(x.dtype).tiny)) if abs(x).min() < 1
+            else solutions.logsumexp_rows(x), "ln of a tiny number"),
+        "matrix-max": (lse_with(lambda x: np.full(len(x), x.max())), "one maximum for the whole"),
+        "any-masked": (empty_if_any_masked, "as soon as one logit"),
+        "masked-key": (lambda x: solutions.logsumexp_rows(x) + 0 * x.sum(axis=1),
+                       "masked logit adds"),
+    },
+    "03.4": {
+        "elements": (byte_count(size=lambda e, s: (1, 1)), "elements, not bytes"),
+        "forgot-Q": (byte_count(q=0), "Q is missing"),
+        "Q-once": (byte_count(q=1), "Q moves in all three"),
+        "two-passes": (byte_count(q=2, k=2), "two passes over Q and K"),
+        "K-twice": (byte_count(k=2), "short of one N·d"),
+        "K-once": (byte_count(k=1), "not in one"),
+        "V-thrice": (byte_count(v=3), "V is needed in the last pass only"),
+        "forgot-V": (byte_count(v=0), "short of one N·d"),
+        "forgot-O": (byte_count(o=0), "O is missing"),
+        "forgot-statistics": (byte_count(stats=0), "the statistics are missing"),
+        "stores-alone": (byte_count(stats=2), "only the stores"),
+        "loads-alone": (byte_count(stats=3), "only the loads"),
+        "statistics-as-elements": (byte_count(size=lambda e, s: (e, e)), "at stats_bytes"),
+        "one-block": (byte_count(Tr=lambda N, Br: 1), "every query block reads them anew"),
+        "floor": (byte_count(Tr=lambda N, Br: N // Br), "ragged query block"),
+        "fraction": (byte_count(Tr=lambda N, Br: N / Br), "no fraction"),
+    },
+}
+EVERY_BUG = [pytest.param(name, bug, words, id=f"{name}-{label}")
+             for name, bugs in BUGS.items() for label, (bug, words) in bugs.items()]
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_accepts_the_solution(name):
+    check, solution = CHECKS[name]
+    assert check(solution, strict=True)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize("answer", [stub, lambda *a, **k: None, None, ...], ids=str)
+def test_the_stub_is_not_answered_yet(name, answer):
+    verdict = CHECKS[name][0](answer)
+    assert not verdict and "not answered yet" in verdict.message
+
+
+@pytest.mark.parametrize(("name", "bug", "words"), EVERY_BUG)
+def test_names_the_mistake(name, bug, words, capsys):
+    check = CHECKS[name][0]
+    verdict = check(bug)
+    assert not verdict and words in verdict.message
+    assert capsys.readouterr().out.startswith(f"✗ exercise {name}")
+    with pytest.raises(ExerciseFailed):
+        check(bug, strict=True)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_has_hints_and_a_solution_that_prints(name, capsys):
+    registered = REGISTRY[name]
+    for number in range(1, len(registered.hints) + 1):
+        ex.hint(name, number)
+    ex.solution(name)
+    assert f"def {registered.solution}" in capsys.readouterr().out
+
+
+def test_the_largest_value_below_the_threshold_is_accepted_too():
+    assert ex.check_threshold(lambda t: facts(t).exp_overflow)
+
+
+def test_solutions_agree_with_the_library():
+    x = np.random.default_rng(0).normal(size=(5, 7)) * 300
+    x[1, 2:] = -np.inf
+    np.testing.assert_allclose(solutions.softmax_rows(x), fl.safe_softmax(x), rtol=1e-12)
+    _, lse = fl.standard_attention(x[2:3], np.eye(7), np.eye(7), scale=1.0)
+    np.testing.assert_allclose(solutions.logsumexp_rows(x[2:3]), lse)
+
+
+def counted_three_pass(N, d, Br, Bc, machine):
+    """Move what three-pass attention moves, kernel by kernel, and let the machine count."""
+    Q, K, V = machine.hbm(Q=np.ones((N, d)), K=np.ones((N, d)), V=np.ones((N, d)))
+    m, l = (machine.hbm_empty(name, (N,), kind="stats") for name in "ml")
+    O = machine.hbm_empty("O", (N, d))
+    passes = {"1": ([K], [], m), "2": ([K], [m], l), "3": ([K, V], [m, l], O)}
+    for rows in tiles(N, Br):
+        for name, (streamed, statistics, result) in passes.items():
+            with machine.kernel(name) as sram:
+                sram.load(Q[rows])
+                for vector in statistics:
+                    sram.load(vector[rows])
+                for keys in tiles(N, Bc):
+                    with sram.scope():
+                        for matrix in streamed:
+                            sram.load(matrix[keys])
+                shape = [rows, d] if result is O else [rows]
+                sram.store(sram.tile("out", *shape, fill=0.0), result[rows])
+
+
+@pytest.mark.parametrize(("N", "d", "Br", "Bc"), [(64, 16, 16, 8), (56, 32, 24, 13), (7, 3, 9, 2),
+                                                  (1, 1, 1, 1)])
+def test_three_pass_bytes_equal_the_machines_count(N, d, Br, Bc):
+    machine = fl.Machine(element_bytes=2, stats_bytes=4)
+    counted_three_pass(N, d, Br, Bc, machine)
+    assert machine.traffic.hbm_bytes == solutions.three_pass_bytes(N, d, Br)

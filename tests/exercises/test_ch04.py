@@ -1,0 +1,212 @@
+"""The checks of notebook 04 accept the solutions and name the seeded mistakes."""
+
+import math
+
+import numpy as np
+import pytest
+
+from flashlib.exercises import ch04 as ex
+from flashlib.exercises import core
+from flashlib.exercises.solutions import ch04 as solutions
+
+EMPTY = (-np.inf, 0.0)
+
+
+def stub(*args):
+    raise NotImplementedError
+
+
+CHECKS = {
+    "04.1": (ex.check_factor, solutions.rescale_factor),
+    "04.2": (ex.check_merge, solutions.merge),
+    "04.3": (ex.check_rescales, solutions.rescales),
+    "04.4": (ex.check_property_test, solutions.trusts),
+}
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_accepts_the_solution_and_prints_it(name, capsys):
+    check, answer = CHECKS[name]
+    assert check(answer)
+    assert "✓" in capsys.readouterr().out
+    core.solution(name)
+    assert f"def {answer.__name__}" in capsys.readouterr().out
+    for number in range(1, len(core.REGISTRY[name].hints) + 1):
+        core.hint(name, number)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize("unanswered", [stub, None, ...], ids=["stub", "None", "dots"])
+def test_an_unanswered_stub_is_no_error_and_no_pass(name, unanswered):
+    verdict = CHECKS[name][0](unanswered)
+    assert not verdict
+    assert "not answered yet" in verdict.message
+    with pytest.raises(core.ExerciseFailed):
+        CHECKS[name][0](unanswered, strict=True)
+
+
+def joint(a, b):
+    m = max(a[0], b[0])
+    return m, (0.0 if m == -np.inf else m)
+
+
+def merge_without_rescale(a, b):
+    return joint(a, b)[0], a[1] + b[1]
+
+
+def merge_left_only(a, b):
+    m, shift = joint(a, b)
+    return m, a[1] * math.exp(a[0] - shift) + b[1]
+
+
+def merge_right_only(a, b):
+    m, shift = joint(a, b)
+    return m, a[1] + b[1] * math.exp(b[0] - shift)
+
+
+def merge_wrong_sign(a, b):
+    m, shift = joint(a, b)
+    return m, a[1] * np.exp(shift - a[0]) + b[1] * np.exp(shift - b[0])
+
+
+def merge_swapped_factors(a, b):
+    m, shift = joint(a, b)
+    return m, a[1] * np.exp(b[0] - shift) + b[1] * np.exp(a[0] - shift)
+
+
+def merge_nan_for_two_empties(a, b):
+    m = np.maximum(a[0], b[0])
+    return m, a[1] * np.exp(a[0] - m) + b[1] * np.exp(b[0] - m)
+
+
+def merge_left_maximum(a, b):
+    return a[0], a[1] + b[1] * np.exp(b[0] - a[0])
+
+
+def merge_added_maxima(a, b):
+    return a[0] + b[0], a[1] + b[1]
+
+
+def records(x):
+    return int(np.sum(np.diff(np.maximum.accumulate(x)) > 0))
+
+
+def excess(n):
+    return sum(1 / i for i in range(2, n + 1))
+
+
+MISTAKES = {
+    "factor-sign": (ex.check_factor, lambda old, new: math.exp(new - old), "sign is wrong"),
+    "factor-no-exp": (ex.check_factor, lambda old, new: old - new, "its exponential"),
+    "factor-no-exp-sign": (ex.check_factor, lambda old, new: new - old, "wrong sign"),
+    "factor-base-2": (ex.check_factor, lambda old, new: 2 ** (old - new), "base 2"),
+    "factor-one": (ex.check_factor, lambda old, new: 1.0, "must be multiplied"),
+    "factor-unsafe": (ex.check_factor, lambda old, new: np.exp(old) / np.exp(new),
+                      "expected 0.367879, got nan"),
+    "merge-no-rescale": (ex.check_merge, merge_without_rescale, "without a rescale"),
+    "merge-left-only": (ex.check_merge, merge_left_only, "only the left sum"),
+    "merge-right-only": (ex.check_merge, merge_right_only, "only the right sum"),
+    "merge-sign": (ex.check_merge, merge_wrong_sign, "wrong sign"),
+    "merge-swapped": (ex.check_merge, merge_swapped_factors, "other's factor"),
+    "merge-empties": (ex.check_merge, merge_nan_for_two_empties, "−∞ − (−∞) is NaN"),
+    "merge-left-maximum": (ex.check_merge, merge_left_maximum, "maximum of one side only"),
+    "merge-added": (ex.check_merge, merge_added_maxima, "maxima are added"),
+    "merge-no-pair": (ex.check_merge, lambda a, b: 3.0, "expected a pair"),
+    "rescales-first": (ex.check_rescales, lambda x: (records(x) + 1, excess(len(x))),
+                       "first logit is counted"),
+    "rescales-ties": (ex.check_rescales,
+                      lambda x: (int(np.sum(x[1:] >= np.maximum.accumulate(x)[:-1])),
+                                 excess(len(x))), "equal maximum"),
+    "rescales-growth": (ex.check_rescales,
+                        lambda x: (int(np.sum(np.diff(x) > 0)), excess(len(x))),
+                        "exceeds everything before"),
+    "rescales-harmonic": (ex.check_rescales, lambda x: (records(x), excess(len(x)) + 1),
+                          "counts the first logit"),
+    "rescales-short": (ex.check_rescales, lambda x: (records(x), excess(len(x) - 1) + (len(x) > 1)),
+                       "one short"),
+    "rescales-log": (ex.check_rescales,
+                     lambda x: (records(x), math.log(len(x))), "leading term"),
+    "rescales-this-order": (ex.check_rescales, lambda x: (records(x), records(x)),
+                            "over all orders"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_names_the_mistake(mistake):
+    check, wrong, diagnosis = MISTAKES[mistake]
+    verdict = check(wrong)
+    assert not verdict
+    assert diagnosis in verdict.message
+    with pytest.raises(core.ExerciseFailed, match="exercise 04"):
+        check(wrong, strict=True)
+
+
+def close(a, b, rtol=1e-12):
+    return np.allclose(a, b, rtol=rtol, atol=0)
+
+
+def laws_only(merge):
+    a, b, c = (1.0, 2.0), (3.0, 1.5), (-2.0, 4.0)
+    return bool(close(merge(a, b), merge(b, a)) and close(merge(a, EMPTY), a)
+                and close(merge(merge(a, b), c), merge(a, merge(b, c)))
+                and close(merge(EMPTY, EMPTY), EMPTY))
+
+
+def truth_on(spread, offset, rtol=1e-12, empties=True):
+    def trusts(merge):
+        rng = np.random.default_rng(0)
+        for _ in range(30):
+            x, y = (spread * rng.standard_normal(n) + offset for n in (4, 3))
+            pairs = [(x, y), (x, x[::-1])] + ([(x, []), ([], []), ([], y)] if empties else [])
+            for u, v in pairs:
+                if not close(merge(ex.state(u), ex.state(v)),
+                             ex.state(np.concatenate([u, v])), rtol):
+                    return False
+        return True
+    return trusts
+
+
+WEAK_TESTS = {
+    "trusts-all": (lambda merge: True, "forgets to rescale"),
+    "trusts-none": (lambda merge: False, "rejects a right merge"),
+    "laws-only": (laws_only, "forgets to rescale"),
+    "no-empties": (truth_on(30, 1000, empties=False), "two empty parts"),
+    "small-logits": (truth_on(30, 0), "overflows"),
+    "narrow-logits": (truth_on(1, 1000), "clips the exponent"),
+    "loose": (truth_on(30, 1000, rtol=1e-6), "float32"),
+    "to-the-bit": (truth_on(1, 0, rtol=0), "rejects a right merge"),
+    "no-return": (lambda merge: None, "returned None"),
+    "returns-a-number": (lambda merge: 1.0, "True or False"),
+}
+
+
+@pytest.mark.parametrize("weak", WEAK_TESTS)
+def test_a_weak_property_test_learns_what_escapes_it(weak):
+    trusts, diagnosis = WEAK_TESTS[weak]
+    verdict = ex.check_property_test(trusts)
+    assert not verdict
+    assert diagnosis in verdict.message
+
+
+def test_a_property_test_may_assert_instead_of_returning_false():
+    def trusts(merge):
+        assert solutions.trusts(merge)
+        return True
+
+    assert ex.check_property_test(trusts)
+
+
+def test_every_broken_merge_is_broken_and_every_right_one_is_right():
+    with np.errstate(all="ignore"):
+        assert all(solutions.trusts(merge) for merge in ex.RIGHT.values())
+        assert not any(solutions.trusts(merge) for merge in ex.BROKEN.values())
+
+
+def test_forgetting_to_rescale_obeys_every_law():
+    assert laws_only(ex.BROKEN[next(iter(ex.BROKEN))])
+
+
+def test_state_of_a_row():
+    assert ex.state([]) == EMPTY
+    assert ex.state([-np.inf, -np.inf]) == EMPTY
+    assert ex.state([2.0, 2.0, -np.inf]) == (2.0, 2.0)

@@ -81,20 +81,45 @@ def check_softmax(answer):
         "the sign of the exponent is turned, e^(m − x): the largest logit got the smallest weight":
             np.exp(-plain) / np.exp(-plain).sum(axis=1, keepdims=True),
     })
-    _finite(answer, [[1000.0, 1001.0, 999.0]],
-            "e^1000 overflows: subtract the maximum of the row before the exponential")
-    _finite(answer, [[-1000.0, -1001.0, -999.0]],
-            "every exponential underflowed and 0/0 is left: subtract the largest logit, not the"
-            " largest absolute value (and do subtract)")
-    _finite(answer, [[0.0, 0.0, 0.0, 2000.0]],
-            "the largest exponent is still positive: the mean is not the maximum, and an outlier"
-            " lies far above it")
-    _finite(answer, [[1000.0, 999.0], [-1000.0, -1001.0]],
-            "one maximum for the whole matrix shifts the lower row so far down that its sum is 0:"
-            " every row needs its own (axis=1)")
-    _finite(answer, [[3.0, -np.inf, 1.0]],
-            "a masked logit of −∞ spoiled its row: its weight is 0 and the others sum to 1")
+    for rows, mistake in _HARD_ROWS:
+        _survives(answer, np.array(rows), mistake)
+    _survives(answer, np.array([[90.0, 3.0], [-110.0, -120.0]], dtype=np.float32),
+              "in float32 these logits need a shift already")
     return "right, and finite for every row that has a finite logit."
+
+
+_BELOW = ("your shift is below the maximum, so the largest exponent is still positive. Only the"
+          " maximum of the row makes it 0")
+_FIRST = "that holds where the maximum comes {}; here it comes elsewhere"
+_HARD_ROWS = (
+    ([[1000.0, 1001.0, 999.0]],
+     "e^1000 overflows: subtract the maximum of the row before the exponential"),
+    ([[-1000.0, -1001.0, -999.0]],
+     "every exponential underflowed and 0/0 is left: subtract the largest logit, not the"
+     " largest absolute value (and do subtract)"),
+    ([[0.0, 0.0, 0.0, 2000.0]], _BELOW),
+    ([[2000.0, 0.0, 0.0, 0.0]], _BELOW),
+    ([[0.0, 2000.0, 0.0, 0.0]], _BELOW),
+    ([[-1e5, -1e5 - 1]],
+     "every exponential underflowed and 0/0 is left: the shift is above the maximum. A floor under"
+     " it, such as max(m, −500), is above the maximum of a low row"),
+    ([[1000.0, 999.0], [-1000.0, -1001.0]],
+     "one maximum for the whole matrix shifts the lower row so far down that its sum is 0:"
+     " every row needs its own (axis=1)"),
+    ([[3.0, -np.inf, 1.0]],
+     "a masked logit of −∞ spoiled its row: its weight is 0 and the others sum to 1"),
+    ([[0.0, -700.0], [700.0, 0.0]],
+     "the shift is not the maximum of the row but off by a constant: the smallest weight lost its"
+     " digits. The largest exponent must be 0"),
+)
+# Shifts that lie at or below the maximum of a row, by the names that readers know them by.
+_LOW_SHIFTS = {
+    "the mean": lambda x: x.mean(axis=1), "the median": lambda x: np.median(x, axis=1),
+    "the middle between minimum and maximum": lambda x: (x.max(axis=1) + x.min(axis=1)) / 2,
+    "the minimum": lambda x: x.min(axis=1), "the first logit": lambda x: x[:, 0],
+    "the last logit": lambda x: x[:, -1],
+    "the second-largest logit": lambda x: np.sort(x, axis=1)[:, -2],
+}
 
 
 def _called(answer, x):
@@ -106,15 +131,15 @@ def _called(answer, x):
     return got
 
 
-def _finite(answer, rows, mistake):
-    x = np.array(rows)
-    expected = np.exp(x - x.max(axis=1, keepdims=True))
-    expected /= expected.sum(axis=1, keepdims=True)
-    got = _called(answer, x)
-    if np.shape(got) == x.shape and not np.isfinite(got).all():
-        raise Wrong(f"softmax of {rows}: expected {expected.round(3).tolist()},"
-                    f" got {np.asarray(got).tolist()}: {mistake}")
-    expect_close(got, expected, f"softmax of {rows}")
+def _survives(answer, x, mistake):
+    """Raise `Wrong` unless the softmax of x comes out right; `mistake` says why it may be lost."""
+    exact = np.exp(x.astype(np.float64) - x.max(axis=1, keepdims=True))
+    exact /= exact.sum(axis=1, keepdims=True)
+    got = np.asarray(_called(answer, x))
+    what = f"softmax of {x.tolist()}" + ", float32" * (x.dtype == np.float32)
+    if got.shape == x.shape and not np.isfinite(got).all():
+        raise Wrong(f"{what}: expected {exact.round(3).tolist()}, got {got.tolist()}: {mistake}")
+    expect_close(got, exact, what, rtol=1e-9 if x.dtype == np.float64 else 1e-5)
 
 
 @exercise("03.3", "A log-sum-exp that survives an empty row", difficulty=2, minutes=15,

@@ -10,16 +10,26 @@ import ast
 import functools
 import importlib
 import inspect
+import os
+import sysconfig
 import textwrap
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
 from flashlib.exercises import record
 
 REGISTRY: dict[str, Exercise] = {}
+
+# Where code lies that a reader did not write: this package, the standard library, what is installed.
+_NOT_THE_READERS = (*(str(folder) + os.sep for folder in (
+    Path(__file__).parent.parent, Path(__file__).resolve().parent.parent,
+    Path(np.__file__).parent.parent,
+    *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))),
+    "<frozen ", "<__array_function__")
 
 
 class ExerciseFailed(AssertionError):
@@ -60,9 +70,9 @@ class Exercise:
     title: str
     check: Callable
     solution: str
+    difficulty: int
+    minutes: int
     hints: tuple[str, ...] = field(default=())
-    difficulty: int | None = None
-    minutes: int | None = None
 
     @property
     def chapter(self) -> str:
@@ -70,7 +80,7 @@ class Exercise:
 
     @property
     def stars(self) -> str:
-        return "★" * (self.difficulty or 0)
+        return "★" * self.difficulty
 
     @property
     def effort(self) -> str:
@@ -78,8 +88,8 @@ class Exercise:
         return f"{self.stars}{' easy' * (self.difficulty == 1)}, about {self.minutes} min"
 
 
-def exercise(name: str, title: str, *, solution: str, hints: tuple[str, ...] = (),
-             difficulty: int | None = None, minutes: int | None = None):
+def exercise(name: str, title: str, *, difficulty: int, minutes: int, solution: str,
+             hints: tuple[str, ...] = ()):
     """Turn a function that raises `Wrong` into a check that prints and returns a `Verdict`.
 
     A check that passes in the reader's `work/` also goes into the record that `progress()` shows.
@@ -97,8 +107,7 @@ def exercise(name: str, title: str, *, solution: str, hints: tuple[str, ...] = (
                 raise ExerciseFailed(str(verdict))
             return verdict
 
-        REGISTRY[name] = Exercise(name, title, check, solution, tuple(hints),
-                                  difficulty, minutes)
+        REGISTRY[name] = Exercise(name, title, check, solution, difficulty, minutes, tuple(hints))
         return check
 
     return register
@@ -114,10 +123,16 @@ def _judge(name, examine, answer) -> Verdict:
     except Wrong as wrong:
         return Verdict(name, False, str(wrong))
     except Exception as error:
-        inner = traceback.extract_tb(error.__traceback__)[-1]
-        where = f" (line {inner.lineno}: {inner.line})" if inner.line else ""
-        return Verdict(name, False, f"your code raised {type(error).__name__}: {error}{where}")
+        return Verdict(name, False,
+                       f"your code raised {type(error).__name__}: {error}{_where(error)}")
     return Verdict(name, True, praise or "right.")
+
+
+def _where(error) -> str:
+    """Quote the last line of the answer's own code on the way to an error; "" if there is none."""
+    own = [frame for frame in traceback.extract_tb(error.__traceback__)
+           if frame.line and not frame.filename.startswith(_NOT_THE_READERS)]
+    return f" (line {own[-1].lineno}: {own[-1].line})" if own else ""
 
 
 def expect_close(got, expected, what: str, *, mistakes: dict[str, np.ndarray] | None = None,

@@ -53,7 +53,7 @@ def progress() -> Progress:
         left += todo
         rows.append({"chapter": f"{chapter.number} {chapter.title}",
                      "solved": f"{len(exercises) - len(todo)} of {len(exercises)}",
-                     "minutes left": sum(e.minutes or 0 for e in todo),
+                     "minutes left": sum(e.minutes for e in todo),
                      "exercises": "   ".join(f"{e.name} {e.stars if e in todo else '✓'}"
                                              for e in exercises)})
     table(rows)

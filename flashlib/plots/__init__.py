@@ -25,10 +25,15 @@ _HOMES = {
     "rescale_before_after": "attention",
     "matmul_frames": "matmul", "matmul_visits": "matmul", "intensity_by_tile": "matmul",
     "matmul_lab": "matmul",
-    "launch_hierarchy": "warps", "coalescing": "warps", "banks": "warps",
+    "launch_hierarchy": "threads", "coalescing": "threads", "banks": "threads",
     "gpu_anatomy": "memory_wall", "memory_pyramids": "memory_wall", "ten_steps": "memory_wall",
-    "layer_roofline": "memory_wall", "layer_shares": "memory_wall", "roofline_lab": "memory_wall",
     "predicted_measured": "memory_wall",
+    "layer_roofline": "layer", "layer_shares": "layer", "roofline_lab": "layer",
+    "saved_memory": "backward", "what_is_kept": "backward", "backward_orders": "backward",
+    "training_time": "backward",
+    "occupancy_grid": "reorder", "wave_steps": "reorder", "schedules": "reorder",
+    "causal_rows": "reorder", "time_parts": "reorder", "warp_partition": "reorder",
+    "occupancy_lab": "reorder",
     "course_map": "course", "surprise": "course", "memory_ladder": "course",
 }
 

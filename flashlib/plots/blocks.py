@@ -13,10 +13,11 @@ from matplotlib.patches import Polygon, Rectangle
 from flashlib import hardware
 from flashlib.masks import mask_of, tile_class, tiles
 from flashlib.models import traffic
+from flashlib.models.blocks import ideal_bytes
 from flashlib.models.roofline import ridge, time_s
-from flashlib.plots import theme
+from flashlib.plots import stage, theme
 from flashlib.plots.region import _LESS_MORE
-from flashlib.plots.theme import GREY, INK, OVER, SMALL, human_bytes, styled
+from flashlib.plots.theme import GREY, INK, OVER, SMALL, human_bytes, human_count, styled
 from flashlib.plots.traffic import sram_gauge, stack
 
 _MODELS = {"flash_v1": traffic.flash_v1, "flash_v2": traffic.flash_v2}
@@ -34,13 +35,13 @@ def tile_classes(cases: Mapping[str, tuple[int, int, int, int]], *,
     if not cases:
         raise ValueError("cases: expected at least one {title: (Nq, Nk, Br, Bc)}, got none")
     side = (theme.WIDTH - 0.1) / len(cases) - 0.3
-    height = side + 1.0
+    height = side + 1.22
     fig = theme.figure(height, layout=None)
     words = []
     for n, (title, (Nq, Nk, Br, Bc)) in enumerate(cases.items()):
         longer = max(Nq, Nk, 1)
         w, h = side * Nk / longer, side * Nq / longer
-        ax = fig.add_axes(((0.3 + n * (side + 0.3)) / theme.WIDTH, 0.66 / height + (side - h) / height,
+        ax = fig.add_axes(((0.3 + n * (side + 0.3)) / theme.WIDTH, 0.88 / height + (side - h) / height,
                            w / theme.WIDTH, h / height))
         mask, found = mask_of(True, Nq, Nk), Counter()
         for rows in tiles(Nq, Br):
@@ -64,6 +65,11 @@ def tile_classes(cases: Mapping[str, tuple[int, int, int, int]], *,
         ax.annotate(note.replace(" cut, ", " cut,\n"), (0, 0), xycoords="axes fraction",
                     xytext=(0, -17), textcoords="offset points", va="top", fontsize=SMALL)
         words.append(f"{title}: {note}")
+    key = [("full", {**_face("full"), "edgecolor": theme.edge_color("S")}),
+           ("cut by the diagonal: computed whole, then masked",
+            {**_face("partial"), "edgecolor": theme.edge_color("S")}),
+           ("skipped", {**_face("skip"), "edgecolor": theme.edge_color("S")})]
+    theme.patch_key(stage.frame(fig, 0, 0, theme.WIDTH, 0.2), key, at=(1.0, 0.0))
     return theme.describe(fig, alt or f"Tiles under a causal mask. {'; '.join(words)}.")
 
 
@@ -105,7 +111,7 @@ def block_lab(Br: int = 64, Bc: int = 64, N: int = 4096, d: int = 128, gpu="A100
     capacity = int(sram_bytes or gpu.sram_bytes)
     shape = {"Nq": N, "Nk": N, "d": d, "causal": causal}
     costs = {"ideal": traffic.standard_attention(**shape),
-             "same SRAM": traffic.standard_attention(**shape, Br=Br, Bc=Bc),
+             "same blocks": traffic.standard_attention(**shape, Br=Br, Bc=Bc),
              name: _MODELS[algorithm](**shape, Br=Br, Bc=Bc)}
     held = resident_tiles(algorithm, Br=min(Br, N), Bc=min(Bc, N), d=d)
     over = sum(size for _, _, size in held) - capacity
@@ -117,7 +123,7 @@ def block_lab(Br: int = 64, Bc: int = 64, N: int = 4096, d: int = 128, gpu="A100
     _bars(fig.add_axes((0.012, 0.665, 0.976, 0.25)), costs)
     sram_gauge(held, capacity, ax=fig.add_axes((0.012, 0.425, 0.976, 0.2)))
     _roof(fig.add_axes((0.012, 0.02, 0.575, 0.395)), gpu, costs)
-    lines = _verdicts(name, costs, gpu, over)
+    lines = _verdicts(name, costs, gpu, over, ideal_bytes(N, d) <= capacity)
     for n, (text, color) in enumerate(lines):
         fig.text(0.625, 0.335 - 0.062 * n, text, color=color, va="top",
                  fontsize=9 if n else 10, fontweight="normal" if n else "bold")
@@ -144,7 +150,7 @@ def _bars(ax, costs) -> None:
 
 
 def _roof(ax, gpu, costs, dtype="float16") -> None:
-    """Draw the roofline in decades, without an axis: a tenth of the time of one with ticks."""
+    """Draw the roofline with decades for ticks by hand: a tenth of the time of real axes."""
     edge, peak = ridge(gpu, dtype), float(gpu.matmul_flops_per_s[dtype])
     points = {label: (np.log10(cost.intensity),
                       np.log10(cost.flops / time_s(cost, gpu, dtype).time_s))
@@ -154,16 +160,22 @@ def _roof(ax, gpu, costs, dtype="float16") -> None:
     top, knee = np.log10(peak), np.log10(edge)
     start = top - (knee - x0)
     low = min([start] + [y for _, y in points.values()]) - 0.35
-    ax.set(xlim=(x0 - 0.12, x1 + 0.05), ylim=(low - 0.95, top + 1.75))
+    ax.set(xlim=(x0 - 0.56, x1 + 0.05), ylim=(low - 0.95, top + 1.75))
     ax.axis("off")
     ax.add_patch(Polygon([(x0, low), (x0, start), (knee, top), (knee, low)], fc="#EFF3F8", lw=0))
     ax.add_patch(Polygon([(knee, low), (knee, top), (x1, top), (x1, low)], fc="#F6F4EC", lw=0))
     ax.plot([x0, knee, x1], [start, top, top], color="#444444", lw=2, zorder=2, gid="roof")
-    ax.plot([x0, x1], [low, low], color="#555555", lw=0.8)
+    ax.plot([x0, x0, x1], [top, low, low], color="#555555", lw=0.8)
     note = {"fontsize": SMALL, "color": GREY}
     for x in range(int(np.ceil(x0)), int(x1) + 1):
         ax.plot([x, x], [low, low - 0.08], color="#555555", lw=0.8)
         ax.text(x, low - 0.13, f"{10.0**x:,g}", ha="center", va="top", **note)
+    for y in range(int(np.ceil(low + 0.1)), int(top) + 1):
+        ax.plot([x0 - 0.04, x0], [y, y], color="#555555", lw=0.8)
+        ax.text(x0 - 0.07, y, human_count(10.0**y), ha="right", va="center_baseline", **note)
+    ax.text(x0 - 0.5, top + 0.3, "attainable\nFLOP/s", ha="left", va="bottom", fontsize=SMALL,
+            color=INK)
+    ax.text(knee + 0.06, top - 0.14, f"ridge: {edge:,.0f}", ha="left", va="top", **note)
     ax.text((x0 + x1) / 2, low - 0.92, "arithmetic intensity, FLOP per byte of HBM", ha="center",
             va="bottom", fontsize=SMALL, color=INK)
     speed = hardware.human(float(gpu.hbm_bytes_per_s), "B/s")
@@ -171,7 +183,7 @@ def _roof(ax, gpu, costs, dtype="float16") -> None:
     ax.text(x1 - 0.05, low + 0.12, f"waits for arithmetic:\n{hardware.human(peak, 'FLOP/s')}",
             va="bottom", ha="right", **note)
     for n, (label, (x, y)) in enumerate(sorted(points.items(), key=lambda p: p[1])):
-        look = theme.version_style("standard" if label in ("ideal", "same SRAM") else label)
+        look = theme.version_style("standard" if label in ("ideal", "same blocks") else label)
         face = "white" if label == "ideal" else look["color"]
         ax.plot([x], [y], ms=8, ls="none", zorder=5, marker=look["marker"], mfc=face, mew=1.3,
                 mec=look["color"] if label == "ideal" else "white", gid=f"point {label}")
@@ -183,22 +195,30 @@ def _roof(ax, gpu, costs, dtype="float16") -> None:
                 bbox={"boxstyle": "round,pad=0.12", "fc": "white", "ec": "none", "alpha": 0.85})
 
 
-def _verdicts(name, costs, gpu, over) -> list[tuple[str, str]]:
+def _verdicts(name, costs, gpu, over, ideal_fits) -> list[tuple[str, str]]:
     """Return the lines of text beside the roofline, with their colors."""
     flash = costs[name]
-    to_ideal, to_same = (flash.hbm_bytes / costs[b].hbm_bytes for b in ("ideal", "same SRAM"))
+    to_ideal, to_same = (flash.hbm_bytes / costs[b].hbm_bytes for b in ("ideal", "same blocks"))
     least = time_s(flash, gpu, "float16")
     fits = (f"{gpu.name}: {over:,} B too many" if over > 0 else f"{gpu.name}: {name} fits",
             OVER if over > 0 else INK)
     return [fits,
-            (f"{to_ideal:.2f} × the ideal, which no chip runs", OVER if to_ideal > 1 else INK),
+            (f"{to_ideal:.2f} × the ideal, which {'fits too' if ideal_fits else 'does not fit'}",
+             OVER if to_ideal > 1 else INK),
             (f"{to_same:.2f} × standard, same blocks", OVER if to_same > 1 else INK),
-            (f"intensity {flash.intensity:,.0f} FLOP/B, ridge {ridge(gpu, 'float16'):.0f}", INK),
+            (f"intensity {flash.intensity:,.0f} FLOP/B, {_side(flash.intensity, gpu)}", INK),
             (f"at best {_duration(least.time_s)}, {_bound(least.bound)}", GREY)]
 
 
 def _duration(seconds) -> str:
-    return f"{1e3 * seconds:,.1f} ms" if seconds >= 1e-3 else f"{1e6 * seconds:,.0f} µs"
+    for size, unit in ((1e-3, "ms"), (1e-6, "µs")):
+        if seconds >= size:
+            return f"{seconds / size:,.{1 if seconds < 100 * size else 0}f} {unit}"
+    return f"{1e9 * seconds:,.0f} ns"
+
+
+def _side(intensity, gpu) -> str:
+    return "left of the ridge" if intensity < ridge(gpu, "float16") else "right of the ridge"
 
 
 def _bound(part) -> str:

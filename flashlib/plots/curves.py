@@ -33,7 +33,8 @@ def sweep(
 ) -> Figure | Axes:
     """Draw quantities over a size, log-log, each labeled at its right end.
 
-    One label has one color, whichever kinds of curve it has.
+    One label has one color, whichever kinds of curve it has; a second curve of the same version
+    is paler, with hollow markers.
 
     Args:
         x: the sizes that all curves share.
@@ -50,9 +51,9 @@ def sweep(
         raise ValueError("series, predicted, counted: expected at least one {label: y}, got none")
     own = ax is None
     fig, ax = theme.canvas(ax, height=3.7)
-    ends, drawn = [], []
-    for n, label in enumerate(labels):
-        look = theme.version_style(label, n)
+    ends, drawn, looks = [], [], _looks(labels)
+    for label in labels:
+        look = looks[label]
         for kind, curves in kinds.items():
             if label not in curves:
                 continue
@@ -62,7 +63,7 @@ def sweep(
                 "counted": {"ls": "none", "zorder": 4},
                 "predicted": {"ls": (0, (4, 2)), "marker": "", "lw": 1.5},
             }[kind]
-            ax.plot(cx, cy, gid=f"{kind} {label}", **{**look, "mec": "white", "mew": 0.7, **line})
+            ax.plot(cx, cy, gid=f"{kind} {label}", **{"mec": "white", "mew": 0.7, **look, **line})
             drawn.append((cx, cy))
         ends.append((label, look["color"], cx, cy))
     xs = np.unique(np.concatenate([cx for cx, _ in drawn]))
@@ -87,6 +88,23 @@ def sweep(
         or f"{ylabel or 'Values'} over {xlabel or 'x'}, from {xs[0]:g} to "
         f"{xs[-1]:g}: {'; '.join(parts)}.",
     )
+
+
+def _looks(labels) -> dict[str, dict]:
+    """Return {label: color and marker}, no two of them the same."""
+    looks, others, seen = {}, 0, {}
+    for label in labels:
+        look = theme.version_style(label, others)
+        if look == theme.version_style(label, others + 1):  # a version, whatever the index
+            again = seen.get(look["marker"], 0)
+            seen[look["marker"]] = again + 1
+            if again:
+                pale = theme.tint(look["color"], min(0.3 * again, 0.6))
+                look |= {"color": pale, "mfc": "white", "mec": pale, "mew": 1.5}
+        else:
+            others += 1
+        looks[label] = look
+    return looks
 
 
 def _pair(x, y, label):

@@ -14,6 +14,7 @@ from flashlib.plots.theme import GREY, INK, OVER, SMALL, TINY, styled, text_widt
 _GOOD = theme.tint(theme.TENSOR_COLORS["P"], 0.45)
 _BAD = theme.tint(OVER, 0.82)
 _HATCH = theme.tint(OVER, 0.5)
+_DASH = {"color": INK, "lw": 1.8, "ls": (0, (2, 1)), "zorder": 6}
 
 
 @styled
@@ -22,14 +23,16 @@ def overflow_map(scales: Sequence[float], right: Mapping[str, Mapping[str, Seque
                  alt: str | None = None) -> Figure:
     """Draw how many rows of a softmax come out right, by dtype and by scale of the logits.
 
-    A cell is filled from the left by its share of right rows; the rest is red and hatched.
+    A cell's shade goes with its share of right rows, from olive to red; a cell that lost any is
+    hatched.
 
     Args:
-        scales: factors on the logits, ascending by a constant ratio: the columns.
+        scales: factors on the logits, ascending: the columns.
         right: for each panel's title, for each dtype, the number of right rows at each scale.
         rows: how many rows there are.
-        walls: for each panel's title, for each dtype, the scale at which overflow is predicted,
-            drawn as a dashed line.
+        walls: for each panel's title, for each dtype, the scale beyond which overflow is predicted.
+            It is written at the right, and drawn as a dashed line between the last scale that it
+            allows and the first that it does not.
     """
     lines = sum(len(panel) for panel in right.values())
     cell, head, foot, left = 0.29, 0.42, 0.55, 0.8
@@ -38,23 +41,24 @@ def overflow_map(scales: Sequence[float], right: Mapping[str, Mapping[str, Seque
     ax = fig.add_axes((0, 0, 1, 1))
     ax.set(xlim=(0, theme.WIDTH), ylim=(height, 0))
     ax.axis("off")
-    width = (theme.WIDTH - left - 0.1) / len(scales)
-    step = np.log(scales[1] / scales[0]) if len(scales) > 1 else 1.0
+    width = (theme.WIDTH - left - (0.8 if walls else 0.1)) / len(scales)
     y = 0.0
     for title, panel in right.items():
         ax.text(left, y + head - 0.1, title, fontsize=10, fontweight="bold", va="bottom")
+        if walls and title in walls:
+            ax.text(theme.WIDTH - 0.05, y + head - 0.1, "predicted wall", fontsize=TINY, color=GREY,
+                    ha="right", va="bottom")
         y += head
         for dtype, counts in panel.items():
-            ax.text(left - 0.08, y + cell / 2, dtype, ha="right", va="center", fontsize=9)
-            wall = (walls or {}).get(title, {}).get(dtype)
-            at = float(np.log(wall / scales[0]) / step) + 0.5 if wall else -1.0
-            if 0 <= at <= len(scales):
-                ax.plot([left + at * width] * 2, [y + 0.01, y + cell - 0.01], color=INK, lw=1.8,
-                        ls=(0, (2, 1)), zorder=6, gid=f"wall {dtype}")
+            ax.text(left - 0.1, y + cell / 2, dtype, ha="right", va="center", fontsize=9)
             for column, count in enumerate(counts):
-                cut = at - column if 0 < at - column < 1 else 0.0
-                middle = cut / 2 if cut > 0.5 else (1 + cut) / 2
-                _cell(ax, left + column * width, y, width, cell, count, rows, middle)
+                _cell(ax, left + column * width, y, width, cell, count / rows, f"{count}")
+            if (wall := (walls or {}).get(title, {}).get(dtype)) is not None:
+                allowed = int(np.sum(np.asarray(scales) <= wall))
+                if allowed < len(scales):
+                    _wall(ax, left + allowed * width, y, cell, dtype, off_map=not allowed)
+                ax.text(theme.WIDTH - 0.05, y + cell / 2, _factor(wall, scales), fontsize=SMALL,
+                        ha="right", va="center_baseline")
             y += cell
     for column, scale in enumerate(scales):
         ax.text(left + (column + 0.5) * width, y + 0.06, f"×{scale:g}", ha="center", va="top",
@@ -63,34 +67,41 @@ def overflow_map(scales: Sequence[float], right: Mapping[str, Mapping[str, Seque
     return theme.describe(fig, alt or _map_alt(scales, right, rows))
 
 
-def _cell(ax, x, y, w, h, count, rows, middle) -> None:
-    share = count / rows
-    box = {"lw": 0, "zorder": 1}
-    if share < 1:
-        ax.add_patch(Rectangle((x + share * w, y), (1 - share) * w, h, facecolor=_BAD,
-                               edgecolor=_HATCH, hatch="/////", gid="lost", **box))
-    if share > 0:
-        ax.add_patch(Rectangle((x, y), share * w, h, facecolor=_GOOD, gid="right", **box))
+def _cell(ax, x, y, w, h, share, text) -> None:
+    lost = {"hatch": "/////", "gid": "lost"} if share < 1 else {"gid": "right"}
+    ax.add_patch(Rectangle((x, y), w, h, facecolor=theme.mix(_GOOD, _BAD, 1 - share),
+                           edgecolor=_HATCH, lw=0, zorder=1, **lost))
     ax.add_patch(Rectangle((x, y), w, h, fill=False, ec="white", lw=1.6, zorder=2))
-    patch = {"boxstyle": "round,pad=0.14", "fc": _GOOD if share == 1 else "white", "ec": "none"}
-    ax.text(x + middle * w, y + h / 2, f"{count}", ha="center", va="center_baseline",
-            fontsize=SMALL, color=INK if count else OVER, zorder=5,
-            bbox=None if share == 1 else patch)
+    patch = {"boxstyle": "round,pad=0.14", "fc": "white", "ec": "none"} if share < 1 else None
+    ax.text(x + w / 2, y + h / 2, text, ha="center", va="center_baseline", fontsize=SMALL,
+            color=INK if share else OVER, zorder=5, bbox=patch)
+
+
+def _wall(ax, x, y, h, dtype, off_map) -> None:
+    """Draw a wall on the border of two cells, or a triangle that points to it, left of the map."""
+    if off_map:
+        ax.plot([x - 0.05], [y + h / 2], ls="", marker="<", ms=5, color=INK, gid=f"off {dtype}",
+                zorder=6)
+    else:
+        ax.plot([x] * 2, [y + 0.01, y + h - 0.01], gid=f"wall {dtype}", **_DASH)
+
+
+def _factor(wall, scales) -> str:
+    number = f"{wall:,.0f}" if 1000 <= wall < 1e6 else f"{wall:.2g}" if wall >= 1e6 else f"{wall:.3g}"
+    mark = "◂ " if wall < scales[0] else "▸ " if wall > 2 * scales[-1] else ""
+    return f"{mark}×{number}".replace("e+", "e")
 
 
 def _map_key(ax, x, y, rows, walls) -> None:
-    ax.add_patch(Rectangle((x, y - 0.06), 0.26, 0.12, facecolor=_GOOD, lw=0))
-    label = f"rows that come out right, of {rows}"
-    ax.text(x + 0.33, y, label, va="center_baseline", fontsize=TINY, color=GREY)
-    x += 0.33 + text_width(label, TINY) + 0.25
-    ax.add_patch(Rectangle((x, y - 0.06), 0.26, 0.12, facecolor=_BAD, edgecolor=_HATCH,
-                           hatch="/////", lw=0))
-    ax.text(x + 0.33, y, "rows lost", va="center_baseline", fontsize=TINY, color=GREY)
-    x += 0.33 + text_width("rows lost", TINY) + 0.25
+    for share, label in ((1, f"all {rows} rows right"), (0.5, "some"), (0, "none")):
+        ax.add_patch(Rectangle((x, y - 0.06), 0.26, 0.12, facecolor=theme.mix(_GOOD, _BAD, 1 - share),
+                               edgecolor=_HATCH, hatch=None if share == 1 else "/////", lw=0))
+        ax.text(x + 0.33, y, label, va="center_baseline", fontsize=TINY, color=GREY)
+        x += 0.33 + text_width(label, TINY) + 0.2
     if walls:
-        ax.plot([x + 0.1] * 2, [y - 0.09, y + 0.07], color=INK, lw=1.8, ls=(0, (2, 1)))
-        ax.text(x + 0.2, y, "predicted from the largest logit", va="center_baseline", fontsize=TINY,
-                color=GREY)
+        ax.plot([x + 0.1] * 2, [y - 0.09, y + 0.07], **_DASH)
+        ax.text(x + 0.2, y, "predicted: no overflow to the left, overflow to the right",
+                va="center_baseline", fontsize=TINY, color=GREY)
 
 
 def _map_alt(scales, right, rows) -> str:
@@ -113,15 +124,17 @@ def exp_range(ranges: Mapping[str, tuple[float, float]], rows: Mapping[str, np.n
     Args:
         ranges: for each dtype, the smallest and the largest x whose eˣ is neither 0 nor ∞.
         rows: for each label, logits to mark by a tick each, on a line of their own.
-        wall: the dtype whose two limits are drawn through the whole picture.
+        wall: the dtype whose two limits are drawn through the whole picture; at the right stands
+            how many logits of a row lie beyond each.
     """
     finite = np.concatenate([np.ravel(values) for values in rows.values()])
     low, high = xlim or (finite.min() - 15, max(finite.max(), max(ranges[wall])) + 25)
     bar, tick, gap = 0.27, 0.36, 0.3
     height = len(ranges) * bar + len(rows) * tick + gap + 0.95
     left = 0.15 + max(text_width(name, 9) for name in [*ranges, *rows])
+    right = 0.15 + text_width("00 of 00 → ∞", TINY)
     fig = theme.figure(height, layout=None)
-    ax = fig.add_axes((left / theme.WIDTH, 0.45 / height, 1 - (left + 0.15) / theme.WIDTH,
+    ax = fig.add_axes((left / theme.WIDTH, 0.45 / height, 1 - (left + right) / theme.WIDTH,
                        1 - 0.9 / height))
     total = height - 0.9
     ax.set(xlim=(low, high), ylim=(total, 0), xlabel="x")
@@ -137,10 +150,12 @@ def exp_range(ranges: Mapping[str, tuple[float, float]], rows: Mapping[str, np.n
         _limits(ax, y + bar / 2, start, stop, (low, high), (smallest, largest))
         labels[y + bar / 2] = dtype
         y += bar
-    y += gap
+    bars, y = y, y + gap
     for limit, text, color, side in ((ranges[wall][0], "0", GREY, "right"),
                                      (ranges[wall][1], "∞", OVER, "left")):
-        ax.plot([limit] * 2, [0, total], color=color, lw=1.4, ls=(0, (4, 2)), zorder=3)
+        ax.plot([limit] * 2, [0, bars + gap], color=color, lw=1.4, ls=(0, (4, 2)), zorder=3)
+        ax.plot([limit] * 2, [bars + gap, total], color=theme.tint(color, 0.55), lw=1.0,
+                ls=(0, (1, 2)), zorder=2)
         ax.annotate(f"{wall}: eˣ = {text}", (limit, y - gap / 2),
                     xytext=(-5 if side == "right" else 5, 0), textcoords="offset points",
                     ha=side, va="center", color=color, fontsize=TINY, fontweight="bold")
@@ -149,7 +164,11 @@ def exp_range(ranges: Mapping[str, tuple[float, float]], rows: Mapping[str, np.n
         over, under = values > ranges[wall][1], values < ranges[wall][0]
         for chosen, color in ((over, OVER), (under, "#A0A0A0"),
                               (~over & ~under, theme.edge_color("S"))):
-            ax.vlines(values[chosen], y + 0.07, y + tick - 0.07, color=color, lw=1.1, zorder=4)
+            ax.vlines(values[chosen], y + 0.07, y + tick - 0.07, color=color, zorder=4,
+                      lw=1.8 if color == OVER else 1.1)
+        for count, fate, color, side in ((under.sum(), "0", GREY, 0.3), (over.sum(), "∞", OVER, 0.7)):
+            ax.text(1.015, y + side * tick, f"{count} of {len(values)} → {fate}", color=color, fontsize=TINY,
+                    va="center_baseline", transform=ax.get_yaxis_transform())
         ax.plot([low, high], [y + tick / 2] * 2, color=theme.FAINT, lw=0.8, zorder=1)
         labels[y + tick / 2] = label
         y += tick

@@ -28,7 +28,7 @@ def running_state(x, m, l, factor, *, words: Sequence[str], future=None, at: int
         x, m, l: the logits and the state after each of them, (n,).
         factor: what l was multiplied by at each step, (n,); below 1 it is marked as a rescale.
         words: the word under each logit.
-        future: the sum relative to the final maximum, (n,), which a first pass cannot know.
+        future: the sum L relative to the final maximum, (n,), which a first pass cannot know.
         at: the number of logits read so far; the rest stays pale. None for all.
         query: the word that asks.
         note: one sentence above the figure.
@@ -155,8 +155,12 @@ def _label_lines(upper, lower, m, l, future, events, seen, n, span) -> None:
     if future is not None and events:
         start, stop = max(zip([0, *events], events, strict=False), key=lambda gap: gap[1] - gap[0])
         k = (start + stop) // 2
-        lower.text(k - 0.4, future[k] + 0.04 * top, "d, relative to the final m", va="bottom",
+        lower.text(k - 0.4, future[k] + 0.04 * top, "L, relative to the final m", va="bottom",
                    ha="center", fontsize=SMALL, color=GREY, zorder=7)
+        last = events[-1]
+        if seen - last > 0.2 * n:
+            lower.text((last + seen) / 2, 0.5 * l[last], "from here on ℓ = L", va="center",
+                       ha="center", fontsize=SMALL, color=GREY, zorder=7)
 
 
 @styled
@@ -245,12 +249,14 @@ def error_growth(lengths, by_length: Mapping[str, Sequence[float]], blocks, by_b
         right.annotate(text, (blocks[end], by_blocks[end]), xytext=(0, 8),
                        textcoords="offset points", ha=side, va="bottom", fontsize=SMALL, color=GREY)
     best = int(np.argmin(by_blocks))
-    right.annotate(f"{blocks[best]} blocks", (blocks[best], by_blocks[best]), xytext=(0, -9),
+    size = lengths[-1] // int(blocks[best])
+    right.annotate(f"{blocks[best]} blocks of {size:,}", (blocks[best], by_blocks[best]), xytext=(0, -9),
                    textcoords="offset points", ha="center", va="top", fontsize=SMALL, color=GREY)
     right.text(0.5, 0.93, "dashed: predicted\nmarkers: measured", transform=right.transAxes,
                ha="center", va="top", fontsize=SMALL, color=GREY)
     right.margins(y=0.14)
-    ends = ", ".join(f"{name} {errors[-1]:.1f}" for name, errors in by_length.items())
+    ends = ", ".join(f"{name} {errors[-1]:.1f}".replace("\n", " ")
+                     for name, errors in by_length.items())
     return theme.describe(fig, "Left: the relative error of the sum in units of 2⁻²⁴ over the"
                                f" length of the row; at {lengths[-1]:,} logits: {ends}. Right: it"
                                f" falls to {by_blocks[best]:.1f} at {blocks[best]} blocks and"

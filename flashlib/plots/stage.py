@@ -288,6 +288,22 @@ def _strip(ax, replay, moment, name, box, scale, *, upright) -> None:
     )
 
 
+def frames_key(ax, replay: Replay) -> None:
+    """Write the key of a row of moments: what the strips show, what the bars show."""
+    grey = "#8A8A8A"
+    bar = {"facecolor": "#C8C8C8", "edgecolor": "#6B6B6B", "lw": 0}
+    items = [
+        ("in HBM", {"facecolor": theme.tint(grey, 0.8), "edgecolor": "#A8A8A8", "hatch": "////"}),
+        ("in SRAM now", {"facecolor": grey, "edgecolor": EDGE, "lw": 1.2}),
+        ("bar: read", bar),
+        ("bar: written", {**bar, "hatch": "/////"}),
+    ]
+    statistics = [name for name in ("m", "l") if name in {e.tensor for e in replay.trace}]
+    if statistics:
+        items.append((" and ".join(statistics), {"facecolor": theme.tensor_color("m"), "lw": 0}))
+    theme.patch_key(ax, items, at=(1.0, 0.0))
+
+
 def _depth_axis(name, upright) -> int:
     """Return which axis of a tensor runs across its strip: rows only for B of a matmul."""
     return 0 if name == "B" else 1

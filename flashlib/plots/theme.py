@@ -259,6 +259,11 @@ def human_bytes(n: float) -> str:
     return human(n, "B")
 
 
+def human_room(n: float) -> str:
+    """Return a size on the chip for people, in powers of two: 166912 is '163 KiB'."""
+    return human(n, "B", binary=True)
+
+
 def human_count(n: float) -> str:
     """Return a count for people: 1500000 is '1.5 M'."""
     return human(n, "").strip()

@@ -83,7 +83,10 @@ def key_frames(
     title: str | None = None,
     alt: str | None = None,
 ) -> Figure:
-    """Draw the picture of `tile_visits` at `count` moments side by side, the last one the end."""
+    """Draw the picture of `tile_visits` at `count` moments side by side, the last one the end.
+
+    A moment lies in the middle of a visit: what it loads is counted, what it stores is not yet.
+    """
     replay = trace if isinstance(trace, Replay) else Replay(trace, Nq, Nk, tensor)
     if count < 1:
         raise ValueError(f"count: expected at least 1 moment, got {count}")
@@ -95,17 +98,18 @@ def key_frames(
     total, gap = replay.total_bytes, 0.22
     width = (theme.WIDTH - 0.2 - gap * (len(moments) - 1)) / len(moments)
     size = (width, min(width * 1.02, 2.6))
-    height = size[1] + 0.98 + 0.3 * bool(title)
+    foot = 0.28
+    height = size[1] + 0.98 + foot + 0.3 * bool(title)
     fig = theme.figure(height, layout=None)
     for n, moment in enumerate(moments):
         left = 0.1 + n * (width + gap)
         stage.matrix(
-            stage.frame(fig, left, 0.6, *size), replay, moment, size, numbers=True, small=True
+            stage.frame(fig, left, 0.6 + foot, *size), replay, moment, size, numbers=True, small=True
         )
         stage.byte_bars(
-            stage.frame(fig, left, 0.32, width, 0.2), [("", moment)], total, width, small=True
+            stage.frame(fig, left, 0.32 + foot, width, 0.2), [("", moment)], total, width, small=True
         )
-        x, y = left / theme.WIDTH, (0.7 + size[1]) / height
+        x, y = left / theme.WIDTH, (0.7 + foot + size[1]) / height
         last = moment.upto == len(replay.trace)
         name = (
             "the end"
@@ -114,8 +118,13 @@ def key_frames(
         )
         fig.text(x, y, name, fontsize=9, fontweight="bold", va="bottom")
         fig.text(
-            x, 0.15 / height, f"{human_bytes(moment.hbm_bytes)} moved", fontsize=SMALL, va="center"
+            x,
+            (0.15 + foot) / height,
+            f"{human_bytes(moment.hbm_bytes)} moved",
+            fontsize=SMALL,
+            va="center",
         )
+    stage.frames_key(stage.frame(fig, 0, 0, theme.WIDTH, 0.2), replay)
     if title:
         fig.text(
             0.1 / theme.WIDTH, 1 - 0.06 / height, title, fontsize=10, fontweight="bold", va="top"

@@ -11,7 +11,15 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from flashlib.plots import theme
-from flashlib.plots.theme import GREY, INK, SMALL, human_bytes, styled, text_width
+from flashlib.plots.theme import (
+    GREY,
+    INK,
+    SMALL,
+    human_bytes,
+    human_room,
+    styled,
+    text_width,
+)
 from flashlib.traffic import Moved, Traffic
 
 ORDER = ("Q", "K", "V", "A", "B", "x", "S", "P", "C", "y", "O", "m", "l", "lse", "delta")
@@ -249,7 +257,7 @@ def sram_gauge(
         solid_capstyle="butt",
     )
     ax.annotate(
-        f"SRAM holds {human_bytes(capacity_bytes)}",
+        f"SRAM holds {human_room(capacity_bytes)}",
         (capacity_bytes, 0.62),
         xytext=(0, 3),
         textcoords="offset points",
@@ -260,9 +268,9 @@ def sram_gauge(
         va="bottom",
     )
     verdict = (
-        f"{len(tiles)} tiles need {human_bytes(used)}: {over:,} B too many"
+        f"{len(tiles)} tiles need {human_room(used)}: {over:,} B too many"
         if over > 0
-        else f"{len(tiles)} tiles need {human_bytes(used)}: they fit, {-over:,} B are free"
+        else f"{len(tiles)} tiles need {human_room(used)}: they fit, {-over:,} B are free"
     )
     ax.annotate(
         verdict,

@@ -16,6 +16,8 @@ _HOMES = {
     "play": "player",
     "softmax_steps": "softmax_steps",
     "block_lab": "block_lab",
+    "occupancy_lab": "occupancy_lab",
+    "roofline_lab": "roofline_lab",
     "matmul_lab": "matmul_lab", "matmul_player": "matmul_lab",
 }
 

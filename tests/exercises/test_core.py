@@ -7,8 +7,9 @@ import sys
 import numpy as np
 import pytest
 
+import flashlib as fl
 from flashlib.chapters import CHAPTERS
-from flashlib.exercises import core
+from flashlib.exercises import ch04, core
 from flashlib.exercises.core import ExerciseFailed, Wrong, expect_close
 
 READY = [chapter.number for chapter in CHAPTERS if chapter.ready]
@@ -21,7 +22,8 @@ def check():
         value = answer() if callable(answer) else answer
         expect_close(value, 42.0, "the answer", mistakes={"one too many": 43.0})
 
-    yield core.exercise("99.1", "a test", solution="none", hints=("first", "second"))(examine)
+    yield core.exercise("99.1", "a test", difficulty=1, minutes=1, solution="none",
+                        hints=("first", "second"))(examine)
     del core.REGISTRY["99.1"]
 
 
@@ -41,6 +43,24 @@ def test_an_error_of_the_reader_becomes_a_verdict_with_the_line(check):
 
     message = check(answer).message
     assert "ZeroDivisionError" in message and "return 1 / 0" in message
+
+
+def test_the_quoted_line_is_the_readers_not_the_librarys(check):
+    def calls_numpy():
+        return np.stack([])
+
+    def calls_flashlib():
+        return fl.Machine(element_bytes=-1)
+
+    for answer, error, line in ((calls_numpy, "ValueError", "return np.stack([])"),
+                                (calls_flashlib, "Error", "return fl.Machine(element_bytes=-1)")):
+        message = check(answer).message
+        assert error in message and message.endswith(f": {line})")
+
+
+def test_an_error_before_the_readers_first_line_quotes_none():
+    message = ch04.check_factor(lambda one_only: one_only).message
+    assert "TypeError" in message and "missing" in message and "(line" not in message
 
 
 def test_strict_raises_and_nothing_else_does(check):

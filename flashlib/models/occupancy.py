@@ -1,0 +1,188 @@
+"""How full a GPU is: programs, waves, idle SMs, and how many thread blocks share an SM.
+
+A program is one thread block's worth of work. The hardware hands programs out in order, each to the
+first SM with room, and an SM that finds none is idle until the kernel ends. Taught in notebook 08.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from flashlib import hardware
+from flashlib.checks import check_block
+from flashlib.masks import mask_of, tiles
+from flashlib.warps import THREADS_PER_WARP
+
+
+def programs(*, batch: int, heads: int, N: int, block: int | None = None) -> int:
+    """Return B·H·⌈N/block⌉: how many thread blocks a kernel launches.
+
+    `block` is Br where query tiles run in parallel (v2's forward pass) and Bc where key tiles do
+    (its backward pass); None where a head is one program, as in v1 as published.
+    """
+    for name, size in (("batch", batch), ("heads", heads), ("N", N)):
+        check_block(name, size)
+    return batch * heads * (1 if block is None else -(-N // check_block("block", block)))
+
+
+@dataclass(frozen=True)
+class Waves:
+    """Equal programs on a GPU that runs `slots` of them at a time."""
+
+    programs: int
+    sms: int
+    per_sm: int = 1
+
+    @property
+    def slots(self) -> int:
+        return self.sms * self.per_sm
+
+    @property
+    def waves(self) -> int:
+        """How many programs the busiest slot runs, one after the other."""
+        return -(-self.programs // self.slots)
+
+    @property
+    def last(self) -> int:
+        """How many programs the last wave has."""
+        return self.programs - (self.waves - 1) * self.slots
+
+    @property
+    def last_fill(self) -> float:
+        """Which share of the slots the last wave fills."""
+        return self.last / self.slots
+
+    @property
+    def idle_sms(self) -> int:
+        """How many SMs have nothing to do in the last wave; a wave spreads over SMs first."""
+        return max(0, self.sms - self.last)
+
+    @property
+    def efficiency(self) -> float:
+        """Which share of the slots' time is work: programs over waves times slots."""
+        return self.programs / (self.waves * self.slots)
+
+
+def waves(programs: int, gpu, *, per_sm: int = 1) -> Waves:
+    """Return how `programs` equal programs fill a GPU (or a number of SMs)."""
+    sms = gpu if isinstance(gpu, int) else int(hardware.get(gpu).sms)
+    return Waves(check_block("programs", programs), check_block("gpu", sms),
+                 check_block("per_sm", per_sm))
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Programs of unequal length on `slots` slots: (slot, start, stop) of each, in launch order."""
+
+    runs: tuple[tuple[int, int, int], ...]
+    slots: int
+
+    @property
+    def time(self) -> int:
+        """When the last program ends."""
+        return max((stop for _, _, stop in self.runs), default=0)
+
+    @property
+    def work(self) -> int:
+        """The sum of all programs."""
+        return sum(stop - start for _, start, stop in self.runs)
+
+    @property
+    def efficiency(self) -> float:
+        """Which share of the slots' time is work."""
+        return self.work / (self.slots * self.time) if self.time else 1.0
+
+
+def schedule(lengths: Iterable[int], slots: int) -> Schedule:
+    """Hand programs of given lengths out in order, each to the slot that is free first."""
+    free = [(0, slot) for slot in range(check_block("slots", slots))]
+    runs = []
+    for length in lengths:
+        start, slot = heapq.heappop(free)
+        runs.append((slot, start, start + length))
+        heapq.heappush(free, (start + length, slot))
+    return Schedule(tuple(runs), slots)
+
+
+def tiles_per_program(N: int, Br: int, Bc: int, *, causal: bool = False) -> list[int]:
+    """Return how many K/V tiles each row tile of v2 visits, first rows first."""
+    mask = mask_of(causal, N, N)
+    return [sum(not mask.skips(rows, keys) for keys in tiles(N, Bc)) for rows in tiles(N, Br)]
+
+
+def causal_lengths(N: int, block: int) -> list[int]:
+    """Return the tiles that each of ⌈N/block⌉ causal programs visits, square tiles, longest first.
+
+    The longest is the last row tile of a forward pass, and the first key tile of a backward pass.
+    """
+    return list(range(-(-check_block("N", N) // check_block("block", block)), 0, -1))
+
+
+def schedule_of(lengths: Iterable[int], copies: int, slots: int) -> Schedule:
+    """Return the schedule of `copies` heads with the same programs, the first program of all first.
+
+    With the longest program first this is FlashAttention's order for causal masks; the list must
+    not depend on the head.
+    """
+    check_block("copies", copies)
+    return schedule((length for length in lengths for _ in range(copies)), slots)
+
+
+def causal_time(lengths: list[int], copies: int, slots: int, *, exact_up_to: int = 20_000) -> int:
+    """Return when `copies` heads of causal programs are done, longest first, in tiles.
+
+    Beyond `exact_up_to` programs no schedule is played through: the many short programs at the end
+    fill every gap, and the time is the larger of the longest program and the mean load.
+    """
+    if len(lengths) * copies <= exact_up_to:
+        return schedule_of(lengths, copies, slots).time
+    return max(*lengths, -(-sum(lengths) * copies // slots))
+
+
+@dataclass(frozen=True)
+class BlockNeeds:
+    """What one thread block of a v2 forward kernel asks of its SM.
+
+    shared_bytes: the tiles of Q, K and V. accumulator_registers: 4-byte registers of a thread for
+    the accumulator O and the tile S, of the 255 that it can have; indices, pointers and operands
+    come on top.
+    """
+
+    shared_bytes: int
+    accumulator_registers: int
+    threads: int
+
+    def fits(self, gpu) -> bool:
+        """Tell whether shared memory and registers of `gpu` can hold one such block."""
+        return (self.shared_bytes <= hardware.get(gpu).sram_bytes
+                and self.accumulator_registers < 255)
+
+
+def block_needs(*, Br: int, Bc: int, d: int, warps: int = 4, element_bytes: int = 2) -> BlockNeeds:
+    """Return what a v2 forward block needs: Q, K, V in shared memory, O and S in registers."""
+    for name, size in (("Br", Br), ("Bc", Bc), ("d", d), ("warps", warps)):
+        check_block(name, size)
+    threads = warps * THREADS_PER_WARP
+    return BlockNeeds(element_bytes * d * (Br + 2 * Bc), math.ceil(Br * (d + Bc) / threads), threads)
+
+
+def resident_blocks(gpu, shared_bytes: int, *, threads: int | None = None,
+                    registers_per_thread: int | None = None) -> int:
+    """Return how many such blocks one SM holds at a time, by shared memory and by registers.
+
+    The system keeps some shared memory for itself with every block: on the sheets it is what an SM
+    has beyond what one block may ask for (1 KiB on an A100). With `threads` and
+    `registers_per_thread` the register file limits, too; limits on threads and blocks per SM are
+    not modeled.
+    """
+    gpu, shared_bytes = hardware.get(gpu), check_block("shared_bytes", shared_bytes)
+    room, most = int(gpu.shared_memory_per_sm_bytes), gpu.sram_bytes
+    if shared_bytes > most:
+        return 0
+    by_shared = room // (shared_bytes + room - most)
+    if threads is None or registers_per_thread is None:
+        return by_shared
+    return min(by_shared, int(gpu.registers_per_sm_bytes) // (4 * threads * registers_per_thread))

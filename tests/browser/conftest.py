@@ -1,0 +1,55 @@
+"""One server and one browser for all browser tests; without Chromium they end in a sentence."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.browser import chromium
+from tests.browser.page import NotebookPage
+from tests.browser.server import jupyterlab
+
+PICTURES = Path(__file__).resolve().parent.parent.parent / "build" / "browser"
+
+
+def pytest_collection_finish(session):
+    chosen = any(item.get_closest_marker("browser") for item in session.items)
+    if chosen and not session.config.option.collectonly and not chromium.find():
+        raise pytest.UsageError(chromium.MISSING)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    with jupyterlab(tmp_path_factory.mktemp("jupyter")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(
+            executable_path=chromium.find(), args=list(chromium.FLAGS)
+        )
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="module")
+def open_notebook(server, browser):
+    """Return a function that opens a copy of a notebook and runs it; its pictures are kept."""
+    opened = []
+
+    def open_copy(path):
+        shutil.copy(path, server.folder / "work" / path.name)
+        pictures = PICTURES / path.stem
+        shutil.rmtree(pictures, ignore_errors=True)
+        pictures.mkdir(parents=True)
+        opened.append(NotebookPage(browser, server, path.name, pictures))
+        opened[-1].run()
+        return opened[-1]
+
+    yield open_copy
+    for page in opened:
+        page.close()

@@ -1,0 +1,94 @@
+"""The labs in JupyterLab in a real browser: they run, say what they are, and follow the keyboard.
+
+`make test-browser`; the screenshots are kept under build/browser/.
+"""
+
+from statistics import median
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from tests.labs import LABS
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module", params=LABS, ids=lambda path: path.stem)
+def notebook(request, open_notebook):
+    return open_notebook(request.param)
+
+
+def test_it_runs_and_shows_its_labs(notebook):
+    print(f"opened and run in {notebook.run_s:.1f} s")
+    assert notebook.errors() == []
+    labs = list(notebook.labs())
+    assert labs
+    for lab in labs:
+        assert lab.controls() and not lab.strangers() and not lab.alerts()
+
+
+def test_every_control_says_what_it_is(notebook):
+    for lab in notebook.labs():
+        assert lab.alt(), "nothing says what the picture shows"
+        for kind, control in lab.controls():
+            label = lab.label(kind, control)
+            assert label.is_visible() and label.inner_text().strip(), f"a {kind} without a name"
+            name = label.inner_text()
+            cut = label.evaluate("e => e.scrollWidth > e.clientWidth + 1")
+            assert not cut, f"{name} ({kind}): its name is cut off"
+            assert lab.tooltip(control), f"{name} ({kind}): no tooltip"
+
+
+def test_every_control_draws_another_picture(notebook):
+    for lab in notebook.labs():
+        lab.keep_picture("default")
+        seconds = {}
+        for number, (kind, control) in enumerate(lab.controls()):
+            seconds.setdefault(kind, []).append(lab.move(kind, control))
+            lab.keep_picture(f"{number}-{kind}")
+        for kind, each in seconds.items():
+            print(f"{lab.name}: {len(each)} {kind}, {1e3 * median(each):.0f} ms to a picture")
+    assert notebook.errors() == []
+
+
+BROKEN = """
+import flashlib as fl
+from flashlib.widgets import base
+
+def broken(rows, still, loud):
+    if rows == 2:
+        raise ZeroDivisionError("two rows are too many")
+    return fl.plots.show(Q=[[float(rows + loud)]])
+
+lab = fl.widgets.Lab("broken", {
+    "rows": base.choice([1, 2], 1, "rows"),
+    "still": base.choice([1, 2], 1, "still", kind="dropdown"),
+    "loud": base.choice([1, 2], 1, "loud", kind="toggle"),
+}, broken)
+
+def listen(change):
+    raise KeyError("a callback of its own")
+
+lab.widget, lab._handles["loud"].observe(listen, names="value")
+lab
+"""
+
+
+def test_a_broken_lab_is_noticed(open_notebook, tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.browser.page.PICTURE_S", 2)
+    path = tmp_path / "99_break_a_lab.ipynb"
+    nbformat.write(new_notebook(cells=[new_code_cell(BROKEN), new_code_cell("1 / 0")]), path)
+    notebook = open_notebook(path)
+    assert any("ZeroDivisionError: division by zero" in error for error in notebook.errors())
+    (lab,) = notebook.labs()
+    moves = {kind: control for kind, control in lab.controls()}
+    with pytest.raises(AssertionError, match="still .*: no other picture came"):
+        lab.move("dropdown", moves["dropdown"])
+    lab.move("toggle", moves["toggle"])
+    assert any("a callback of its own" in error for error in notebook.errors())
+    with pytest.raises(AssertionError, match="rows .*: .*two rows are too many"):
+        lab.move("slider", moves["slider"])
+    notebook.page.evaluate("() => { setTimeout(() => { throw new Error('in the page') }) }")
+    notebook.page.wait_for_timeout(200)
+    assert any("page: " in error and "in the page" in error for error in notebook.errors())

@@ -1,0 +1,67 @@
+"""Which notebooks hold a lab, that is, a widget: read from their code, and from what they show."""
+
+import ast
+from pathlib import Path
+
+from flashlib import widgets
+from scripts import render_notebooks as render
+
+NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("*.ipynb"))
+NO_WIDGETS = {"LIVE", "sweep"}
+WIDGETS = set(widgets.__all__) - NO_WIDGETS
+
+
+def makes_a_widget(notebook):
+    """Whether a code cell calls a function of flashlib.widgets that returns a widget."""
+    packages, modules, functions = set(), set(), set()
+    for tree in _trees(notebook):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                packages |= {a.asname or a.name for a in node.names if a.name == "flashlib"}
+                modules |= {a.asname for a in node.names if _is_ours(a.name) and a.asname}
+            elif isinstance(node, ast.ImportFrom) and node.module == "flashlib":
+                modules |= {a.asname or a.name for a in node.names if a.name == "widgets"}
+            elif isinstance(node, ast.ImportFrom) and _is_ours(node.module):
+                functions |= {a.asname or a.name for a in node.names if a.name in WIDGETS}
+    for tree in _trees(notebook):
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            *owner, name = ast.unparse(node.func).split(".")
+            if not owner and name in functions:
+                return True
+            if owner[1:] == ["widgets"] and owner[0] in packages and name not in NO_WIDGETS:
+                return True
+            if len(owner) == 1 and owner[0] in modules and name not in NO_WIDGETS:
+                return True
+    return False
+
+
+def shows_a_widget(notebook):
+    """Whether a kept output stands for a control, as rendering leaves it."""
+    outputs = (o for cell in notebook.cells for o in cell.get("outputs", []))
+    data = [output.get("data", {}) for output in outputs]
+    return any(render.WIDGET_VIEW in d or d.get("text/plain") == render.WIDGET_TEXT for d in data)
+
+
+def imports(notebook):
+    """Return the top-level names of the packages that the cells import."""
+    nodes = [node for tree in _trees(notebook) for node in ast.walk(tree)]
+    plain = {a.name for node in nodes if isinstance(node, ast.Import) for a in node.names}
+    return {n.partition(".")[0] for n in plain | {
+        node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}}
+
+
+def _is_ours(module):
+    return (module or "").split(".")[:2] == ["flashlib", "widgets"]
+
+
+def _trees(notebook):
+    """Parse the code cells, without the lines that only IPython understands."""
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            lines = cell.source.splitlines()
+            yield ast.parse("\n".join(line for line in lines if not line.lstrip().startswith(("%", "!"))))
+
+
+LABS = [path for path in NOTEBOOKS if makes_a_widget(n := render.read(path)) or shows_a_widget(n)]

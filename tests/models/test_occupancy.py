@@ -1,0 +1,128 @@
+"""Programs, waves, idle SMs, schedules and resident blocks, against what counting by hand gives."""
+
+import itertools
+import random
+
+import pytest
+
+from flashlib import hardware
+from flashlib.masks import mask_of, tile_class, tiles
+from flashlib.models import occupancy as oc
+
+
+def test_programs_of_the_papers_long_sequence():
+    shape = dict(batch=1, heads=16, N=16384)
+    assert oc.programs(**shape) == 16
+    assert oc.programs(**shape, block=128) == 2048
+    assert oc.programs(batch=2, heads=3, N=100, block=64) == 12      # ragged tiles count
+
+
+@pytest.mark.parametrize(("programs", "waves", "last", "idle"), [
+    (1, 1, 1, 107), (16, 1, 16, 92), (108, 1, 108, 0), (109, 2, 1, 107), (216, 2, 108, 0),
+    (2048, 19, 104, 4)])
+def test_waves_on_an_a100(programs, waves, last, idle):
+    w = oc.waves(programs, "A100")
+    assert (w.waves, w.last, w.idle_sms) == (waves, last, idle)
+    assert w.efficiency == pytest.approx(programs / (waves * 108))
+    assert w.last_fill == pytest.approx(last / 108)
+
+
+def test_two_blocks_per_sm_make_half_the_waves_and_idle_only_below_one_per_sm():
+    w = oc.waves(109, "A100", per_sm=2)
+    assert (w.slots, w.waves, w.idle_sms) == (216, 1, 0)
+    assert oc.waves(217, 108, per_sm=2).idle_sms == 107
+
+
+def test_a_wave_is_a_schedule_of_equal_programs():
+    rng = random.Random(0)
+    for _ in range(200):
+        n, sms = rng.randint(1, 300), rng.randint(1, 50)
+        w, s = oc.waves(n, sms), oc.schedule([7] * n, sms)
+        assert s.time == 7 * w.waves
+        assert s.efficiency == pytest.approx(w.efficiency)
+
+
+def test_a_schedule_hands_out_in_order_to_whoever_is_free_first():
+    s = oc.schedule([3, 1, 2, 2], 2)
+    assert s.runs == ((0, 0, 3), (1, 0, 1), (1, 1, 3), (0, 3, 5))
+    assert (s.time, s.work) == (5, 8) and s.efficiency == pytest.approx(0.8)
+    assert oc.schedule([], 3).time == 0 and oc.schedule([], 3).efficiency == 1
+
+
+def test_no_slot_runs_two_programs_at_once_and_no_time_beats_the_bounds():
+    rng = random.Random(1)
+    for _ in range(100):
+        lengths = [rng.randint(1, 30) for _ in range(rng.randint(1, 80))]
+        s = oc.schedule(lengths, rng.randint(1, 9))
+        for slot in range(s.slots):
+            mine = sorted((a, b) for k, a, b in s.runs if k == slot)
+            assert all(b <= a for (_, b), (a, _) in itertools.pairwise(mine))
+        assert max(max(lengths), -(-sum(lengths) // s.slots)) <= s.time <= (
+            sum(lengths) / s.slots + max(lengths))
+
+
+def test_causal_lengths_are_the_tiles_visited():
+    for N, B in ((64, 8), (50, 16), (7, 7)):
+        assert oc.causal_lengths(N, B) == oc.tiles_per_program(N, B, B, causal=True)[::-1]
+    for N, Br, Bc in ((64, 8, 16), (50, 16, 12)):
+        mask = mask_of(True, N, N)
+        by_class = [sum(tile_class(mask, r, k) != "skip" for k in tiles(N, Bc))
+                    for r in tiles(N, Br)]
+        assert oc.tiles_per_program(N, Br, Bc, causal=True) == by_class
+    assert oc.tiles_per_program(50, 16, 12) == [5] * 4
+
+
+def test_one_causal_head_alone_takes_as_long_as_without_a_mask():
+    lengths = oc.causal_lengths(4096, 128)
+    assert oc.schedule_of(lengths, 1, 108).time == len(lengths) == 32
+
+
+def test_the_short_cut_for_many_programs_equals_the_schedule():
+    rng = random.Random(2)
+    tried = 0
+    while tried < 25:
+        lengths, copies = list(range(rng.randint(1, 60), 0, -1)), rng.randint(1, 400)
+        if len(lengths) * copies > 4000:
+            tried += 1
+            slots = rng.choice([40, 80, 108, 132, 148])
+            exact = oc.schedule_of(lengths, copies, slots).time
+            assert oc.causal_time(lengths, copies, slots) == exact
+            assert oc.causal_time(lengths, copies, slots, exact_up_to=0) == exact
+
+
+@pytest.mark.parametrize(("d", "Br", "Bc", "warps", "fits"), [
+    (64, 128, 128, 4, True), (128, 128, 128, 4, False), (128, 128, 64, 4, True),
+    (256, 128, 64, 4, False), (256, 128, 64, 8, True), (256, 128, 128, 8, False)])
+def test_the_tiles_that_flash_attention_2_ships_fit_and_the_next_larger_do_not(d, Br, Bc, warps,
+                                                                               fits):
+    assert oc.block_needs(Br=Br, Bc=Bc, d=d, warps=warps).fits("A100") is fits
+
+
+def test_block_needs_are_sums_of_tiles():
+    need = oc.block_needs(Br=128, Bc=64, d=256, warps=8)
+    assert need.shared_bytes == 2 * (128 * 256 + 2 * 64 * 256)
+    assert need.accumulator_registers == (128 * 256 + 128 * 64) // 256
+    assert need.threads == 256
+
+
+def test_resident_blocks_count_what_the_system_keeps():
+    a100 = hardware.get("A100")
+    assert oc.resident_blocks(a100, 163 * 1024) == 1
+    assert oc.resident_blocks(a100, 163 * 1024 + 1) == 0
+    assert oc.resident_blocks(a100, 81 * 1024) == 2        # 2 · (81 + 1) = 164 KiB
+    assert oc.resident_blocks(a100, 81 * 1024 + 1) == 1
+    assert oc.resident_blocks("H100", 96 * 1024) == 2 and oc.resident_blocks("A100", 96 * 1024) == 1
+    assert oc.resident_blocks(a100, 1024, threads=128, registers_per_thread=255) == 2
+
+
+@pytest.mark.parametrize(("call", "name"), [
+    (lambda: oc.programs(batch=0, heads=1, N=1), "batch"),
+    (lambda: oc.programs(batch=1, heads=1, N=1, block=0), "block"),
+    (lambda: oc.waves(0, "A100"), "programs"),
+    (lambda: oc.waves(5, 0), "gpu"),
+    (lambda: oc.schedule([1], 0), "slots"),
+    (lambda: oc.block_needs(Br=0, Bc=1, d=1), "Br"),
+    (lambda: oc.resident_blocks("A100", 0), "shared_bytes")])
+def test_refusals_name_the_argument(call, name):
+    with pytest.raises(ValueError, match=f"{name}: expected"):
+        call()

@@ -1,0 +1,99 @@
+"""The labs of every notebook, swept: each control is set to each option and must draw.
+
+A notebook runs once, as `make notebooks` would run it, with one more cell that sweeps its widgets.
+How long a redraw takes is printed (`-rP`) and never asserted: `make bench-course` measures it.
+"""
+
+import json
+from pathlib import Path
+from statistics import median
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from flashlib.bench import course
+from scripts import render_notebooks as render
+from tests import labs
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def kernels_import_this_checkout(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=":")
+
+
+def sweep(notebook, cwd):
+    """Execute a notebook and sweep its widgets; return (widget, control, option, seconds)."""
+    probed = nbformat.from_dict(notebook)
+    probed.cells.append(new_code_cell(course.PROBE))
+    printed = "".join(o.get("text", "") for o in render.execute(probed, cwd=cwd).cells[-1].outputs)
+    return json.loads(printed.rpartition("PROBE")[2])["redraws"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", labs.LABS, ids=lambda path: path.stem)
+def test_every_option_of_every_control_draws(path):
+    redraws = sweep(render.read(path), path.parent)
+    assert redraws, "the notebook calls a widget function, and no widget was alive at its end"
+    times = {}
+    for widget, control, _, seconds in redraws:
+        times.setdefault((widget, control), []).append(seconds)
+    for (widget, control), each in times.items():
+        print(f"{widget}, {control}: {len(each)} redraws, median {1e3 * median(each):.0f} ms, "
+              f"slowest {1e3 * max(each):.0f} ms")
+
+
+LAB = """
+from flashlib import plots, widgets
+from flashlib.widgets import base
+
+def draw(rows):
+    return plots.show(Q=[[6.0 / {divisor}]])
+
+lab = widgets.Lab("seeded", {{"rows": base.choice([1, 2, 3], 1, "rows")}}, draw)
+lab
+"""
+
+
+@pytest.mark.parametrize("divisor, failure", [
+    ("rows", None),
+    ("(rows - 2)", "widget 'seeded', control 'rows', option 2: ZeroDivisionError"),
+])
+def test_a_widget_that_breaks_at_one_option_fails_the_sweep(divisor, failure, tmp_path):
+    notebook = new_notebook(cells=[new_code_cell(LAB.format(divisor=divisor))])
+    assert labs.makes_a_widget(notebook)
+    if failure is None:
+        assert [option for *_, option, _ in sweep(notebook, tmp_path)] == ["1", "2", "3"]
+        return
+    with pytest.raises(render.NotebookError) as caught:
+        sweep(notebook, tmp_path)
+    assert failure in str(caught.value)
+
+
+@pytest.mark.parametrize("source, expected", [
+    ("import flashlib as fl\nfl.widgets.block_lab()", True),
+    ("import flashlib\nlab = flashlib.widgets.some_future_lab(N=4)", True),
+    ("from flashlib import widgets\nwidgets.play(trace, 8, 8)", True),
+    ("from flashlib import widgets as w\nw.Lab('name', {}, draw)", True),
+    ("from flashlib.widgets import block_lab as lab\nlab()", True),
+    ("from flashlib.widgets.softmax_steps import picture, softmax_steps\nsoftmax_steps()", True),
+    ("from flashlib.widgets.softmax_steps import picture, softmax_steps\npicture()", False),
+    ("from flashlib import widgets\nwidgets.sweep()", False),
+    ("import flashlib as fl\nfl.flash_v2(Q, K, V)", False),
+    ("%matplotlib inline\nplay()", False),
+])
+def test_labs_are_found_in_the_code(source, expected):
+    assert labs.makes_a_widget(new_notebook(cells=[new_code_cell(source)])) is expected
+
+
+def test_some_notebook_has_a_lab():
+    assert labs.LABS
+
+
+@pytest.mark.parametrize("path", labs.NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_shows_a_control_was_found_in_the_code_and_is_one_that_sweep_knows(path):
+    notebook = render.read(path)
+    assert labs.makes_a_widget(notebook) or not labs.shows_a_widget(notebook)
+    assert not labs.imports(notebook) & {"ipywidgets", "anywidget"}

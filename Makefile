@@ -12,9 +12,9 @@ stamp = .venv/.ready
 help: ## list these targets
 	@echo "usage: make TARGET [NAME=value]"
 	@echo
-	@awk -F ' *:.*## ' '/^[a-z][a-z-]*:.*## / { printf "  %-14s %s\n", $$1, $$2 }' Makefile
+	@awk -F ' *:.*## ' '/^[a-z][a-z-]*:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@awk '/^## / { print "  " substr($$0, 4) }' Makefile
+	@awk '/^## / { print "  " substr($$0, 4) }' $(MAKEFILE_LIST)
 
 ## TORCH=cpu      spare gigabytes on Linux: install PyTorch's CPU build (make lab TORCH=cpu)
 ## PYTHON=...     the Python to build .venv with, 3.11 or newer (default: the newest that works)
@@ -46,6 +46,8 @@ lock: ## solve requirements.txt anew into requirements.lock (needs uv)
 clean: ## remove .venv and caches; work/ is yours and stays
 	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+-include scripts/teach.mk
 
 # The stamp holds the folder it was made in, and the environment's Python must start: a course
 # that was moved, or whose Python was upgraded away, is set up again.

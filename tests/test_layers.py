@@ -17,14 +17,15 @@ every_file = pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative
 # A module may import from its own layer and from those below; a package counts by its name.
 LAYERS = [
     {"errors", "checks", "trace", "traffic", "numerics", "hardware", "data", "chapters"},
-    {"masks", "machine"},
-    {"algorithms", "models"},
+    {"masks", "machine", "warps", "kernels"},
+    {"algorithms", "models", "lens"},
     {"plots"},
     {"widgets", "exercises", "bench", "checkup"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 NARROW = {                         # tighter than its layer
-    "algorithms": {"machine", "masks", "checks", "errors", "algorithms"},
+    "algorithms": {"machine", "masks", "checks", "errors", "algorithms", "warps"},
+    "kernels": {"kernels", "checks", "errors"},                    # never the algorithms
     "plots": {"plots", "models", "machine", "hardware", "masks", "trace", "traffic", "numerics",
               "data", "chapters", "errors"},
     "machine": {"trace", "traffic", "errors", "checks"},

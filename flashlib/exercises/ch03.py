@@ -84,13 +84,13 @@ def check_softmax(answer):
     for rows, mistake in _HARD_ROWS:
         _survives(answer, np.array(rows), mistake)
     _survives(answer, np.array([[90.0, 3.0], [-110.0, -120.0]], dtype=np.float32),
-              "in float32 these logits need a shift already")
+              "float32 holds eˣ only from x = −103 to 88: the shift must be the maximum itself, not"
+              " a number somewhere near it")
     return "right, and finite for every row that has a finite logit."
 
 
 _BELOW = ("your shift is below the maximum, so the largest exponent is still positive. Only the"
           " maximum of the row makes it 0")
-_FIRST = "that holds where the maximum comes {}; here it comes elsewhere"
 _HARD_ROWS = (
     ([[1000.0, 1001.0, 999.0]],
      "e^1000 overflows: subtract the maximum of the row before the exponential"),
@@ -108,18 +108,7 @@ _HARD_ROWS = (
      " every row needs its own (axis=1)"),
     ([[3.0, -np.inf, 1.0]],
      "a masked logit of −∞ spoiled its row: its weight is 0 and the others sum to 1"),
-    ([[0.0, -700.0], [700.0, 0.0]],
-     "the shift is not the maximum of the row but off by a constant: the smallest weight lost its"
-     " digits. The largest exponent must be 0"),
 )
-# Shifts that lie at or below the maximum of a row, by the names that readers know them by.
-_LOW_SHIFTS = {
-    "the mean": lambda x: x.mean(axis=1), "the median": lambda x: np.median(x, axis=1),
-    "the middle between minimum and maximum": lambda x: (x.max(axis=1) + x.min(axis=1)) / 2,
-    "the minimum": lambda x: x.min(axis=1), "the first logit": lambda x: x[:, 0],
-    "the last logit": lambda x: x[:, -1],
-    "the second-largest logit": lambda x: np.sort(x, axis=1)[:, -2],
-}
 
 
 def _called(answer, x):
@@ -183,7 +172,27 @@ def check_logsumexp(answer):
         "the empty row gave ln of a tiny number: clip the sum where you divide by it, not where"
         " you take its logarithm": np.array([np.log(2.0), np.log(tiny)]),
     })
-    return "right: −∞ for a row that sees nothing, and no NaN on the way."
+    return _on_the_way(answer, empty)
+
+
+def _on_the_way(answer, empty):
+    """Tell a right result that was repaired after a NaN from one that never met a NaN."""
+    broken = _called(answer, np.array([[0.0, np.nan], [1.0, 2.0]]))
+    vanishes = not np.isnan(np.asarray(broken)[0])
+    try:
+        with np.errstate(all="ignore", invalid="raise"):
+            answer(empty.copy())
+    except FloatingPointError:
+        if vanishes:
+            raise Wrong("lse of [[0, 0], [−∞, −∞]]: you made a NaN and painted over it; a NaN logit"
+                        " would vanish too. Shift the empty row by something finite, and no NaN"
+                        " arises") from None
+        return ("right: −∞ for a row that sees nothing. (A NaN arises on the way and is replaced;"
+                " with a finite shift there is none to replace.)")
+    if vanishes:
+        return ("right: −∞ for a row that sees nothing. (But a NaN among the logits comes out as"
+                f" {float(np.asarray(broken)[0]):g}: an error upstream would go unnoticed.)")
+    return "right: −∞ for a row that sees nothing, and a NaN among the logits stays visible."
 
 
 @exercise("03.4", "The bytes of three-pass attention", difficulty=2, minutes=15,
@@ -214,6 +223,10 @@ def check_three_pass_bytes(answer):
                 _three_pass(N, d, Br, e, s, stats=2),
             "of the statistics only the loads are there: pass 1 writes m, pass 2 writes l":
                 _three_pass(N, d, Br, e, s, stats=3),
+            "4 transfers of N statistics are one short: m is written once and read twice, l"
+            " written once and read once, 5 in all": _three_pass(N, d, Br, e, s, stats=4),
+            "the statistics do not grow with the number of query blocks: a block moves only its own"
+            " Br rows, 5·N in all": _three_pass(N, d, Br, e, s, stats=5 * -(-N // Br)),
             "the statistics move at stats_bytes, not at element_bytes": _three_pass(N, d, Br, e, e),
             "K and V are counted once; every query block reads them anew":
                 _three_pass(N, d, Br, e, s, blocks=1),

@@ -43,7 +43,14 @@ def check_factor(factor):
     """Check a function (m_old, m_new) -> the factor that ℓ is multiplied by."""
     with np.errstate(all="ignore"):
         for old, new in ((1.5, 2.25), (-2.0, 1.0), (3.0, 3.0), (1000.0, 1001.0)):
-            expect_close(factor(old, new), math.exp(old - new), f"factor({old}, {new})", mistakes={
+            try:
+                got = factor(old, new)
+            except OverflowError:
+                got = math.nan
+            if old == 1000.0 and isinstance(got, float) and math.isnan(got):
+                raise Wrong("factor(1000.0, 1001.0): expected 0.367879, got nan: each exponential"
+                            " overflows alone, so subtract first")
+            expect_close(got, math.exp(old - new), f"factor({old}, {new})", mistakes={
                 "the sign is wrong: the maximum grew, so what was summed must shrink":
                     math.exp(new - old),
                 "this is the exponent; the factor is its exponential": old - new,
@@ -75,7 +82,7 @@ def _flipped(old, new):
 
 
 @exercise("04.2", "Merge two halves of a row", difficulty=2, minutes=10,
-          solution="merge", hints=(
+          solution="merge_states", hints=(
     "The joint maximum is the larger of the two. Each ℓ was summed relative to its own maximum, so"
     " each needs its own factor; one of the two factors is always 1.",
     "Two empty parts: m = −∞, and −∞ − (−∞) is NaN. Replace the m in the exponents by a finite"
@@ -98,18 +105,41 @@ def check_merge(merge):
         if np.isnan(m) or np.isnan(l):
             raise Wrong("merge(empty, empty): got NaN, because −∞ − (−∞) is NaN; two rows that saw"
                         " nothing make a row that saw nothing, (−∞, 0)")
+        if np.isfinite(m) and l == 0:
+            raise Wrong(f"merge(empty, empty): got m = {m:g}; use a finite number only inside the"
+                        " exponents, the m that you return must stay −∞")
         expect_close((m, l), EMPTY, "merge(empty, empty), (m, l)")
+        repaired = _meets_a_nan(merge)
+    if repaired:
+        return ("right. (A NaN arises on the way for two empty parts, and is replaced; with a finite"
+                " shift there is none to replace.)")
     return "right. This one function folds elements, tiles, chunks of a cache, and GPUs in a ring."
 
 
-def _pair(got, what):
+def _meets_a_nan(merge) -> bool:
+    """Tell whether two empty parts make a NaN on the way; one that is painted over is wrong."""
+    empty = tuple(map(np.float64, EMPTY))
+    try:
+        with np.errstate(invalid="raise"):
+            merge(empty, empty)
+    except FloatingPointError:
+        _, l = _pair(merge((1.0, math.nan), (2.0, 1.0)), "merge(a, b), a with a NaN")
+        if not np.isnan(l):
+            raise Wrong("merge(empty, empty): you made a NaN and painted over it; a NaN logit would"
+                        " vanish too. Put something finite into the exponents, and no NaN"
+                        " arises") from None
+        return True
+    return False
+
+
+def _pair(got, what, pair="(m, l)"):
     if got is None:
         raise NotImplementedError
     try:
-        m, l = got
-        return float(m), float(l)
+        first, second = got
+        return float(first), float(second)
     except (TypeError, ValueError):
-        raise Wrong(f"{what}: expected a pair of numbers (m, l), got {got!r}") from None
+        raise Wrong(f"{what}: expected a pair of numbers {pair}, got {got!r}") from None
 
 
 def _expect_both_sides(merge, small, large):
@@ -139,13 +169,13 @@ def _expect_merge(got, a, b, what):
 
 
 @exercise("04.3", "Count the rescales, and expect them", difficulty=2, minutes=10,
-          solution="rescales", hints=(
+          solution="count_and_expect", hints=(
     "A rescale happens where a logit is larger than everything before it. The first logit is larger"
     " than nothing: there is no sum to rescale yet.",
     "In random order, logit i is the largest of the first i with probability 1/i. Add that up from"
     " i = 2 to n.",
 ))
-def check_rescales(rescales):
+def check_rescales(count_and_expect):
     """Check a function x -> (rescales while folding x, rescales expected if x were shuffled)."""
     rows = {"a row that only grows": np.array([-2.0, 0.0, 1.0, 5.0]),
             "a row that only falls": np.array([4.0, 3.0, 1.0]),
@@ -154,7 +184,7 @@ def check_rescales(rescales):
             "100 random logits": np.random.default_rng(4).standard_normal(100)}
     with np.errstate(all="ignore"):
         for name, x in rows.items():
-            counted, _ = _pair(rescales(x), name)
+            counted, _ = _pair(count_and_expect(x), name, "(rescales of x, rescales to expect)")
             steps = np.diff(np.maximum.accumulate(x))
             right = int(np.sum(steps > 0))
             ties = int(sum(b >= a for a, b in pairwise(np.maximum.accumulate(x)[:-1])))
@@ -165,11 +195,13 @@ def check_rescales(rescales):
                         "every step is counted at which the maximum does not fall": ties,
                         "this counts steps at which the logit grows, not those at which it exceeds"
                         " everything before": int(np.sum(np.diff(x) > 0))}
-            expect_close(counted, right, f"{name}, counted", mistakes=mistakes)
+            expect_close(counted, right, f"{name}, the first number", mistakes=mistakes)
         for n in (1, 3, 6, 56):
-            _, expected = _pair(rescales(np.arange(n, dtype=np.float64)), f"{n} logits")
+            name = f"a row of {n} different logits" if n > 1 else "one logit"
+            _, expected = _pair(count_and_expect(np.arange(n, dtype=np.float64)), name,
+                                "(rescales of x, rescales to expect)")
             harmonic = sum(1 / i for i in range(1, n + 1))
-            expect_close(expected, harmonic - 1, f"{n} distinct logits, expected", mistakes={
+            expect_close(expected, harmonic - 1, f"{name}, the second number", mistakes={
                 "this is H_n, which counts the first logit; it never rescales": harmonic,
                 "this is H_{n−1}: the sum stops one short, and still counts the first logit":
                     harmonic - 1 / n,

@@ -120,6 +120,8 @@ def check_merge_finished(merge_finished):
         "this is the plain mean: a half with more mass must weigh more": (O_a + O_b) / 2,
         "this is the sum: the two shares must add to 1": O_a + O_b,
         "weighed by lse itself: the mass is e^lse": weighted / (a + b)[:, None],
+        "these are masses, not shares: divide by the total mass":
+            np.exp(a)[:, None] * O_a + np.exp(b)[:, None] * O_b,
         "the shares are swapped": np.exp(b - lse)[:, None] * O_a + np.exp(a - lse)[:, None] * O_b})
     expect_close(got_lse, lse, "lse of two halves", mistakes={
         "lse values do not add: their exponentials do": a + b,
@@ -163,5 +165,10 @@ def check_one_pass_bytes(one_pass_bytes):
             "K and V are read once for every query, not once": (2 * Nq + 2 * Nk) * d * e + Nq * s,
             "that is what two passes read: here K is read once per query":
                 (2 * Nq * d + 3 * Nq * Nk * d) * e + Nq * s,
-            "O is written, too": (Nq * d + 2 * Nq * Nk * d) * e + Nq * s})
-    return "and the factor Nq on K and V is what chapter 06 will divide by the tile height."
+            "O is written, too": (Nq * d + 2 * Nq * Nk * d) * e + Nq * s,
+            "these are the reads alone: O and lse are written": (Nq * d + 2 * Nq * Nk * d) * e,
+            "there is one statistic, lse, not two: m and l stay on chip": elements * e + 2 * Nq * s,
+            "the keys are Nk, not Nq": (2 * Nq * d + 2 * Nq * Nq * d) * e + Nq * s,
+            "a query is loaded once, not once for every key": elements * e + Nq * s
+                + (Nk - 1) * Nq * d * e})
+    return "and the factor Nq on K and V is what chapter 06 gets rid of."

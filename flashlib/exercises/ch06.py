@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import numbers
 
 import numpy as np
 
@@ -47,6 +49,12 @@ def check_skips(skips):
             lambda r, k, o: k.start > r.start + o,
         "you ask about the last key of the tile; a tile is skipped only if its first key is hidden":
             lambda r, k, o: k.stop - 1 > r.stop - 1 + o,
+        "the shift has the wrong sign: query i sees keys j ≤ i + Nk − Nq, not i + Nq − Nk":
+            lambda r, k, o: k.start > r.stop - 1 - o,
+        "you never skip: the result would be right, and all tiles above the diagonal are computed"
+        " for nothing": lambda r, k, o: False,
+        "you skip every tile: at least those on the diagonal hold visible keys":
+            lambda r, k, o: True,
     }
     grid = [(r, k, Nq, Nk) for Nq, Nk, Br, Bc in _SHAPES
             for r in tiles(Nq, Br) for k in tiles(Nk, Bc)]
@@ -71,6 +79,11 @@ def _reads(N, d, Br, Bc, e, s, *, Tc=None, K=1, Q=1, O=1, stats=1):
     return (2 * K * N * d + (Q + O) * Tc * N * d) * e + stats * 2 * Tc * N * s
 
 
+def _same(got, expected) -> bool:
+    return all(isinstance(g, numbers.Real) and math.isclose(g, x, rel_tol=1e-12)
+               for g, x in zip(got, expected, strict=True))
+
+
 @exercise("06.2", "Predict what v1 reads", difficulty=2, minutes=8,
           solution="v1_read_bytes", hints=(
     "Walk down Algorithm 1 and write beside each load how often it happens and how many elements it"
@@ -85,35 +98,8 @@ def check_v1_read_bytes(v1_read_bytes):
     got = [v1_read_bytes(*case) for case in cases]
     if any(g is None for g in got):
         raise NotImplementedError
-
-    def if_only(**change):
-        return [_reads(*case, **{name: f(*case) for name, f in change.items()}) for case in cases]
-
-    wrong = {
-        "m and l are missing: each visit reads both": if_only(stats=lambda *c: 0),
-        "one of m and l is missing: each visit reads both": if_only(stats=lambda *c: 0.5),
-        "these are elements, the question asks for bytes": [_reads(*c[:4], 1, 1) for c in cases],
-        "m and l move at stats_bytes, not at element_bytes":
-            [_reads(*c[:5], c[4]) for c in cases],
-        "the bytes of an element are fixed at 2 and 4 here: use element_bytes and stats_bytes":
-            [_reads(*c[:4], 2, 4) for c in cases],
-        "O is missing: v1 reads the old O back at every visit": if_only(O=lambda *c: 0),
-        "the last, ragged key tile is missing: ⌈N/Bc⌉, not ⌊N/Bc⌋":
-            if_only(Tc=lambda N, d, Br, Bc, e, s: N // Bc),
-        "⌊N/Bc⌋ + 1 counts a tile too many where Bc divides N":
-            if_only(Tc=lambda N, d, Br, Bc, e, s: N // Bc + 1),
-        "T_c is the number of key tiles, ⌈N/Bc⌉; you divide by Br":
-            if_only(Tc=lambda N, d, Br, Bc, e, s: -(-N // Br)),
-        "these are the bytes in both directions: leave the writes out":
-            [cost.hbm_bytes for cost in costs],
-        "K and V are loaded in the outer loop, once each: not once per row tile":
-            if_only(K=lambda N, d, Br, Bc, e, s: -(-N // Br)),
-        "V is missing: a key tile brings its values along": if_only(K=lambda *c: 0.5),
-        "this is v2's loop order (Q outside): in v1 K and V move once, Q and O move T_c times":
-            [(N * d + 2 * N * d * -(-N // Br)) * e for N, d, Br, Bc, e, s in cases],
-    }
-    for mistake, bytes_of_it in wrong.items():
-        if got == bytes_of_it:
+    for mistake, bytes_of_it in _wrong_reads(cases, [cost.hbm_bytes for cost in costs]):
+        if _same(got, bytes_of_it):
             raise Wrong(mistake)
     for case, cost, g in zip(cases, costs, got, strict=True):
         named = zip(("N", "d", "Br", "Bc", "element_bytes", "stats_bytes"), case, strict=True)
@@ -122,10 +108,77 @@ def check_v1_read_bytes(v1_read_bytes):
     return "equal to the machine's count to the byte, ragged tiles included."
 
 
+def _wrong_reads(cases, both_directions):
+    """Yield (mistake, the bytes that it gives in each case)."""
+    def if_only(**change):
+        return [_reads(*case, **{name: f(*case) for name, f in change.items()}) for case in cases]
+
+    def Tc(N, d, Br, Bc, e, s):
+        return -(-N // Bc)
+
+    def Tr(N, d, Br, Bc, e, s):
+        return -(-N // Br)
+
+    def once(*case):
+        return 1 / Tc(*case)
+
+    def but_one(*case):
+        return 1 - 1 / Tc(*case)
+
+    def padded_keys(*case):
+        return Tc(*case) * case[3] / case[0]
+
+    def padded_rows(*case):
+        return Tr(*case) * case[2] / case[0]
+
+    def none(*case):
+        return 0
+
+    def half(*case):
+        return 0.5
+
+    yield "m and l are missing: each visit reads both", if_only(stats=none)
+    yield "one of m and l is missing: each visit reads both", if_only(stats=half)
+    yield "m and l are read at every visit, like O, not once", if_only(stats=once)
+    yield ("these are elements, the question asks for bytes",
+           [_reads(*case[:4], 1, 1) for case in cases])
+    yield ("m and l move at stats_bytes, not at element_bytes",
+           [_reads(*case[:5], case[4]) for case in cases])
+    yield ("the bytes of an element are fixed at 2 and 4 here: use element_bytes and stats_bytes",
+           [_reads(*case[:4], 2, 4) for case in cases])
+    yield ("Q or O is missing: v1 reads both at every visit, the tile of Q and the old O",
+           if_only(O=none))
+    yield ("Q or O is read once here: the outer loop brings key tiles, and each of the T_c of them"
+           " meets all of Q and O anew", if_only(O=once))
+    first = ("the first visit reads O, m and l too: step 1 has put O = 0, l = 0 and m = −∞ into HBM,"
+             " so that no visit is special")
+    yield ("N·d elements are missing: either V is missing, which a key tile brings along, or the"
+           " first visit's read of O, which finds the zeros of step 1", if_only(K=half))
+    yield first, if_only(stats=but_one)
+    yield first, if_only(O=but_one, stats=but_one)
+    yield ("T_c = N/Bc is a fraction where Bc does not divide N: there are ⌈N/Bc⌉ key tiles",
+           if_only(Tc=lambda *case: case[0] / case[3]))
+    yield ("the last, ragged key tile is missing: ⌈N/Bc⌉, not ⌊N/Bc⌋",
+           if_only(Tc=lambda *case: case[0] // case[3]))
+    yield ("⌊N/Bc⌋ + 1 counts a tile too many where Bc divides N",
+           if_only(Tc=lambda *case: case[0] // case[3] + 1))
+    ragged = ("the last tile is padded here: a ragged tile moves only the rows it has, so that all"
+              " key tiles together are N rows, not T_c·Bc, and all row tiles N, not T_r·Br")
+    rows = {"Q": padded_rows, "O": padded_rows, "stats": padded_rows}
+    yield ragged, if_only(K=padded_keys)
+    yield ragged, if_only(**rows)
+    yield ragged, if_only(K=padded_keys, **rows)
+    yield "T_c is the number of key tiles, ⌈N/Bc⌉; you divide by Br", if_only(Tc=Tr)
+    yield "these are the bytes in both directions: leave the writes out", both_directions
+    yield "K and V are loaded in the outer loop, once each: not once per row tile", if_only(K=Tr)
+    yield ("this is v2's loop order (Q outside): in v1 K and V move once, Q and O move T_c times",
+           [(N * d + 2 * N * d * -(-N // Br)) * e for N, d, Br, Bc, e, s in cases])
+
+
 @exercise("06.3", "Write the update of one tile", difficulty=2, minutes=12,
           solution="merge_tile", hints=(
-    "Work in masses. The old O is finished, so its mass is l·O in units of e^m; bring it to units"
-    " of e^{m_new}, add the tile's mass, and divide by the new l.",
+    "Work with unnormalised sums. The old O is finished, so its sum is l·O in units of e^m; bring it"
+    " to units of e^{m_new}, add the tile's P V in the same units, and divide by the new l.",
     "Three lines matter: m_new = max(m, m_tile); l_new = e^{m−m_new}·l + e^{m_tile−m_new}·l_tile;"
     " O_new = (e^{m−m_new}·l·O + e^{m_tile−m_new}·P V) / l_new."))
 def check_merge_tile(merge_tile):
@@ -144,9 +197,21 @@ def check_merge_tile(merge_tile):
             raise NotImplementedError
         if not isinstance(got, tuple | list) or len(got) != 3:
             raise Wrong(f"{what}: expected three arrays (O, m, l), got {type(got).__name__}")
+        order = _order(got, right)
+        if order and order != "O, m, l":
+            raise Wrong(f"{what}: the values are right, but in the order ({order}): return (O, m, l)")
         for place, name in ((1, "m"), (2, "l"), (0, "O")):
             expect_close(got[place], right[place], f"{what}, {name}", mistakes=wrong[name])
     return "right for a tile that raises the maximum, one that does not, and the very first."
+
+
+def _order(got, right) -> str | None:
+    """Return in which order `got` holds the right O, m and l; None if it does not hold them."""
+    for places in itertools.permutations(range(3)):
+        parts = [(np.asarray(part), right[place]) for part, place in zip(got, places, strict=True)]
+        if all(a.shape == b.shape and a.dtype != object and np.allclose(a, b) for a, b in parts):
+            return ", ".join("Oml"[place] for place in places)
+    return None
 
 
 def _merged(O, m, l, S, V):
@@ -163,8 +228,13 @@ def _merged(O, m, l, S, V):
         wrong = {
             "m": {"you keep the maximum of this tile only: m_new = max(m, m_tile)": m_tile,
                   "you keep the old maximum: m_new = max(m, m_tile)": m},
-            "l": {"the old l is not rescaled: it counts in units of e^m, multiply it by"
-                  " e^{m−m_new}": l + new * l_tile,
+            "l": {"the old sum is in units of e^m, and not rescaled: multiply by e^{m−m_new}":
+                      l + new * l_tile,
+                  "neither sum is rescaled: the old sum is in units of e^m, multiply it by"
+                  " e^{m−m_new}, and the tile's by e^{m_tile−m_new}": l + l_tile,
+                  "the tile is rescaled twice: with P = e^{S−m_new} its sum is in the new units"
+                  " already, e^{m_tile−m_new} belongs to P = e^{S−m_tile}":
+                      old * l + new**2 * l_tile,
                   "the exponent of the rescale has the wrong sign: e^{m−m_new} is at most 1":
                       sign * l + new * l_tile,
                   "the tile's own sum is not rescaled: where the old maximum is the larger one,"
@@ -175,12 +245,18 @@ def _merged(O, m, l, S, V):
                       (l_new / l)[:, None] * O + tile / l_new[:, None],
                   "the ratio is upside down: l/l_new, not l_new/l":
                       (old * l_new / l)[:, None] * O + tile / l_new[:, None],
-                  "the rescale is missing: the old mass l·O must be multiplied by e^{m−m_new}":
+                  "the rescale is missing: the old sum l·O must be multiplied by e^{m−m_new}":
                       (l[:, None] * O + tile) / l_new[:, None],
                   "the exponent of the rescale has the wrong sign: e^{m−m_new} is at most 1":
                       ((sign * l)[:, None] * O + tile) / l_new[:, None],
                   "the division by l_new is missing: v1 keeps a finished O in HBM":
                       (old * l)[:, None] * O + tile,
+                  "this is the update of the unnormalised o of chapter 05: v1's O is finished,"
+                  " multiply it by the old l, and divide the sum by l_new":
+                      old[:, None] * O + tile,
+                  "the tile is rescaled twice: with P = e^{S−m_new} its P V is in the new units"
+                  " already, e^{m_tile−m_new} belongs to P = e^{S−m_tile}":
+                      ((old * l)[:, None] * O + new[:, None] * tile) / l_new[:, None],
                   "the old O is finished, that is divided by l: multiply it by l before you add":
                       (old[:, None] * O + tile) / l_new[:, None],
                   "the tile's own P V is not rescaled: multiply it by e^{m_tile−m_new}":
@@ -219,7 +295,7 @@ def check_choose_blocks(choose_blocks):
                         for b in (Br, best))
         if moved > 1.01 * least:
             raise Wrong(f"{where} fit, but move {moved / least:.2f} times what the best choice"
-                        f" moves at N={N}{_why_too_small(Br, Bc, d, sram)}")
+                        f" moves at N={N:,}{_why_too_small(Br, Bc, d, sram)}")
         gains.append(f"{best}×{Bc}")
     return f"all of them fit, and none moves less: Br×Bc = {', '.join(gains)}."
 
@@ -244,6 +320,9 @@ def _why_too_large(Br, Bc, d, sram):
 
 def _why_too_small(Br, Bc, d, sram):
     if Bc > 16 and working_set_bytes("flash_v2", Br=Br + 16, Bc=16, d=d) <= sram:
+        if Br == Bc:
+            return (": the tiles are square, so room goes to Bc, but v2 reads K and V once per row"
+                    " tile, so that only a larger Br helps")
         cap = largest_blocks(sram, d, algorithm="flash_v1")
         like_v1 = " as v1 would" if Bc > Br or (Br, Bc) == tuple(b // 16 * 16 for b in cap) else ""
         return (f": room goes to Bc{like_v1}, but v2 reads K and V once per row tile, so that only"

@@ -134,8 +134,8 @@ def block_lab(Br: int = 64, Bc: int = 64, N: int = 4096, d: int = 128, gpu="A100
 def _bars(ax, costs) -> None:
     """Draw the stacked bars without an axis: the totals stand at their ends."""
     longest = max(cost.hbm_bytes for cost in costs.values())
-    inch = longest / 4.35
-    ax.set(xlim=(-0.85 * inch, 5.98 * inch), ylim=(len(costs) - 0.2, -0.55))
+    inch = longest / 4.3
+    ax.set(xlim=(-0.9 * inch, 5.98 * inch), ylim=(len(costs) - 0.2, -0.55))
     ax.axis("off")
     reference = costs["ideal"].hbm_bytes
     for y, (label, cost) in enumerate(costs.items()):
@@ -179,7 +179,7 @@ def _roof(ax, gpu, costs, dtype="float16") -> None:
     ax.text((x0 + x1) / 2, low - 0.92, "arithmetic intensity, FLOP per byte of HBM", ha="center",
             va="bottom", fontsize=SMALL, color=INK)
     speed = hardware.human(float(gpu.hbm_bytes_per_s), "B/s")
-    ax.text(x0 + 0.08, low + 0.12, f"waits for memory: {speed}", va="bottom", ha="left", **note)
+    ax.text(x0 + 0.45, low + 0.12, f"waits for memory: {speed}", va="bottom", ha="left", **note)
     ax.text(x1 - 0.05, low + 0.12, f"waits for arithmetic:\n{hardware.human(peak, 'FLOP/s')}",
             va="bottom", ha="right", **note)
     for n, (label, (x, y)) in enumerate(sorted(points.items(), key=lambda p: p[1])):

@@ -103,12 +103,12 @@ def surprise(panels):
     words = []
     for ax, (title, (origin, unit, bars)) in zip(np.atleast_1d(axes), panels.items(), strict=True):
         labels, values = list(bars), list(bars.values())
-        styles = [theme.version_style(label, n) for n, label in enumerate(labels)]
+        styles = [theme.version_style(version) for version in ("standard", "v2")]
         ax.bar(range(len(values)), values, width=0.6, color=[s["color"] for s in styles])
         for n, value in enumerate(values):
             text = f"{value * 1e3:.2f} ms" if unit == "s" else human(value, unit)
             ax.text(n, value, text, ha="center", va="bottom", fontsize=8.5)
-        ax.set_xticks(range(len(values)), [textwrap.fill(label, 12) for label in labels], fontsize=8)
+        ax.set_xticks(range(len(values)), [label.replace("FlashA", "Flash-\nA") for label in labels], fontsize=8)
         ax.set_yticks([])
         ax.spines["left"].set_visible(False)
         ax.set_ylim(0, max(values) * 1.18)

@@ -94,8 +94,9 @@ def _factor(wall, scales) -> str:
 
 def _map_key(ax, x, y, rows, walls) -> None:
     for share, label in ((1, f"all {rows} rows right"), (0.5, "some"), (0, "none")):
-        ax.add_patch(Rectangle((x, y - 0.06), 0.26, 0.12, facecolor=theme.mix(_GOOD, _BAD, 1 - share),
-                               edgecolor=_HATCH, hatch=None if share == 1 else "/////", lw=0))
+        ax.add_patch(Rectangle((x, y - 0.06), 0.26, 0.12, edgecolor=_HATCH, lw=0,
+                               facecolor=theme.mix(_GOOD, _BAD, 1 - share),
+                               hatch=None if share == 1 else "/////"))
         ax.text(x + 0.33, y, label, va="center_baseline", fontsize=TINY, color=GREY)
         x += 0.33 + text_width(label, TINY) + 0.2
     if walls:
@@ -167,8 +168,8 @@ def exp_range(ranges: Mapping[str, tuple[float, float]], rows: Mapping[str, np.n
             ax.vlines(values[chosen], y + 0.07, y + tick - 0.07, color=color, zorder=4,
                       lw=1.8 if color == OVER else 1.1)
         for count, fate, color, side in ((under.sum(), "0", GREY, 0.3), (over.sum(), "∞", OVER, 0.7)):
-            ax.text(1.015, y + side * tick, f"{count} of {len(values)} → {fate}", color=color, fontsize=TINY,
-                    va="center_baseline", transform=ax.get_yaxis_transform())
+            ax.text(1.015, y + side * tick, f"{count} of {len(values)} → {fate}", color=color,
+                    fontsize=TINY, va="center_baseline", transform=ax.get_yaxis_transform())
         ax.plot([low, high], [y + tick / 2] * 2, color=theme.FAINT, lw=0.8, zorder=1)
         labels[y + tick / 2] = label
         y += tick

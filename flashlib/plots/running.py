@@ -250,8 +250,9 @@ def error_growth(lengths, by_length: Mapping[str, Sequence[float]], blocks, by_b
                        textcoords="offset points", ha=side, va="bottom", fontsize=SMALL, color=GREY)
     best = int(np.argmin(by_blocks))
     size = lengths[-1] // int(blocks[best])
-    right.annotate(f"{blocks[best]} blocks of {size:,}", (blocks[best], by_blocks[best]), xytext=(0, -9),
-                   textcoords="offset points", ha="center", va="top", fontsize=SMALL, color=GREY)
+    right.annotate(f"{blocks[best]} blocks of {size:,}", (blocks[best], by_blocks[best]),
+                   xytext=(0, -9), textcoords="offset points", ha="center", va="top",
+                   fontsize=SMALL, color=GREY)
     right.text(0.5, 0.93, "dashed: predicted\nmarkers: measured", transform=right.transAxes,
                ha="center", va="top", fontsize=SMALL, color=GREY)
     right.margins(y=0.14)

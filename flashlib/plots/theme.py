@@ -121,9 +121,12 @@ class Picture(Figure):
         self._alt = ""
 
     def png(self, dpi: float | None = None, *, fast: bool = False) -> bytes:
-        """Return the figure as the bytes of a PNG file; `fast` compresses little, for a widget."""
+        """Return the figure as the bytes of a PNG file; `fast` is for a widget.
+
+        It compresses little and leaves out the hinting of the letters, which takes half the time.
+        """
         out = io.BytesIO()
-        with style():
+        with mpl.rc_context(_settings() | ({"text.hinting": "none"} if fast else {})):
             self.savefig(
                 out,
                 format="png",

@@ -41,6 +41,10 @@ class Choice(NamedTuple):
     kind: str
     live: bool
 
+    def index(self, value: Any) -> int:
+        """Return the number of the option that has this value."""
+        return [v for _, v in self.options].index(value)
+
 
 class SweepRow(NamedTuple):
     """One picture that `sweep` drew."""
@@ -133,10 +137,7 @@ class Lab:
             self.values.update(values)
             return
         for key, value in values.items():
-            handle = self._handles[key]
-            if getattr(handle, "flashlib_index", False):
-                value = [v for _, v in self.controls[key].options].index(value)
-            handle.value = value
+            self._handles[key].value = self.controls[key].index(value)
 
     @property
     def widget(self):
@@ -150,7 +151,7 @@ class Lab:
     def _build(self) -> None:
         rows = []
         for key, control in self.controls.items():
-            handle, row = _MAKERS[control.kind](control, self.values[key])
+            handle, row = _MAKERS[control.kind](control, control.index(self.values[key]))
             handle.observe(self._listener(key), names="value")
             self._handles[key] = handle
             rows.append(row)
@@ -165,10 +166,7 @@ class Lab:
 
     def _listener(self, key):
         def listen(change):
-            control, value = self.controls[key], change["new"]
-            if getattr(change["owner"], "flashlib_index", False):
-                value = control.options[value][1]
-            self._changed(key, value)
+            self._changed(key, self.controls[key].options[change["new"]][1])
 
         return listen
 
@@ -240,6 +238,13 @@ def _sentence(name, values, error) -> str:
     )
 
 
+# The widgets' own values are the numbers of the options: ipywidgets takes None for "no choice".
+
+
+def _numbered(control) -> list[tuple[str, int]]:
+    return [(label, number) for number, (label, _) in enumerate(control.options)]
+
+
 def _look(control) -> dict:
     return {
         "description": control.description,
@@ -249,31 +254,41 @@ def _look(control) -> dict:
     }
 
 
-def _slider(control, value):
+def _slider(control, index):
     handle = ipywidgets.SelectionSlider(
-        options=control.options, value=value, continuous_update=control.live, **_look(control)
+        options=_numbered(control), value=index, continuous_update=control.live, **_look(control)
     )
     return handle, handle
 
 
-def _dropdown(control, value):
-    handle = ipywidgets.Dropdown(options=control.options, value=value, **_look(control))
+def _dropdown(control, index):
+    look = _look(control)
+    # A Dropdown with a name drops its tooltip, so the name carries it. JupyterLab takes arrow keys
+    # and letters away from a list that is closed, so the tooltip says how to open it.
+    tooltip = html.escape(f"{control.tooltip} (keyboard: Space opens the list)", quote=True)
+    look["description"] = f"<span title='{tooltip}'>{html.escape(control.description)}</span>"
+    handle = ipywidgets.Dropdown(
+        options=_numbered(control), value=index, description_allow_html=True, **look
+    )
     return handle, handle
 
 
-def _toggle(control, value):
+def _toggle(control, index):
     look = _look(control)
     tooltips = [f"{control.tooltip}: {label}" for label, _ in control.options]
     look["style"] = {**look["style"], "button_width": "auto"}
+    look["layout"] = {"width": "auto", "max_width": "100%"}
     handle = ipywidgets.ToggleButtons(
-        options=control.options, value=value, tooltips=tooltips, **look
+        options=_numbered(control), value=index, tooltips=tooltips, **look
     )
+    # Its name stands to the left of the buttons, in line with the names of the other controls.
+    handle.add_class("jupyter-widgets")
+    handle.add_class("widget-inline-hbox")
     return handle, handle
 
 
-def _play(control, value):
+def _play(control, index):
     """Return a slider over the numbers of the options, with a play button linked to it."""
-    index = [v for _, v in control.options].index(value)
     last = len(control.options) - 1
     handle = ipywidgets.IntSlider(
         min=0,
@@ -283,7 +298,6 @@ def _play(control, value):
         readout=False,
         **_look(control),
     )
-    handle.flashlib_index = True
     button = ipywidgets.Play(
         min=0, max=last, value=index, interval=450, show_repeat=False, layout={"width": "auto"}
     )
@@ -293,7 +307,7 @@ def _play(control, value):
     handle.observe(
         lambda change: setattr(shown, "value", control.options[change["new"]][0]), "value"
     )
-    return handle, ipywidgets.HBox([button, handle, shown], layout={"flex_flow": "row wrap"})
+    return handle, ipywidgets.HBox([handle, button, shown], layout={"flex_flow": "row wrap"})
 
 
 _MAKERS: dict[str, Callable] = {

@@ -7,18 +7,18 @@ from flashlib.exercises.core import ExerciseFailed
 from flashlib.exercises.solutions import ch00 as right
 
 
-def _copy(machine, x, factor, rows_per_tile, *, scale=True, free=True, twice=False):
+def _copy(machine, x, factor, rows_per_tile, *, scale=True, free=True, twice=False, rows=None):
     source, target = machine.hbm(x=x), machine.hbm_empty("y", x.shape)
     with machine.kernel("copy") as sram:
-        for start in range(0, len(x), rows_per_tile):
-            rows = slice(start, start + rows_per_tile)
-            tile = sram.load(source[rows])
+        for start in range(0, rows or len(x), rows_per_tile):
+            part = slice(start, start + rows_per_tile)
+            tile = sram.load(source[part])
             if twice:
                 sram.free(tile)
-                tile = sram.load(source[rows])
+                tile = sram.load(source[part])
             if scale:
                 tile[...] = tile * factor
-            sram.store(tile, target[rows])
+            sram.store(tile, target[part])
             if free:
                 sram.free(tile)
     return target.to_host()
@@ -35,8 +35,13 @@ WRONG = [
     (ch00.check_scaled_copy, lambda *a: _copy(*a, scale=False), "not scaled"),
     (ch00.check_scaled_copy, lambda *a: _copy(*a, free=False), "free every tile"),
     (ch00.check_scaled_copy, lambda *a: _copy(*a, twice=True), "each element once"),
+    (ch00.check_scaled_copy, lambda m, x, f, r: _copy(m, x, f, r, rows=9), "last rows"),
+    (ch00.check_scaled_copy, lambda m, x, f, r: m.hbm(x=x), "to_host()"),
+    (ch00.check_scaled_copy, lambda m, x, f, r: m.hbm(x=x) * f, "sram.load"),
     (ch00.check_seconds_at_least, lambda f, b, F, B: f / F + b / B, "do not add"),
     (ch00.check_seconds_at_least, lambda f, b, F, B: min(f / F, b / B), "faster of the two"),
+    (ch00.check_seconds_at_least, lambda f, b, F, B: f / F, "left the bytes out"),
+    (ch00.check_seconds_at_least, lambda f, b, F, B: b / B, "left the FLOPs out"),
     (ch00.check_seconds_at_least, lambda f, b, F, B: f * F, "a rate divides"),
 ]
 PAIRS = [(ch00.check_bytes_of_S, right.bytes_of_S),

@@ -1,5 +1,8 @@
 """Chapter 03's checks accept the solutions and name the mistake in each seeded bug."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -10,6 +13,7 @@ from flashlib.exercises.solutions import ch03 as solutions
 from flashlib.masks import tiles
 from flashlib.numerics import facts
 
+NOTEBOOK = Path(fl.__file__).parent.parent / "notebooks" / "03_keep_softmax_safe.ipynb"
 CHECKS = {
     "03.1": (ex.check_threshold, solutions.threshold),
     "03.2": (ex.check_softmax, solutions.softmax_rows),
@@ -93,7 +97,23 @@ BUGS = {
         "no-shift": (row_softmax(lambda x: 0.0), "e^1000 overflows"),
         "absolute-max": (row_softmax(lambda x: np.abs(x).max(axis=1, keepdims=True)),
                          "largest absolute value"),
-        "mean": (row_softmax(lambda x: x.mean(axis=1, keepdims=True)), "mean is not the maximum"),
+        "mean": (row_softmax(lambda x: x.mean(axis=1, keepdims=True)), "below the maximum"),
+        "median": (row_softmax(lambda x: np.median(x, axis=1, keepdims=True)), "below the maximum"),
+        "midrange": (row_softmax(lambda x: (x.max(axis=1, keepdims=True)
+                                            + x.min(axis=1, keepdims=True)) / 2),
+                     "below the maximum"),
+        "minimum": (row_softmax(lambda x: x.min(axis=1, keepdims=True)), "below the maximum"),
+        "first": (row_softmax(lambda x: x[:, :1]), "below the maximum"),
+        "last": (row_softmax(lambda x: x[:, -1:]), "below the maximum"),
+        "second": (row_softmax(lambda x: np.sort(x, axis=1)[:, -2:-1]), "below the maximum"),
+        "first-or-last": (row_softmax(lambda x: np.maximum(x[:, :1], x[:, -1:])),
+                          "below the maximum"),
+        "floor": (row_softmax(lambda x: np.maximum(x.max(axis=1, keepdims=True), -500)),
+                  "above the maximum"),
+        "above": (row_softmax(lambda x: x.max(axis=1, keepdims=True) + np.float32(300)),
+                  "float32 holds"),
+        "below": (row_softmax(lambda x: x.max(axis=1, keepdims=True) - np.float32(300)),
+                  "float32 holds"),
         "matrix-max": (row_softmax(lambda x: x.max()), "every row needs its own"),
         "masked-key": (row_softmax(lambda x: x.max(axis=1, keepdims=True)
                                    + 0 * x.min(axis=1, keepdims=True)), "masked logit"),
@@ -116,6 +136,10 @@ BUGS = {
             np.exp(solutions.logsumexp_rows(x)), np.finfo(x.dtype).tiny)) if abs(x).min() < 1
             else solutions.logsumexp_rows(x), "ln of a tiny number"),
         "matrix-max": (lse_with(lambda x: np.full(len(x), x.max())), "one maximum for the whole"),
+        "painted": (lambda x: np.where(np.isnan(lse_with(row_max)(x)), -np.inf,
+                                       lse_with(row_max)(x)), "painted over"),
+        "nan-to-minus-infinity": (lambda x: np.nan_to_num(lse_with(row_max)(x), nan=-np.inf,
+                                                          neginf=-np.inf), "painted over"),
         "any-masked": (empty_if_any_masked, "as soon as one logit"),
         "masked-key": (lambda x: solutions.logsumexp_rows(x) + 0 * x.sum(axis=1),
                        "masked logit adds"),
@@ -133,6 +157,9 @@ BUGS = {
         "forgot-statistics": (byte_count(stats=0), "the statistics are missing"),
         "stores-alone": (byte_count(stats=2), "only the stores"),
         "loads-alone": (byte_count(stats=3), "only the loads"),
+        "four-statistics": (byte_count(stats=4), "one short"),
+        "statistics-by-blocks": (lambda N, d, Br, element_bytes=2, stats_bytes=4: byte_count(
+            stats=5 * -(-N // Br))(N, d, Br, element_bytes, stats_bytes), "do not grow"),
         "statistics-as-elements": (byte_count(size=lambda e, s: (e, e)), "at stats_bytes"),
         "one-block": (byte_count(Tr=lambda N, Br: 1), "every query block reads them anew"),
         "floor": (byte_count(Tr=lambda N, Br: N // Br), "ragged query block"),
@@ -150,7 +177,8 @@ def test_accepts_the_solution(name):
 
 
 @pytest.mark.parametrize("name", CHECKS)
-@pytest.mark.parametrize("answer", [stub, lambda *a, **k: None, None, ...], ids=str)
+@pytest.mark.parametrize("answer", [stub, lambda *a, **k: None, None, ...], 
+                         ids=["stub", "returns None", "None", "ellipsis"])
 def test_the_stub_is_not_answered_yet(name, answer):
     verdict = CHECKS[name][0](answer)
     assert not verdict and "not answered yet" in verdict.message
@@ -177,6 +205,42 @@ def test_has_hints_and_a_solution_that_prints(name, capsys):
 
 def test_the_largest_value_below_the_threshold_is_accepted_too():
     assert ex.check_threshold(lambda t: facts(t).exp_overflow)
+
+
+def test_praises_only_what_happened():
+    def replaced(x):
+        return np.where(np.isneginf(row_max(x)), -np.inf, lse_with(row_max)(x))
+
+    def branches(x):
+        m = np.where(row_max(x) > -np.inf, row_max(x), 0.0)
+        return np.where(row_max(x) > -np.inf, m + np.log(np.exp(x - m[:, None]).sum(axis=1)),
+                        -np.inf)
+
+    for answer, praise in ((solutions.logsumexp_rows, "stays visible"),
+                           (replaced, "arises on the way"), (branches, "comes out as -inf")):
+        verdict = ex.check_logsumexp(answer)
+        assert verdict and praise in verdict.message
+
+
+def test_a_float32_answer_may_be_as_coarse_as_float32():
+    assert ex.check_softmax(lambda x: solutions.softmax_rows(x.astype(np.float64)).astype(x.dtype))
+
+
+def test_the_claim_of_exercise_4_holds():
+    for N, d, Br in ((56, 32, 28), (56, 32, 56), (64, 16, 17), (100, 30, 33), (100, 50, 50)):
+        Tr = -(-N // Br)
+        three = solutions.three_pass_bytes(N, d, Br, element_bytes=1, stats_bytes=0)
+        assert (4 * N * N + 4 * N * d > three) == (d * Tr < N)
+        if N % Br == 0:
+            assert (d * Tr < N) == (Br > d)
+
+
+def test_a_solution_is_named_like_its_stub():
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    code = "".join("".join(c["source"]) + "\n" for c in cells if c["cell_type"] == "code")
+    for name, (check, _) in CHECKS.items():
+        assert f"def {REGISTRY[name].solution}(" in code
+        assert f"ex.{check.__name__}({REGISTRY[name].solution})" in code
 
 
 def test_solutions_agree_with_the_library():

@@ -1,15 +1,19 @@
 """The checks of notebook 04 accept the solutions and name the seeded mistakes."""
 
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import flashlib as fl
 from flashlib.exercises import ch04 as ex
 from flashlib.exercises import core
 from flashlib.exercises.solutions import ch04 as solutions
 
 EMPTY = (-np.inf, 0.0)
+NOTEBOOK = Path(fl.__file__).parent.parent / "notebooks" / "04_run_softmax_online.ipynb"
 
 
 def stub(*args):
@@ -18,8 +22,8 @@ def stub(*args):
 
 CHECKS = {
     "04.1": (ex.check_factor, solutions.rescale_factor),
-    "04.2": (ex.check_merge, solutions.merge),
-    "04.3": (ex.check_rescales, solutions.rescales),
+    "04.2": (ex.check_merge, solutions.merge_states),
+    "04.3": (ex.check_rescales, solutions.count_and_expect),
     "04.4": (ex.check_property_test, solutions.trusts),
 }
 
@@ -79,6 +83,26 @@ def merge_nan_for_two_empties(a, b):
     return m, a[1] * np.exp(a[0] - m) + b[1] * np.exp(b[0] - m)
 
 
+def merge_from_the_lowest(a, b):
+    m = max(a[0], b[0], np.finfo(np.float64).min)
+    return m, a[1] * np.exp(a[0] - m) + b[1] * np.exp(b[0] - m)
+
+
+def merge_painted(a, b):
+    m, l = merge_nan_for_two_empties(a, b)
+    return (m, 0.0) if np.isnan(l) else (m, l)
+
+
+def merge_nan_to_num(a, b):
+    m, l = merge_nan_for_two_empties(a, b)
+    return m, np.nan_to_num(l)
+
+
+def merge_replaced(a, b):
+    m, l = merge_nan_for_two_empties(a, b)
+    return m, 0.0 if m == -np.inf else l
+
+
 def merge_left_maximum(a, b):
     return a[0], a[1] + b[1] * np.exp(b[0] - a[0])
 
@@ -102,16 +126,24 @@ MISTAKES = {
     "factor-base-2": (ex.check_factor, lambda old, new: 2 ** (old - new), "base 2"),
     "factor-one": (ex.check_factor, lambda old, new: 1.0, "must be multiplied"),
     "factor-unsafe": (ex.check_factor, lambda old, new: np.exp(old) / np.exp(new),
-                      "expected 0.367879, got nan"),
+                      "each exponential overflows alone"),
+    "factor-unsafe-math": (ex.check_factor, lambda old, new: math.exp(old) / math.exp(new),
+                           "each exponential overflows alone"),
     "merge-no-rescale": (ex.check_merge, merge_without_rescale, "without a rescale"),
     "merge-left-only": (ex.check_merge, merge_left_only, "only the left sum"),
     "merge-right-only": (ex.check_merge, merge_right_only, "only the right sum"),
     "merge-sign": (ex.check_merge, merge_wrong_sign, "wrong sign"),
     "merge-swapped": (ex.check_merge, merge_swapped_factors, "other's factor"),
     "merge-empties": (ex.check_merge, merge_nan_for_two_empties, "−∞ − (−∞) is NaN"),
+    "merge-lowest": (ex.check_merge, merge_from_the_lowest, "must stay −∞"),
+    "merge-zero": (ex.check_merge, lambda a, b: (joint(a, b)[1], solutions.merge_states(a, b)[1]),
+                   "must stay −∞"),
+    "merge-painted": (ex.check_merge, merge_painted, "painted over"),
+    "merge-nan-to-num": (ex.check_merge, merge_nan_to_num, "painted over"),
     "merge-left-maximum": (ex.check_merge, merge_left_maximum, "maximum of one side only"),
     "merge-added": (ex.check_merge, merge_added_maxima, "maxima are added"),
     "merge-no-pair": (ex.check_merge, lambda a, b: 3.0, "expected a pair"),
+    "rescales-no-pair": (ex.check_rescales, lambda x: records(x), "(rescales of x, rescales to"),
     "rescales-first": (ex.check_rescales, lambda x: (records(x) + 1, excess(len(x))),
                        "first logit is counted"),
     "rescales-ties": (ex.check_rescales,
@@ -139,6 +171,24 @@ def test_names_the_mistake(mistake):
     assert diagnosis in verdict.message
     with pytest.raises(core.ExerciseFailed, match="exercise 04"):
         check(wrong, strict=True)
+
+
+def test_praises_only_what_happened():
+    assert "arises on the way" in ex.check_merge(merge_replaced).message
+    assert "This one function folds" in ex.check_merge(solutions.merge_states).message
+
+
+def test_the_message_about_a_single_logit_reads():
+    verdict = ex.check_rescales(lambda x: (records(x), excess(len(x)) + (len(x) == 1) * 7))
+    assert "one logit, the second number: expected 0, got 7" in verdict.message
+
+
+def test_a_solution_is_named_like_its_stub():
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    code = "".join("".join(c["source"]) + "\n" for c in cells if c["cell_type"] == "code")
+    for name, (check, _) in CHECKS.items():
+        assert f"def {core.REGISTRY[name].solution}(" in code
+        assert f"ex.{check.__name__}({core.REGISTRY[name].solution})" in code
 
 
 def close(a, b, rtol=1e-12):

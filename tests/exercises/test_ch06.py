@@ -16,6 +16,16 @@ def reads(N, d, Br, Bc, e, s, *, Tc=None, kv=2, qo=2, stats=2):
     return (kv + qo * Tc) * N * d * e + stats * Tc * N * s
 
 
+def tc(*case):
+    return math.ceil(case[0] / case[3])
+
+
+def padded(N, d, Br, Bc, e, s, keys=False, rows=False):
+    Tc = math.ceil(N / Bc)
+    k, r = Tc * Bc if keys else N, math.ceil(N / Br) * Br if rows else N
+    return 2 * k * d * e + 2 * Tc * r * (d * e + s)
+
+
 def merge(O, m, l, S, V, *, form="right"):
     m_tile = S.max(axis=1)
     P = np.exp(S - m_tile[:, None])
@@ -26,9 +36,15 @@ def merge(O, m, l, S, V, *, form="right"):
     l_new = {"l unscaled": l, "l sign": sign * l}.get(form, old * l) + new * l_tile
     if form == "tile l unscaled":
         l_new = old * l + l_tile
+    if form == "both l unscaled":
+        l_new = l + l_tile
+    if form == "l twice":
+        l_new = old * l + new**2 * l_tile
     if form == "stale m":
         m_new = m
-    tile = new[:, None] * (P @ V)
+    tile = new[:, None] * (P @ V) * (new[:, None] if form == "tile twice" else 1)
+    if form == "unnormalised":
+        return old[:, None] * O + tile, m_new, l_new
     kept = {"unscaled": l, "sign": sign * l, "not multiplied": old}.get(form, old * l)
     top = kept[:, None] * O + (P @ V if form == "tile unscaled" else tile)
     if form == "printed":
@@ -52,6 +68,14 @@ def grow(fits, Bc=16):
     return choose
 
 
+def square(sram, d):
+    """Return the largest square of multiples of 16 that fits."""
+    B = 16
+    while working_set_bytes("flash_v2", Br=B + 16, Bc=B + 16, d=d) <= sram:
+        B += 16
+    return B, B
+
+
 WRONG = [
     (ch06.check_skips, lambda r, k, Nq, Nk: k.start <= r.stop - 1 + Nk - Nq, "opposite"),
     (ch06.check_skips, lambda r, k, Nq, Nk: k.start > r.stop - 1, "top left"),
@@ -59,7 +83,10 @@ WRONG = [
     (ch06.check_skips, lambda r, k, Nq, Nk: k.start > r.stop + Nk - Nq, "safe side"),
     (ch06.check_skips, lambda r, k, Nq, Nk: k.start > r.start + Nk - Nq, "first query"),
     (ch06.check_skips, lambda r, k, Nq, Nk: k.stop > r.stop + Nk - Nq, "last key"),
-    (ch06.check_skips, lambda r, k, Nq, Nk: False, "expected True, got False"),
+    (ch06.check_skips, lambda r, k, Nq, Nk: k.start > r.stop - 1 + Nq - Nk, "wrong sign"),
+    (ch06.check_skips, lambda r, k, Nq, Nk: False, "never skip"),
+    (ch06.check_skips, lambda r, k, Nq, Nk: True, "skip every tile"),
+    (ch06.check_skips, lambda r, k, Nq, Nk: k.start > 3, "expected True, got False"),
     (ch06.check_skips, lambda r, k, Nq, Nk: 1, "True or False"),
     (ch06.check_v1_read_bytes, lambda *c: reads(*c, stats=0), "m and l are missing"),
     (ch06.check_v1_read_bytes, lambda *c: reads(*c, stats=1), "one of m and l"),
@@ -73,15 +100,35 @@ WRONG = [
     (ch06.check_v1_read_bytes, lambda *c: reads(*c, kv=2 * math.ceil(c[0] / c[2])), "outer loop"),
     (ch06.check_v1_read_bytes, lambda *c: reads(*c, kv=1), "V is missing"),
     (ch06.check_v1_read_bytes, lambda *c: reads(*c) * 2, "expected"),
+    (ch06.check_v1_read_bytes, lambda *c: reads(*c, Tc=c[0] / c[3]), "fraction"),
+    (ch06.check_v1_read_bytes, lambda *c: reads(*c) - (tc(*c) - 1) * c[0] * c[1] * c[4],
+     "once here"),
+    (ch06.check_v1_read_bytes, lambda *c: reads(*c) - tc(*c) * c[0] * c[1] * c[4], "is missing"),
+    (ch06.check_v1_read_bytes, lambda *c: reads(*c) - (tc(*c) - 1) * 2 * c[0] * c[5],
+     "like O, not once"),
+    (ch06.check_v1_read_bytes, lambda *c: reads(*c) - c[0] * c[1] * c[4], "first visit's read of O"),
+    (ch06.check_v1_read_bytes, lambda *c: reads(*c) - 2 * c[0] * c[5], "first visit"),
+    (ch06.check_v1_read_bytes, lambda *c: reads(*c) - c[0] * c[1] * c[4] - 2 * c[0] * c[5],
+     "first visit"),
+    (ch06.check_v1_read_bytes, lambda *c: padded(*c, keys=True), "padded"),
+    (ch06.check_v1_read_bytes, lambda *c: padded(*c, rows=True), "padded"),
+    (ch06.check_v1_read_bytes, lambda *c: padded(*c, keys=True, rows=True), "padded"),
+    (ch06.check_v1_read_bytes, lambda *c: "many", "expected"),
     (ch06.check_merge_tile, merging("printed"), "circulating notes"),
     (ch06.check_merge_tile, merging("upside down"), "upside down"),
-    (ch06.check_merge_tile, merging("unscaled"), "old mass"),
+    (ch06.check_merge_tile, merging("unscaled"), "old sum l·O"),
     (ch06.check_merge_tile, merging("sign"), "wrong sign"),
-    (ch06.check_merge_tile, merging("l unscaled"), "old l is not rescaled"),
+    (ch06.check_merge_tile, merging("l unscaled"), "multiply by e^{m−m_new}"),
+    (ch06.check_merge_tile, merging("both l unscaled"), "neither sum is rescaled"),
+    (ch06.check_merge_tile, merging("l twice"), "rescaled twice"),
+    (ch06.check_merge_tile, merging("tile twice"), "O: the tile is rescaled twice"),
+    (ch06.check_merge_tile, merging("unnormalised"), "unnormalised o of chapter 05"),
+    (ch06.check_merge_tile, lambda *a: merge(*a)[1:] + merge(*a)[:1], "order (m, l, O)"),
+    (ch06.check_merge_tile, lambda *a: [merge(*a)[n] for n in (0, 2, 1)], "order (O, l, m)"),
     (ch06.check_merge_tile, merging("l sign"), "wrong sign"),
     (ch06.check_merge_tile, merging("tile l unscaled"), "own sum"),
     (ch06.check_merge_tile, merging("no division"), "division"),
-    (ch06.check_merge_tile, merging("not multiplied"), "multiply it by l"),
+    (ch06.check_merge_tile, merging("not multiplied"), "multiply it by l before"),
     (ch06.check_merge_tile, merging("tile unscaled"), "own P V"),
     (ch06.check_merge_tile, merging("stale m"), "old maximum"),
     (ch06.check_merge_tile, lambda *a: merge(*a)[0], "three arrays"),
@@ -101,6 +148,7 @@ WRONG = [
                            for b in largest_blocks(sram, d, algorithm="flash_v1")),
      "room goes to Bc"),
     (ch06.check_choose_blocks, lambda sram, d: (16, 16), "room for a larger Br"),
+    (ch06.check_choose_blocks, lambda sram, d: square(sram, d), "square"),
 ]
 PAIRS = [(ch06.check_skips, right.skips), (ch06.check_v1_read_bytes, right.v1_read_bytes),
          (ch06.check_merge_tile, right.merge_tile), (ch06.check_choose_blocks, right.choose_blocks)]

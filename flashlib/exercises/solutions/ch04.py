@@ -10,14 +10,14 @@ def rescale_factor(m_old, m_new):
     return np.exp(m_old - m_new)
 
 
-def merge(a, b):
+def merge_states(a, b):
     """Return the state (m, l) of having seen what a and what b saw; both are pairs (m, l)."""
     m = max(a[0], b[0])
     shift = m if m > -np.inf else 0.0          # both empty: any finite number, it multiplies 0
     return m, a[1] * np.exp(a[0] - shift) + b[1] * np.exp(b[0] - shift)
 
 
-def rescales(x):
+def count_and_expect(x):
     """Return (how often folding x rescales, how often to expect it if x were shuffled)."""
     counted = int(np.sum(np.diff(np.maximum.accumulate(x)) > 0))
     expected = sum(1 / i for i in range(2, len(x) + 1))
@@ -27,13 +27,17 @@ def rescales(x):
 def trusts(merge):
     """Return whether `merge` is the merge of softmax states; the proof of its laws comes first.
 
-    Proof. Let φ(m, ℓ) = (m, ℓ·eᵐ), with φ(−∞, 0) = (−∞, 0). It loses nothing: ℓ = (ℓ·eᵐ)·e⁻ᵐ.
-    For (m, ℓ) = merge(a, b), multiply ℓ = ℓₐ·e^{mₐ−m} + ℓ_b·e^{m_b−m} by eᵐ:
+    Proof. The states are (m, ℓ) with a finite m and ℓ ≥ 0, and (−∞, 0). Let φ(m, ℓ) = (m, ℓ·eᵐ),
+    with φ(−∞, 0) = (−∞, 0). On the states it loses nothing: for a finite m, ℓ = (ℓ·eᵐ)·e⁻ᵐ. (It
+    would lose the ℓ of (−∞, 1), which is no state: nothing that was read has a sum of 1.)
+    The merge of two states is a state. For (m, ℓ) = merge(a, b) with a finite m, multiply
+    ℓ = ℓₐ·e^{mₐ−m} + ℓ_b·e^{m_b−m} by eᵐ:
 
         ℓ·eᵐ = ℓₐ·e^{mₐ} + ℓ_b·e^{m_b}
 
-    So under φ the merge is a maximum in the first place and a plain sum in the second. Both are
-    associative and commutative with identity −∞ and 0, hence so is the merge.
+    For m = −∞ both sides are 0. So under φ the merge is a maximum in the first place and a plain
+    sum in the second. Both are associative and commutative with identity −∞ and 0, hence so is the
+    merge.
 
     The laws do not pin it down (a forgotten rescale obeys them all), so the test also compares with
     the state of the concatenated row.

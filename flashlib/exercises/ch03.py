@@ -190,8 +190,9 @@ def _on_the_way(answer, empty):
         return ("right: −∞ for a row that sees nothing. (A NaN arises on the way and is replaced;"
                 " with a finite shift there is none to replace.)")
     if vanishes:
-        return ("right: −∞ for a row that sees nothing. (But a NaN among the logits comes out as"
-                f" {float(np.asarray(broken)[0]):g}: an error upstream would go unnoticed.)")
+        raise Wrong("lse of [[0, NaN], [1, 2]]: the NaN vanished, and an error upstream with it. Do"
+                    " not replace NaN afterwards, and ask for m == −∞ where you ask for m > −∞: a"
+                    " NaN is neither")
     return "right: −∞ for a row that sees nothing, and a NaN among the logits stays visible."
 
 

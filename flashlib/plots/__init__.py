@@ -34,6 +34,7 @@ _HOMES = {
     "occupancy_grid": "reorder", "wave_steps": "reorder", "schedules": "reorder",
     "causal_rows": "reorder", "time_parts": "reorder", "warp_partition": "reorder",
     "occupancy_lab": "reorder",
+    "kernel_race": "kernel_race", "race_by_shape": "kernel_race", "softmax_share": "kernel_race",
     "course_map": "course", "surprise": "course", "memory_ladder": "course",
 }
 

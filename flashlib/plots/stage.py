@@ -300,7 +300,8 @@ def frames_key(ax, replay: Replay) -> None:
     ]
     statistics = [name for name in ("m", "l") if name in {e.tensor for e in replay.trace}]
     if statistics:
-        items.append((" and ".join(statistics).replace("l", "ℓ"), {"facecolor": theme.tensor_color("m"), "lw": 0}))
+        words = " and ".join(statistics).replace("l", "ℓ")
+        items.append((words, {"facecolor": theme.tensor_color("m"), "lw": 0}))
     theme.patch_key(ax, items, at=(1.0, 0.0))
 
 

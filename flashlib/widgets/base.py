@@ -41,7 +41,7 @@ class Choice(NamedTuple):
     kind: str
     live: bool
 
-    def index(self, value: Any) -> int:
+    def position(self, value: Any) -> int:
         """Return the number of the option that has this value."""
         return [v for _, v in self.options].index(value)
 
@@ -137,7 +137,7 @@ class Lab:
             self.values.update(values)
             return
         for key, value in values.items():
-            self._handles[key].value = self.controls[key].index(value)
+            self._handles[key].value = self.controls[key].position(value)
 
     @property
     def widget(self):
@@ -151,7 +151,7 @@ class Lab:
     def _build(self) -> None:
         rows = []
         for key, control in self.controls.items():
-            handle, row = _MAKERS[control.kind](control, control.index(self.values[key]))
+            handle, row = _MAKERS[control.kind](control, control.position(self.values[key]))
             handle.observe(self._listener(key), names="value")
             self._handles[key] = handle
             rows.append(row)
@@ -238,10 +238,8 @@ def _sentence(name, values, error) -> str:
     )
 
 
-# The widgets' own values are the numbers of the options: ipywidgets takes None for "no choice".
-
-
 def _numbered(control) -> list[tuple[str, int]]:
+    """Return the options under their numbers: to ipywidgets a value of None means no choice."""
     return [(label, number) for number, (label, _) in enumerate(control.options)]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import flashlib as fl
 from flashlib.models import traffic
-from flashlib.models.blocks import largest_blocks, paper_blocks, working_set_bytes
+from flashlib.models.blocks import ideal_bytes, largest_blocks, paper_blocks, working_set_bytes
 
 ALGORITHMS = {"flash_v1": fl.flash_v1, "flash_v2": fl.flash_v2}
 both = pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -99,3 +99,52 @@ def test_the_rule_of_the_paper_is_no_capacity_check():
 def test_wrong_arguments_are_refused(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def ideal_run(N, d, machine):
+    """Standard attention that keeps a whole K, then a whole V, and one row of all else."""
+    Q, K, V = machine.hbm(**{name: np.ones((N, d)) for name in "QKV"})
+    S, P, O = (machine.hbm_empty(*named) for named in (("S", (N, N)), ("P", (N, N)), ("O", (N, d))))
+    rows = [slice(i, i + 1) for i in range(N)]
+    with machine.kernel("S = QKᵀ") as sram:
+        Kt = sram.load(K[:])
+        for row in rows:
+            with sram.scope():
+                tile = sram.tile("S", row, slice(0, N))
+                tile[...] = sram.load(Q[row]) @ Kt.T
+                sram.store(tile, S[row])
+    with machine.kernel("P = softmax(S)") as sram:
+        for row in rows:
+            with sram.scope():
+                tile = sram.load(S[row])
+                m, l = sram.tile("m", row, kind="stats"), sram.tile("l", row, kind="stats")
+                m[...] = tile.max(axis=1)
+                tile[...] = np.exp(tile - m[:, None])
+                l[...] = tile.sum(axis=1)
+                tile[...] = tile / l[:, None]
+                sram.store(tile, P[row])
+    with machine.kernel("O = PV") as sram:
+        values = sram.load(V[:])
+        for row in rows:
+            with sram.scope():
+                out = sram.tile("O", row, d, kind="accumulator")
+                out[...] = sram.load(P[row]) @ values
+                sram.store(out, O[row])
+    return O.to_host()
+
+
+@pytest.mark.parametrize("N, d", [(1, 1), (5, 3), (8, 16), (20, 2)])
+def test_the_ideal_runs_in_its_bytes_and_not_in_one_less(N, d):
+    machine = fl.Machine(sram_bytes=ideal_bytes(N, d))
+    assert np.allclose(ideal_run(N, d, machine), 1)
+    assert machine.traffic.hbm_bytes == traffic.standard_attention(Nq=N, Nk=N, d=d).hbm_bytes
+    with pytest.raises(fl.SRAMOverflow):
+        ideal_run(N, d, fl.Machine(sram_bytes=ideal_bytes(N, d) - 1))
+
+
+def test_the_ideal_fits_an_a100_at_512_and_64_and_not_at_4096_and_128():
+    a100 = fl.hardware.get("A100").sram_bytes
+    assert ideal_bytes(512, 64) < working_set_bytes("standard_attention", Br=512, Bc=1, d=64,
+                                                    Nk=512) <= a100 < ideal_bytes(4096, 128)
+    one_row_tile = traffic.standard_attention(Nq=512, Nk=512, d=64, Br=512, Bc=1)
+    assert one_row_tile.hbm_bytes == traffic.standard_attention(Nq=512, Nk=512, d=64).hbm_bytes

@@ -118,6 +118,7 @@ def test_key_frames_share_one_byte_axis(count):
     bars = fig.axes[1::2]
     assert len(bars) == count
     assert len({ax.get_xlim() for ax in bars}) == 1
+    assert len(fig.axes) == 2 * count + 1  # the last one holds the key
     assert fig.get_figwidth() == plots.WIDTH
 
 

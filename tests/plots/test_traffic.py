@@ -94,6 +94,21 @@ def test_curves_that_end_together_get_labels_apart():
     assert all(b.y0 >= a.y1 - 2 for a, b in pairwise(boxes))
 
 
+def test_two_curves_of_one_version_look_apart_and_what_is_no_version_is_black():
+    x = [1, 2, 4]
+    ax = plots.sweep(x, counted={"v1": x, "v2, a": x, "v2, b": x}, predicted={"bound": x}).axes[0]
+    (first,), (second,) = parts(ax, "counted v2, a"), parts(ax, "counted v2, b")
+    assert first.get_color() != second.get_color()
+    assert first.get_markerfacecolor() != second.get_markerfacecolor() == "white"
+    (bound,) = parts(ax, "predicted bound")
+    assert bound.get_color() == theme.version_style("bound", 0)["color"]
+
+
+def test_the_gauge_counts_room_in_powers_of_two():
+    ax = plots.sram_gauge(TILES, 163 * 1024).axes[0]
+    assert "SRAM holds 163 KiB" in [t.get_text() for t in ax.texts]
+
+
 def test_sweep_checks_lengths():
     with pytest.raises(ValueError, match="a: expected as many values"):
         plots.sweep([1, 2], {"a": [1]})

@@ -36,10 +36,22 @@ def lab(draw=picture, **kinds):
 def test_every_control_has_a_name_and_redraws(kind):
     one = lab(Br=kind)
     handle = one.widget and one._handles["Br"]
-    assert handle.description == "Br, rows" and handle.tooltip
+    assert "Br, rows" in handle.description and handle.tooltip
     before = one._image.value
     one.set(Br=3)
     assert one.values == {"Br": 3} and one._image.value != before
+
+
+@pytest.mark.parametrize("kind", ["slider", "dropdown", "toggle", "play"])
+def test_an_option_may_be_none(kind):
+    control = base.choice([("that of the GPU", None), ("16", 16)], None, "SRAM", kind=kind)
+    one = base.Lab("lab", {"sram_bytes": control}, lambda sram_bytes: picture(a=sram_bytes or 0))
+    handle = one.widget and one._handles["sram_bytes"]
+    assert handle.value == 0, "None would show as no choice at all"
+    one.set(sram_bytes=16)
+    assert one.values == {"sram_bytes": 16} and handle.value == 1
+    one.set(sram_bytes=None)
+    assert one.values == {"sram_bytes": None}
 
 
 def test_the_default_picture_is_the_static_one():

@@ -10,6 +10,7 @@ pytest.importorskip("matplotlib")
 from flashlib import hardware, plots, widgets
 from flashlib.models import traffic
 from flashlib.models.blocks import working_set_bytes
+from flashlib.models.roofline import time_s
 from flashlib.plots.blocks import resident_tiles
 from flashlib.plots.theme import OVER, alt_text
 
@@ -26,16 +27,31 @@ def test_the_gauge_shows_the_working_set(algorithm):
         assert held == working_set_bytes(algorithm, Br=Br, Bc=Bc, d=d)
 
 
-def test_the_default_picture_says_that_v1_loses_to_the_ideal_and_wins_against_the_same_sram():
+def test_the_default_picture_says_that_v1_loses_to_the_ideal_and_wins_against_the_same_blocks():
     fig = plots.block_lab()
     flash = traffic.flash_v1(Nq=4096, Nk=4096, d=128, Br=64, Bc=64)
     ideal = traffic.standard_attention(Nq=4096, Nk=4096, d=128)
     same = traffic.standard_attention(Nq=4096, Nk=4096, d=128, Br=64, Bc=64)
     shown = words(fig)
-    assert shown[f"{flash.hbm_bytes / ideal.hbm_bytes:.2f} × the ideal, which no chip runs"] == OVER
+    assert shown[f"{flash.hbm_bytes / ideal.hbm_bytes:.2f} × the ideal, which does not fit"] == OVER
     assert f"{flash.hbm_bytes / same.hbm_bytes:.2f} × standard, same blocks" in shown
     assert "A100: v1 fits" in shown
     assert "Br=64" in alt_text(fig)
+
+
+@pytest.mark.parametrize(("N", "d", "gpu", "fits"), [
+    (512, 64, "A100", True), (1024, 64, "A100", True), (512, 64, "T4", False),
+    (4096, 128, "H100", False), (128, 64, "T4", True)])
+def test_the_lab_says_whether_the_ideal_fits(N, d, gpu, fits):
+    text = alt_text(plots.block_lab(N=N, d=d, gpu=gpu, Br=16, Bc=16))
+    assert ("the ideal, which fits too" in text) == fits
+    assert ("the ideal, which does not fit" in text) != fits
+
+
+def test_short_times_are_not_zero():
+    text = alt_text(plots.block_lab(N=128, d=32, Br=128, Bc=128))
+    cost = traffic.flash_v1(Nq=128, Nk=128, d=32, Br=128, Bc=128)
+    assert f"at best {1e9 * time_s(cost, 'A100', 'float16').time_s:.0f} ns" in text
 
 
 def test_what_does_not_fit_is_red_and_says_by_how_many_bytes():

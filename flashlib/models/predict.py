@@ -1,0 +1,180 @@
+"""Predict how long a v2 forward kernel takes in one configuration, from sheets and counts alone.
+
+Nothing is fitted to measurements. The model grows in `LEVELS`, so that one sees which idea is worth
+how much; each level keeps the ones before it. Taught in notebook 11.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from flashlib import hardware
+from flashlib.checks import check_block
+from flashlib.models import traffic
+from flashlib.models.occupancy import Waves
+from flashlib.models.occupancy import waves as waves_of
+from flashlib.warps import THREADS_PER_WARP
+
+LEVELS = ("bytes", "arithmetic", "L2", "occupancy", "spills", "shapes")
+
+# L2 → SMs: the A100's whitepaper gives 5,120 B a clock; no later sheet says, so it stands for all.
+L2_BYTES_PER_CLOCK = 5120
+L1_BYTES_PER_CLOCK = 128           # one SM, spilled registers go through it
+MOST_REGISTERS = 255               # of a thread
+# Of a thread, beside tiles: addresses, counters, the rows' m and l. What compilers tend to need.
+OTHER_REGISTERS = 40
+# mma.sync on Hopper in place of wgmma, as measured in arXiv:2402.13499.
+MMA_SYNC_SHARE = 0.63
+WARPS_PER_SM = 64
+BLOCKS_PER_SM = 32
+
+
+@dataclass(frozen=True)
+class Config:
+    """Tile heights, warps of a program, and stages of its load pipeline."""
+
+    Br: int
+    Bc: int
+    warps: int = 4
+    stages: int = 2
+
+    @property
+    def threads(self) -> int:
+        return self.warps * THREADS_PER_WARP
+
+    def __str__(self) -> str:
+        return f"{self.Br}×{self.Bc}, {self.warps} warps, {self.stages} stages"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What one configuration needs of an SM, how programs fill the GPU, and the predicted time.
+
+    registers is what a thread wants and may exceed the 255 it can have; per_sm is how many programs
+    an SM holds at a time, 0 if not even one fits: then `time_s` is infinite.
+    """
+
+    shared_bytes: int
+    registers: int
+    per_sm: int
+    limit: str
+    waves: Waves | None
+    seconds: dict[str, float]
+    time_s: float
+
+    @property
+    def spilled_words(self) -> int:
+        """Registers of a thread that have no room, in 4-byte words."""
+        return max(0, self.registers - MOST_REGISTERS)
+
+    @property
+    def bound(self) -> str:
+        """The longest part, or 'does not fit'."""
+        return max(self.seconds, key=self.seconds.get) if self.per_sm else "does not fit"
+
+
+def shared_bytes(config: Config, d: int, element_bytes: int = 2) -> int:
+    """Return the shared memory of a program: a tile of Q, and `stages` tiles of K and of V."""
+    return element_bytes * d * (config.Br + 2 * config.stages * config.Bc)
+
+
+def registers(config: Config, d: int) -> int:
+    """Return the registers that a thread wants: O and S in float32, P in 16 bits, and the rest."""
+    tiles = config.Br * (d + config.Bc + config.Bc / 2) / config.threads
+    return 8 * math.ceil((tiles + OTHER_REGISTERS) / 8)
+
+
+def resident(gpu, config: Config, d: int) -> tuple[int, str]:
+    """Return how many programs one SM holds at a time, and what limits it."""
+    gpu = hardware.get(gpu)
+    room, most = int(gpu.shared_memory_per_sm_bytes), gpu.sram_bytes
+    shared = shared_bytes(config, d)
+    if shared > most:
+        return 0, "shared memory"
+    each = min(registers(config, d), MOST_REGISTERS + 1)
+    limits = {"shared memory": room // (shared + room - most),
+              "registers": int(gpu.registers_per_sm_bytes) // (4 * each * config.threads),
+              "warps": min(WARPS_PER_SM // config.warps, BLOCKS_PER_SM)}
+    limit = min(limits, key=limits.get)
+    return limits[limit], limit
+
+
+def matmul_share(gpu, config: Config, d: int) -> float:
+    """Return which share of the tensor cores' rate a tile's shape allows.
+
+    On Hopper a warpgroup (4 warps) multiplies 64 rows at a time: fewer rows fall back to the older
+    `mma.sync`. Instructions narrower than 64 columns do not keep the cores busy; the columns of S
+    are the keys that one warpgroup has, those of O are the head dimension.
+    """
+    if hardware.get(gpu).name not in ("H100", "H200"):
+        return 1.0
+    if config.Br < 64:
+        return MMA_SYNC_SHARE
+    side_by_side = max(1, config.warps // 4 // (config.Br // 64))
+    slow = (max(1.0, 64 * side_by_side / config.Bc) + max(1.0, 64 * side_by_side / d)) / 2
+    return 1 / slow
+
+
+def predict(gpu, config: Config, *, batch: int, heads: int, N: int, d: int,
+            dtype: str = "bfloat16", level: str = LEVELS[-1]) -> Prediction:
+    """Return the predicted time of a v2 forward pass without a mask.
+
+    Levels, each with all before it:
+        bytes: the paper machine's traffic over the memory bandwidth.
+        arithmetic: at least as long as matmul, exponentials or vector work take; all overlap.
+        L2: K and V of the heads at work come from L2, memory moves every tensor once.
+        occupancy: only different programs of an SM overlap; whole waves of programs.
+        spills: registers beyond 255 go through L1 and back for every tile.
+        shapes: tiles too small for the tensor cores slow them down.
+    """
+    if level not in LEVELS:
+        raise ValueError(f"level: expected one of {LEVELS}, got {level!r}")
+    gpu, depth = hardware.get(gpu), LEVELS.index(level)
+    for name, size in (("batch", batch), ("heads", heads), ("N", N), ("d", d)):
+        check_block(name, size)
+    per_sm, limit = resident(gpu, config, d)
+    shared, wanted = shared_bytes(config, d), registers(config, d)
+    if not per_sm:
+        return Prediction(shared, wanted, 0, limit, None, {}, math.inf)
+    cost = traffic.flash_v2(Nq=N, Nk=N, d=d, Br=config.Br, Bc=config.Bc)
+    copies, sms, clock = batch * heads, int(gpu.sms), float(gpu.clock_hz)
+    Tr, Tc = -(-N // config.Br), -(-N // config.Bc)
+    waves = waves_of(copies * Tr, gpu, per_sm=per_sm)
+
+    moved = copies * cost.hbm_bytes
+    seconds = {"memory": moved / float(gpu.hbm_bytes_per_s)}
+    if depth >= LEVELS.index("L2"):
+        least = copies * (8 * N * d + 4 * N)
+        in_flight = math.ceil(waves.slots / Tr) * 4 * N * d
+        seconds["memory"] = (least if in_flight <= int(gpu.l2_bytes) else moved) / float(
+            gpu.hbm_bytes_per_s)
+        seconds["L2"] = moved / (L2_BYTES_PER_CLOCK * clock)
+    if depth >= LEVELS.index("arithmetic"):
+        share = matmul_share(gpu, config, d) if level == "shapes" else 1.0
+        seconds["matmul"] = copies * cost.matmul_flops / float(gpu.matmul_flops_per_s[dtype]) / share
+        seconds["softmax"] = copies * (cost.exps / float(gpu.exps_per_s)
+                                       + cost.vector_flops / float(gpu.vector_flops_per_s))
+    if depth >= LEVELS.index("spills"):
+        words = max(0, wanted - MOST_REGISTERS)
+        spilled_bytes = copies * Tr * Tc * 2 * 4 * words * config.threads
+        seconds["softmax"] += spilled_bytes / (L1_BYTES_PER_CLOCK * sms * clock)
+    if depth < LEVELS.index("occupancy"):
+        return Prediction(shared, wanted, per_sm, limit, waves, seconds, max(seconds.values()))
+    on_chip = _on_chip(waves, *(seconds[part] / waves.programs for part in ("matmul", "softmax")))
+    time_s = max(seconds["memory"], seconds["L2"], on_chip)
+    return Prediction(shared, wanted, per_sm, limit, waves, seconds, time_s)
+
+
+def _on_chip(waves: Waves, matmul_s: float, softmax_s: float) -> float:
+    """Return the time of all waves; the two times are one program's, if it had the whole GPU.
+
+    One program does matmul and softmax in turn; k programs of one SM overlap with each other, and
+    the busier of the two units sets the pace, unless a single program's chain is longer.
+    """
+    matmul_s, softmax_s = matmul_s * waves.sms, softmax_s * waves.sms
+
+    def wave(k):
+        return max(k * matmul_s, k * softmax_s, matmul_s + softmax_s)
+
+    return (waves.waves - 1) * wave(waves.per_sm) + wave(math.ceil(waves.last / waves.sms))

@@ -1,0 +1,28 @@
+"""Do two lists put things in the same order? Spearman's rank correlation, ties included."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def ranks(values) -> np.ndarray:
+    """Return the rank of each value, 1 for the smallest; equal values share their mean rank."""
+    values = np.asarray(values, dtype=float)
+    if values.ndim != 1 or np.isnan(values).any():
+        raise ValueError("values: expected a list of numbers without NaN")
+    order = np.sort(values)
+    first, last = np.searchsorted(order, values, "left"), np.searchsorted(order, values, "right")
+    return (first + last + 1) / 2
+
+
+def spearman(x, y) -> float:
+    """Return Spearman's rank correlation: 1 for the same order, 0 for none, −1 for the reverse.
+
+    It is the ordinary correlation of the ranks. If all of `x` or all of `y` are equal there is no
+    order to compare, and the result is NaN.
+    """
+    if len(x) != len(y) or len(x) < 2:
+        raise ValueError(f"x, y: expected equally many values, at least 2, got {len(x)} and {len(y)}")
+    a, b = (ranks(values) - (len(x) + 1) / 2 for values in (x, y))
+    spread = np.sqrt((a @ a) * (b @ b))
+    return float(a @ b / spread) if spread else float("nan")

@@ -28,6 +28,9 @@ lab: $(stamp) ## set up, then open JupyterLab on work/, your own copy of the not
 test: $(stamp) ## set up, then run the tests
 	OMP_NUM_THREADS=1 $(py) -m pytest -n 2 $(TEST_ARGS)
 
+test-browser: $(stamp) ## move every control of every lab in JupyterLab, in Chromium
+	@$(py) -m pytest -m browser tests/browser $(TEST_ARGS)
+
 setup: $(stamp) ## set up only: create .venv, install the pinned requirements and flashlib
 
 notebooks: $(stamp) ## execute the notebooks and keep their outputs
@@ -39,6 +42,12 @@ lint: $(stamp) ## check the code's style, and that no notebook's outputs are sta
 
 bench-course: $(stamp) ## measure notebooks, widgets, import and counting
 	@$(py) -m flashlib.bench.course
+
+bench: $(stamp) ## on a GPU: check and time attention against its peers, sweep tile sizes
+	@$(py) -m flashlib.bench.attention --out assets/measurements
+	@$(py) -m flashlib.bench.accuracy --out assets/measurements
+	@$(py) -m flashlib.bench.blocks_sweep --out assets/measurements
+	@$(py) -m flashlib.bench.readme
 
 lock: ## solve requirements.txt anew into requirements.lock (needs uv)
 	@sh scripts/lock.sh
@@ -59,4 +68,4 @@ $(stamp): requirements.txt requirements.lock pyproject.toml scripts/setup_env.py
 	@PYTHON="$(PYTHON)" TORCH="$(TORCH)" sh scripts/setup.sh
 
 FORCE:
-.PHONY: help lab test setup notebooks lint bench-course lock clean FORCE
+.PHONY: help lab test test-browser setup notebooks lint bench bench-course lock clean FORCE

@@ -65,11 +65,12 @@ def check_largest_tile(largest_tile):
             b += 1
         return b
 
-    for sram, Bk, e, a in ((166_912, 32, 2, 4), (65_536, 64, 2, 4), (232_448, 16, 1, 4)):
+    for sram, Bk, e, a in ((166_912, 32, 2, 4), (65_536, 64, 2, 4), (232_448, 16, 1, 4),
+                            (2_048, 16, 2, 4)):                       # 16 fits to the last byte
         right = largest_square_tile(sram, Bk=Bk, element_bytes=e, accumulator_bytes=a)
         expect_close(largest_tile(sram, Bk, e, a), right, f"b at sram_bytes={sram:,}, {Bk=}", mistakes={
             "one too many: this tile does not fit any more, round down": right + 1,
-            "one more would still fit": right - 1,
+            "one more would still fit: it may fill the SRAM to the last byte": right - 1,
             "the tile of C holds sums at accumulator_bytes": fitting(sram, e, 2 * e * Bk),
             "capacity is in bytes, and you counted elements": fitting(sram, 1, 2 * Bk),
             "there are two strips, one of A and one of B": fitting(sram, a, e * Bk),

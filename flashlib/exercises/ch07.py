@@ -19,12 +19,12 @@ __all__ = ["check_dK_dV", "check_dQ_updates", "check_dS", "check_delta", "hint",
            "solution", "table"]
 
 
-def _problem(seed, rows, keys, d):
-    """Return Q, K, V, dO, and the lse and delta of softmax attention over more keys than these."""
+def _problem(seed, rows, keys, d, scale=0.5):
+    """Return Q, K, V, dO, O, and the lse and delta of attention over more keys than these."""
     rng = np.random.default_rng(seed)
     Q, dO = rng.normal(size=(2, rows, d))
     K, V = rng.normal(size=(2, 3 * keys, d))
-    S = Q @ K.T / np.sqrt(d)
+    S = Q @ K.T * scale
     lse = np.log(np.exp(S).sum(axis=1))
     O = np.exp(S - lse[:, None]) @ V
     return Q, K[keys:2 * keys], V[keys:2 * keys], dO, O, lse, (dO * O).sum(axis=1)
@@ -48,6 +48,10 @@ def check_delta(delta):
         "summed over the queries: delta has one number per query, so sum over axis 1":
             (dO * O).sum(axis=0),
         "the row sums of dO alone: O is missing": dO.sum(axis=1),
+        "every row of O met every row of dO: pair row i with row i alone, (dO * O), then sum":
+            (O @ dO.T).sum(axis=1),
+        "every row of dO met every row of O: pair row i with row i alone, (dO * O), then sum":
+            (dO @ O.T).sum(axis=1),
         "O twice: one of the two is dO": (O * O).sum(axis=1),
         "dO twice: one of the two is O": (dO * dO).sum(axis=1),
         "the mean: delta is the sum": right / 4,
@@ -65,8 +69,8 @@ def check_delta(delta):
 def check_dS(dS_tile):
     """Accept `dS_tile(Qi, Kj, Vj, dOi, lse_i, delta_i, scale) -> (Br, Bc)`."""
     for rows, keys in ((5, 3), (4, 4)):
-        Q, K, V, dO, _, lse, delta = _problem(72, rows, keys, 4)
-        scale = 0.5
+        scale = 0.3                                       # not 1/√d, which the answer must not assume
+        Q, K, V, dO, _, lse, delta = _problem(72, rows, keys, 4, scale)
         S = Q @ K.T * scale
         P, dP = np.exp(S - lse[:, None]), dO @ V.T
         local = np.exp(S) / np.exp(S).sum(axis=1, keepdims=True)
@@ -79,6 +83,8 @@ def check_dS(dS_tile):
             "the weights are e^S: subtract lse": np.exp(S) * (dP - delta[:, None]),
             "the logits are not scaled: P = e^(scale·QKᵀ − lse)":
                 np.exp(Q @ K.T - lse[:, None]) * (dP - delta[:, None]),
+            "the logits were divided by √d: use the scale that was handed in":
+                np.exp(Q @ K.T / 2 - lse[:, None]) * (dP - delta[:, None]),
             "the scale belongs to dQ and dK, not to dS": right * scale,
             "this is P: it still has to meet dP − delta": P,
             "this is dP − delta: multiply it by P": dP - delta[:, None],

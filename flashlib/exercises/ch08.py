@@ -40,6 +40,8 @@ def check_count_waves(count_waves):
             "these are v1's programs, one per head: v2 has one per row tile": -(-B * H // sms),
             "these are the programs: how many times must the SMs start anew?": B * H * ragged,
             "a wave is begun or not: a whole number, rounded up": B * H * ragged / sms,
+            "the waves were counted head by head: programs of all heads share a wave":
+                B * H * -(-ragged // sms),
             "every sequence of the batch has programs of its own": -(-H * ragged // sms),
             "one wave too many: a full last wave is not followed by another":
                 B * H * ragged // sms + 1})
@@ -84,6 +86,8 @@ def check_update(update):
     expect_close(got[0], O_new, "O", mistakes={
         "you divided by l: that is v1's finished O; v2 divides once, after the last tile":
             O_new / l_new[:, None],
+        "you divided by ℓ: that is v1, with a finished O; keep O unfinished":
+            ((alpha * l)[:, None] * O + P @ V) / l_new[:, None],
         "this is v1's update, which multiplies O by l first: v2's O was never divided":
             (alpha * l)[:, None] * O + P @ V,
         "the old O was not rescaled: it still counts in units of the old maximum": O + P @ V,
@@ -95,7 +99,7 @@ def check_update(update):
     first = update(np.zeros((4, 6)), np.full(4, np.finfo(float).min), np.zeros(4), S, V)
     expect_close(first[0] / first[2][:, None], own @ V / own.sum(axis=1)[:, None],
                  "O / l after the first tile of all")
-    return "two multiplications per element of O and tile less than v1."
+    return "one multiplication and one division less per element of O and tile than v1."
 
 
 def _classes(N, Br, Bc):

@@ -160,6 +160,16 @@ class BlockNeeds:
         return (self.shared_bytes <= hardware.get(gpu).sram_bytes
                 and self.accumulator_registers < 255)
 
+    def places(self, gpu) -> dict[str, int]:
+        """Return how many such blocks an SM holds, as "shared" and as "registers" limit it.
+
+        The smaller one counts; it is an upper bound, as only accumulators are counted as registers.
+        """
+        gpu = hardware.get(gpu)
+        return {"shared": resident_blocks(gpu, self.shared_bytes),
+                "registers": int(gpu.registers_per_sm_bytes)
+                // (4 * self.threads * self.accumulator_registers)}
+
 
 def block_needs(*, Br: int, Bc: int, d: int, warps: int = 4, element_bytes: int = 2) -> BlockNeeds:
     """Return what a v2 forward block needs: Q, K, V in shared memory, O and S in registers."""

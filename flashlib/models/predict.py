@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from flashlib import hardware
 from flashlib.checks import check_block
 from flashlib.models import traffic
@@ -38,6 +40,11 @@ class Config:
     Bc: int
     warps: int = 4
     stages: int = 2
+
+    @classmethod
+    def of(cls, row) -> Config:
+        """Return the configuration of a row of a recorded sweep (`flashlib.bench.blocks_sweep`)."""
+        return cls(row["BLOCK_M"], row["BLOCK_N"], row["num_warps"], row["num_stages"])
 
     @property
     def threads(self) -> int:
@@ -178,3 +185,21 @@ def _on_chip(waves: Waves, matmul_s: float, softmax_s: float) -> float:
         return max(k * matmul_s, k * softmax_s, matmul_s + softmax_s)
 
     return (waves.waves - 1) * wave(waves.per_sm) + wave(math.ceil(waves.last / waves.sms))
+
+
+def predict_rows(gpu, rows, *, level: str = LEVELS[-1]) -> np.ndarray:
+    """Return the predicted seconds of the rows of a recorded sweep; infinite if it should not fit."""
+    return np.array([predict(gpu, Config.of(row), batch=row["B"], heads=row["H"], N=row["N"],
+                             d=row["d"], level=level).time_s for row in rows])
+
+
+def best_by_tile(rows, seconds, Br_values, Bc_values) -> np.ndarray:
+    """Return the shortest of `seconds` for every pair of tile heights, over warps and stages.
+
+    A pair that no row has is NaN.
+    """
+    best = np.full((len(Br_values), len(Bc_values)), np.nan)
+    for row, s in zip(rows, seconds, strict=True):
+        place = Br_values.index(row["BLOCK_M"]), Bc_values.index(row["BLOCK_N"])
+        best[place] = np.fmin(best[place], s)
+    return best

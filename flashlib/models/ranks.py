@@ -1,6 +1,8 @@
-"""Do two lists put things in the same order? Spearman's rank correlation, ties included."""
+"""Rank correlation, ties included, and what trying the promising candidates first saves."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -26,3 +28,21 @@ def spearman(x, y) -> float:
     a, b = (ranks(values) - (len(x) + 1) / 2 for values in (x, y))
     spread = np.sqrt((a @ a) * (b @ b))
     return float(a @ b / spread) if spread else float("nan")
+
+
+def best_so_far(order_by, seconds) -> np.ndarray:
+    """Return the slowdown against the best of all after 1, 2, … trials, smallest `order_by` first."""
+    seconds = np.asarray(seconds, dtype=float)
+    order = np.argsort(np.asarray(order_by, dtype=float), kind="stable")
+    return np.minimum.accumulate(seconds[order]) / seconds.min()
+
+
+def expected_best(seconds) -> np.ndarray:
+    """Return the mean slowdown against the best of all after 1, 2, … trials in a random order.
+
+    Exact, not simulated: the i-th fastest of n is the best of k with probability C(n−i, k−1)/C(n, k).
+    """
+    seconds = np.sort(np.asarray(seconds, dtype=float))
+    n = len(seconds)
+    return np.array([sum(math.comb(n - i, k - 1) * s for i, s in enumerate(seconds, 1))
+                     / math.comb(n, k) for k in range(1, n + 1)]) / seconds[0]

@@ -35,6 +35,10 @@ _HOMES = {
     "causal_rows": "reorder", "time_parts": "reorder", "warp_partition": "reorder",
     "occupancy_lab": "reorder",
     "kernel_race": "kernel_race", "race_by_shape": "kernel_race", "softmax_share": "kernel_race",
+    "origin": "kernel_race",
+    "lanes": "kernels", "program_grid": "kernels", "softmax_rates": "kernels",
+    "time_maps": "heatmaps", "predicted_scatter": "heatmaps", "agreement": "heatmaps",
+    "tuning_curves": "heatmaps",
     "course_map": "course", "surprise": "course", "memory_ladder": "course",
 }
 

@@ -255,7 +255,7 @@ def training_time(predicted: Mapping[str, Mapping[str, float]], *,
     """Draw seconds by GPU for two algorithms on one log axis: predicted hollow, measured solid.
 
     Args:
-        predicted: {GPU: {algorithm: seconds}}.  measured: the same, for GPUs that were measured.
+        predicted: {GPU: {algorithm: seconds}}, by a model.  measured: the same, recorded on a GPU.
         bounds: {GPU: {algorithm: what takes the time}}, written at the hollow marks.
     """
     measured, bounds = measured or {}, bounds or {}
@@ -293,7 +293,7 @@ def training_time(predicted: Mapping[str, Mapping[str, float]], *,
     ax.xaxis.set_major_locator(LogLocator(numticks=8))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: human_seconds(v)))
-    ax.set_xlabel("time; hollow: least time by the roofline, solid: recorded")
+    ax.set_xlabel("time; hollow: roofline of the machine's bytes, solid: recorded")
     ax.xaxis.grid(True)
     if title:
         ax.set_title(title)

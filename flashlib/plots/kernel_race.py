@@ -78,7 +78,7 @@ def kernel_race(race: Measurement, *, B: int, H: int, N: int, d: int,
         ax.set_yticklabels([])
     for ax in axes.flat[len(panels):]:
         ax.axis("off")
-    shape = f"(B, H, N, d) = ({B}, {H}, {N:,}, {d})"
+    shape = f"(B, H, N, d) = ({B}, {H}, {N}, {d})"
     fig.suptitle(f"{shape}, {origin(race)}", fontsize=9, fontweight="bold", x=0.01, ha="left")
     return theme.describe(fig, alt or f"Speed of attention at {shape}, {origin(race)}. "
                                       f"{'; '.join(words)}.")
@@ -122,6 +122,8 @@ def race_by_shape(race: Measurement, *, ceiling: float | None = None,
                 wins.setdefault(mode, []).append(rows["ours"] / rows["sdpa_flash"])
         if ceiling:
             ax.axvline(ceiling / 1e12, color=GREY, lw=0.9, ls=(0, (4, 2)), zorder=0)
+            ax.text(ceiling / 1e12, -0.5, "large matmul ", fontsize=TINY, color=GREY, ha="right",
+                    va="center")
         ax.set_title(mode, fontsize=9, loc="left")
         ax.set_xlabel("TFLOP/s", fontsize=SMALL)
         ax.set_xlim(0, 1.05 * max(top, (ceiling or 0) / 1e12))
@@ -129,7 +131,7 @@ def race_by_shape(race: Measurement, *, ceiling: float | None = None,
             if shapes[y][0] != shapes[y - 1][0]:
                 ax.axhline(y - 0.5, color="#EBEBEB", lw=0.8, zorder=0)
     axes[0].set_yticks(range(len(shapes)), [
-        f"{B}, {H}, {N:,}, {d}{' causal' if causal else ''}" for d, causal, N, B, H in shapes],
+        f"{B}, {H}, {N}, {d}{' causal' if causal else ''}" for d, causal, N, B, H in shapes],
         fontsize=TINY, color=INK)
     axes[0].set_ylim(len(shapes) - 0.4, -0.6)
     axes[0].tick_params(axis="y", length=0)

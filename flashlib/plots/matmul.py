@@ -178,7 +178,9 @@ def intensity_by_tile(edges: Sequence[int], predicted: Sequence[float],
     """Draw arithmetic intensity over the edge of a square tile, with the ridges of GPUs.
 
     Args:
-        edges, predicted: tile edges, and the closed form's FLOP per byte at each.
+        edges, predicted: tile edges, rising, and the closed form's FLOP per byte at each; give
+            every edge, since tiles are whole and the curve has stairs. A hollow circle stands at
+            the first edge that reaches a ridge.
         counted: {edge: FLOP per byte} as a machine counted.
         gpus: {name: (ridge in FLOP per byte, largest square tile that fits its SRAM)}.
     """
@@ -196,6 +198,7 @@ def intensity_by_tile(edges: Sequence[int], predicted: Sequence[float],
     order = sorted(gpus.items(), key=lambda g: g[1][0])
     hues = {name: theme.mix("#440154", "#35B779", n / max(len(order) - 1, 1))
             for n, (name, _) in enumerate(order)}
+    needed: dict[str, int] = {}
     for n, (name, (height, fits)) in enumerate(order):
         color, here = hues[name], float(np.interp(fits, edges, predicted))
         ax.hlines(height, edges[0] * 0.85, edges[-1] * 1.1, color=color, lw=1.1)
@@ -204,10 +207,10 @@ def intensity_by_tile(edges: Sequence[int], predicted: Sequence[float],
                     va="center", color=color)
         ax.vlines(fits, here, height, color=color, lw=1.3, ls=(0, (1, 1.2)))
         ax.plot([fits], [here], marker="s", ms=7, color=color, mec="white", zorder=5, ls="none")
-        if height <= predicted[-1]:
-            cross = float(np.interp(height, predicted, edges))
-            ax.plot([cross], [height], marker="o", ms=6, mfc="white", mec=color, mew=1.4, zorder=5,
-                    ls="none")
+        if (predicted >= height).any():
+            needed[name] = int(edges[np.argmax(predicted >= height)])
+            ax.plot([needed[name]], [height], marker="o", ms=6, mfc="white", mec=color, mew=1.4, zorder=5,
+                    ls="none", gid=f"needed {name}")
     right = max(fits for _, fits in gpus.values()) * 1.35
     for n, (name, (_, fits)) in enumerate(sorted(gpus.items(), key=lambda g: -g[1][1])):
         here = float(np.interp(fits, edges, predicted))
@@ -218,7 +221,9 @@ def intensity_by_tile(edges: Sequence[int], predicted: Sequence[float],
                                 "relpos": (0, 0.5)})
     ax.text(1.0, 1.03, "● counted    ╌╌ predicted", transform=ax.transAxes, ha="right",
             va="bottom", fontsize=SMALL, color=GREY)
-    words = "; ".join(f"{name}: ridge {r:.0f}, SRAM full at b = {b}" for name, (r, b) in gpus.items())
+    words = "; ".join(f"{name}: ridge {r:.0f}, SRAM full at b = {b}"
+                      + (f", reached at b = {needed[name]}" if name in needed else "")
+                      for name, (r, b) in gpus.items())
     return theme.describe(fig, alt or f"Intensity of a tiled matmul over the tile's edge: "
                                       f"{predicted[0]:.2g} at {edges[0]:g}, {predicted[-1]:.3g} at "
                                       f"{edges[-1]:g}. {words}.")

@@ -24,6 +24,7 @@ _LOOKS = {"registers": theme.REGISTER, "SRAM": theme.SRAM, "HBM": theme.HBM,
 def gpu_anatomy(gpu, memories: Sequence[Level] | None = None) -> Figure:
     """Draw one SM and what stands between its arithmetic and HBM, with room and rates.
 
+    What stands inside the box is of that one SM; the rates beside and below it are of the chip.
     `memories` are those of `models.hierarchy.levels`; None takes them from there.
     """
     gpu = hardware.get(gpu)
@@ -39,7 +40,8 @@ def gpu_anatomy(gpu, memories: Sequence[Level] | None = None) -> Figure:
     for n, (name, does, rate) in enumerate(units):
         x = 0.34 + 1.17 * n
         add(ax, Rectangle((x, 2.98), 1.08, 0.64, facecolor="#FFF8E6", edgecolor="#C9B37A"))
-        ax.text(x + 0.54, 3.30, f"{name}\n{does}\n{rate}", ha="center", va="center", fontsize=TINY,
+        own = hardware.human(float(rate) / sms, rate.unit)
+        ax.text(x + 0.54, 3.30, f"{name}\n{does}\n{own}", ha="center", va="center", fontsize=TINY,
                 linespacing=1.3)
     _room(ax, (0.34, 2.45, 3.42, 0.36), "registers", f"registers {gpu.registers_per_sm_bytes}")
     _room(ax, (0.34, 1.96, 3.42, 0.36), "SRAM",
@@ -51,9 +53,8 @@ def gpu_anatomy(gpu, memories: Sequence[Level] | None = None) -> Figure:
         add(ax, Rectangle((x, y), 0.098, 0.098, lw=0.6,
                                **{**theme.SRAM, **({"facecolor": "#31688E"} if n == 0 else {})}))
     ax.plot([4.09, 3.92], [3.51, 3.51], color="#31688E", lw=1)
-    note = [f"together {by_name[m].room} of {w}, {by_name[m].rate}"
-            for m, w in (("registers", "registers"), ("SRAM", "SRAM"))]
-    note.append("all rates: the whole chip")
+    note = ["all SMs together:", f"tensor cores {units[0][2]}"]
+    note += [f"{m} {by_name[m].room}, {by_name[m].rate}" for m in ("registers", "SRAM")]
     rows = -(-sms // cols)
     ax.text(4.1, 3.40 - 0.122 * (rows - 1) - 0.1, "\n".join(note), va="top", fontsize=SMALL,
             linespacing=1.5)

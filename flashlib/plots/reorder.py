@@ -34,8 +34,8 @@ def occupancy_grid(grids: Mapping[str, Sequence[Sequence[Waves]]], rows: Sequenc
                    alt: str | None = None) -> Figure:
     """Draw how full a GPU is, over batch · heads (rows) and sequence length (columns).
 
-    Every cell carries the number of SMs that are idle in the last wave; it is darker the smaller the
-    share of the SMs' time that is work. `grids` maps a title to `Waves` by row and column.
+    Every cell carries the share of the SMs' time that is work, in percent, and is darker the smaller
+    it is. `grids` maps a title to `Waves` by row and column.
     """
     fig, axes = theme.subplots(1, len(grids), height=0.62 + 0.27 * len(rows) + 0.62, squeeze=False,
                                sharey=True)
@@ -47,7 +47,7 @@ def occupancy_grid(grids: Mapping[str, Sequence[Sequence[Waves]]], rows: Sequenc
         for i, line in enumerate(grid):
             for j, w in enumerate(line):
                 ink = theme.ink_on(_IDLE(w.efficiency)[:3])
-                ax.text(j, i, str(w.idle_sms), ha="center", va="center_baseline", fontsize=TINY,
+                ax.text(j, i, ">99" if 0.99 < w.efficiency < 1 else f"{100 * w.efficiency:.0f}", ha="center", va="center_baseline", fontsize=TINY,
                         color=ink)
         ax.set_title(name, fontsize=9)
         ax.set_xticks(range(len(cols)), [_short(n) for n in cols], fontsize=TINY)
@@ -56,8 +56,8 @@ def occupancy_grid(grids: Mapping[str, Sequence[Sequence[Waves]]], rows: Sequenc
         ax.tick_params(length=0)
         for spine in ax.spines.values():
             spine.set_visible(False)
-        words.append(f"{name}: up to {max(w.idle_sms for line in grid for w in line)} idle, work "
-                     f"{_percent(share.min())} to {_percent(share.max())} of the time")
+        words.append(f"{name}: {_percent(share.min())} to {_percent(share.max())}, up to "
+                     f"{max(w.idle_sms for line in grid for w in line)} SMs idle in the last wave")
     axes[0, 0].set_yticks(range(len(rows)), [str(r) for r in rows], fontsize=SMALL)
     axes[0, 0].set_ylabel("batch · heads", fontsize=SMALL)
     bar = fig.colorbar(axes[0, 0].collections[0], ax=list(axes[0]), shrink=0.9, aspect=16, pad=0.01,
@@ -67,7 +67,7 @@ def occupancy_grid(grids: Mapping[str, Sequence[Sequence[Waves]]], rows: Sequenc
     bar.outline.set_visible(False)
     if title:
         fig.suptitle(title, fontsize=10, fontweight="bold", x=0.01, ha="left")
-    return theme.describe(fig, alt or f"SMs idle in the last wave. {'; '.join(words)}.")
+    return theme.describe(fig, alt or f"Share of the SMs' time that is work. {'; '.join(words)}.")
 
 
 @styled

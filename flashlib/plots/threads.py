@@ -15,7 +15,7 @@ from flashlib.plots import stage, theme
 from flashlib.plots.theme import GREY, INK, OVER, SMALL, styled
 
 _USED = theme.TENSOR_COLORS["B"]
-_USED_EDGE = theme.edge_color("B")
+_SECTOR = theme.mix(_USED, "#6B4E00", 0.45)
 
 
 @styled
@@ -90,7 +90,10 @@ def launch_hierarchy(C: tuple[int, int], block: tuple[int, int], warp: tuple[int
 @styled
 def coalescing(patterns: Mapping[str, Sequence[int]], *, row_bytes: int, rows: int,
                word_bytes: int = 4, alt: str | None = None) -> Figure:
-    """Draw which 128-byte lines of a row-major matrix one load of a warp touches.
+    """Draw which lines and sectors of a row-major matrix one load of a warp touches.
+
+    Black are the words that it asks for, dark yellow the rest of the 32-byte sectors that move,
+    pale the rest of the 128-byte lines that hold them.
 
     Args:
         patterns: {title: byte addresses, one for each thread}.
@@ -107,13 +110,17 @@ def coalescing(patterns: Mapping[str, Sequence[int]], *, row_bytes: int, rows: i
     for n, (title, addresses) in enumerate(patterns.items()):
         ax = stage.frame(fig, 0.1 + n * (width + gap), 0.72, width, tall)
         ax.set(xlim=(0, row_bytes), ylim=(rows, 0))
-        lines = sorted({a // access.LINE_BYTES for a in addresses})
+        lines = {a // access.LINE_BYTES for a in addresses}
         every = range(rows * row_bytes // access.LINE_BYTES)
         ax.add_collection(PatchCollection(
             [Rectangle((k * access.LINE_BYTES % row_bytes, k * access.LINE_BYTES // row_bytes),
                        access.LINE_BYTES, 1) for k in every],
-            facecolors=[theme.tint(_USED, 0.35) if k in set(lines) else "#F3F3F3" for k in every],
+            facecolors=[theme.tint(_USED, 0.65) if k in lines else "#F3F3F3" for k in every],
             edgecolors="white", linewidths=0.7, gid="lines"))
+        moved = sorted({a // access.SECTOR_BYTES * access.SECTOR_BYTES for a in addresses})
+        ax.add_collection(PatchCollection(
+            [Rectangle((a % row_bytes, a // row_bytes), access.SECTOR_BYTES, 1) for a in moved],
+            facecolors=_SECTOR, edgecolors="white", linewidths=0.7, gid="sectors"))
         ax.add_collection(PatchCollection(
             [Rectangle((a % row_bytes, a // row_bytes), word_bytes, 1) for a in addresses],
             facecolors=INK, edgecolors="none", gid="used"))

@@ -267,11 +267,10 @@ def sram_gauge(
         ha="right" if capacity_bytes > right / 2 else "left",
         va="bottom",
     )
-    verdict = (
-        f"{len(tiles)} tiles need {human_room(used)}: {over:,} B too many"
-        if over > 0
-        else f"{len(tiles)} tiles need {human_room(used)}: they fit, {-over:,} B are free"
-    )
+    one = len(tiles) == 1
+    need = f"{len(tiles)} {'tile needs' if one else 'tiles need'} {human_room(used)}"
+    fit = "it fits" if one else "they fit"
+    verdict = f"{need}: {over:,} B too many" if over > 0 else f"{need}: {fit}, {-over:,} B are free"
     ax.annotate(
         verdict,
         (0, -0.5),

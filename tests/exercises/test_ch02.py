@@ -72,6 +72,8 @@ WRONG = [
      lambda M, N, K, m, n, e: ceil(M / m) * ceil(N / n) * (m + n) * K * e, "loads what it holds"),
     (ch02.check_largest_tile, lambda *a: right.largest_tile(*a) + 1, "one too many"),
     (ch02.check_largest_tile, lambda *a: right.largest_tile(*a) - 1, "one more would still fit"),
+    (ch02.check_largest_tile,
+     lambda sram, Bk, e, a: right.largest_tile(sram - 1, Bk, e, a), "to the last byte"),
     (ch02.check_largest_tile, edge(lambda e, a: e, lambda e, a: 2 * e), "at accumulator_bytes"),
     (ch02.check_largest_tile, edge(lambda e, a: 1, lambda e, a: 2), "counted elements"),
     (ch02.check_largest_tile, edge(lambda e, a: a, lambda e, a: e), "two strips"),

@@ -20,6 +20,15 @@ def _update(O, m, l, S, V, *, own=False, rescale=lambda a: a, late=lambda O, l: 
     return late(rescale(alpha)[:, None] * O + P @ V, l_new), m_new, l_new
 
 
+def _v1_update(O, m, l, S, V):
+    m_tile = S.max(axis=1)
+    m_new, own = np.maximum(m, m_tile), np.exp(S - m_tile[:, None])
+    old, new = np.exp(m - m_new), np.exp(m_tile - m_new)
+    l_new = old * l + new * own.sum(axis=1)
+    O = ((l * old)[:, None] * O + new[:, None] * (own @ V)) / l_new[:, None]
+    return O, m_new, l_new
+
+
 def _of_classes(change):
     return lambda N, Br, Bc: change(*right.count_classes(N, Br, Bc), -(-N // Br))
 
@@ -36,6 +45,8 @@ WRONG = [
     (ch08.check_count_waves, lambda B, H, N, Br, sms: B * H * _ceil(N, Br) / sms, "begun or not"),
     (ch08.check_count_waves, lambda B, H, N, Br, sms: B * H * _ceil(N, Br) // sms + 1,
      "one wave too many"),
+    (ch08.check_count_waves, lambda B, H, N, Br, sms: B * H * _ceil(_ceil(N, Br), sms),
+     "head by head"),
     (ch08.check_update, lambda *a: _update(*a, late=lambda O, l: O / l[:, None]), "divided by l"),
     (ch08.check_update, lambda *a: _update(*a, rescale=np.ones_like), "was not rescaled"),
     (ch08.check_update, lambda *a: _update(*a, rescale=lambda x: 1 / x), "wrong sign"),
@@ -46,6 +57,7 @@ WRONG = [
         (np.exp(m - np.maximum(m, S.max(axis=1))) * l)[:, None] * O
         + np.exp(S - np.maximum(m, S.max(axis=1))[:, None]) @ V, *_update(O, m, l, S, V)[1:]),
      "v1's update"),
+    (ch08.check_update, _v1_update, "keep O unfinished"),
     (ch08.check_count_classes, _of_classes(lambda f, p, s, T: (s, p, f)), "swapped"),
     (ch08.check_count_classes, _of_classes(lambda f, p, s, T: (f + p, 0, s)), "cuts is visited"),
     (ch08.check_count_classes, _of_classes(lambda f, p, s, T: (f, 0, s + p)), "were skipped"),

@@ -1,5 +1,8 @@
 """The checks of chapter 10 accept the solution and name each seeded mistake."""
 
+import sys
+import types
+
 import numpy as np
 import pytest
 
@@ -110,3 +113,15 @@ def test_show_kernel_splits_signature_and_body(capsys):
     assert "def " not in capsys.readouterr().out
     with pytest.raises(ValueError, match="expected a function"):
         ch10.show_kernel("flash_forward", "nothing")
+
+
+@pytest.mark.parametrize(("module", "name"), [("torch", "PyTorch"), ("triton", "Triton")])
+def test_available_says_what_is_missing(module, name, monkeypatch):
+    from flashlib import kernels
+
+    if module == "triton":
+        monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+    monkeypatch.setitem(sys.modules, module, None)
+    ok, why = kernels.available()
+    assert not ok
+    assert f"{name} is not installed" in why

@@ -105,6 +105,14 @@ def test_block_needs_are_sums_of_tiles():
     assert need.threads == 256
 
 
+def test_places_are_limited_by_shared_memory_or_by_registers():
+    small, wide = (oc.block_needs(Br=b, Bc=c, d=d) for b, c, d in ((128, 128, 64), (64, 64, 256)))
+    assert small.places("A100") == {"shared": 3, "registers": 2}
+    assert small.places("H100") == {"shared": 4, "registers": 2}
+    assert wide.places("A100") == {"shared": 1, "registers": 3}
+    assert wide.places("H100") == {"shared": 2, "registers": 3}
+
+
 def test_resident_blocks_count_what_the_system_keeps():
     a100 = hardware.get("A100")
     assert oc.resident_blocks(a100, 163 * 1024) == 1

@@ -15,11 +15,11 @@ def words(fig):
     return [t.get_text() for t in [*fig.texts, *(t for ax in fig.axes for t in ax.texts)]]
 
 
-def test_the_grid_carries_the_idle_sms_of_every_cell():
+def test_the_grid_carries_the_share_of_every_cell():
     grid = [[oc.waves(bh * t, "A100") for t in (1, 2)] for bh in (16, 109)]
     fig = plots.occupancy_grid({"here": grid}, (16, 109), (1024, 2048))
-    assert words(fig)[:4] == ["92", "76", "107", "106"]
-    assert "up to 107 idle" in alt_text(fig)
+    assert words(fig)[:4] == ["15", "30", "50", "67"]
+    assert "here: 15 % to 67 %, up to 107 SMs idle in the last wave" in alt_text(fig)
 
 
 def test_causal_rows_count_the_classes_ragged_or_not():

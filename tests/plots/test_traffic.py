@@ -58,6 +58,13 @@ def test_the_gauge_is_red_exactly_when_over(capacity, over):
     assert any(np.allclose(c, red) for c in colors) == over
 
 
+@pytest.mark.parametrize("capacity, verdict", [
+    (300, "1 tile needs 256 B: it fits, 44 B are free"), (255, "1 tile needs 256 B: 1 B too many")])
+def test_the_gauge_of_one_tile_is_in_the_singular(capacity, verdict):
+    (text,) = parts(plots.sram_gauge(TILES[:1], capacity).axes[0], "verdict")
+    assert text.get_text() == verdict
+
+
 def test_the_gauge_draws_every_tile():
     ax = plots.sram_gauge(TILES, 2000).axes[0]
     assert [p.get_width() for p in ax.patches if (p.get_gid() or "").startswith("tile")] == [

@@ -1,0 +1,268 @@
+"""Time our attention against every peer that this machine has, forward and backward, by shape.
+
+    python -m flashlib.bench.attention --out assets/measurements --name h200
+
+Correctness comes first: each implementation is held against float64 on one head, output and
+gradients, before it is timed. Times are medians of rounds in which the implementations alternate;
+two ceilings (a large matmul, a large copy) are measured in the same run. Notebook 10 shows the result.
+
+On a machine without a GPU, `--dry-run` goes through the same steps at toy sizes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from flashlib.bench import binaries, peers
+from flashlib.bench.attention_demo import Clock, ceilings
+from flashlib.bench.provenance import collect, write_csv
+
+# (B, H, N, d)
+SHAPES = [(4, 48, 4096, 32), (16, 32, 1024, 64), (4, 32, 4096, 64), (1, 32, 16384, 64),
+          (16, 16, 1024, 128), (4, 16, 4096, 128), (1, 16, 16384, 128), (4, 8, 4096, 256)]
+DRY = [(1, 2, 64, 32), (1, 2, 96, 64)]
+MODES = ("forward", "backward")
+TOLERANCE = 2e-2
+
+
+def flops(shape, causal, mode):
+    """Return the customary count: 4·B·H·N²·d forward, half if causal, 2.5 times that backward."""
+    B, H, N, d = shape
+    return 4 * B * H * N * N * d * (0.5 if causal else 1) * (2.5 if mode == "backward" else 1)
+
+
+def least_bytes(shape, mode, element_bytes=2):
+    """Return the fewest bytes to and from memory: every tensor once, and one row of lse."""
+    B, H, N, d = shape
+    return B * H * N * (element_bytes * d * (8 if mode == "backward" else 4) + 4)
+
+
+def inputs(shape, device, seed=0):
+    """Return q, k, v and dO, standard normal in bfloat16."""
+    import torch
+
+    generator = torch.Generator(device=device).manual_seed(seed)
+    make = {"generator": generator, "device": device, "dtype": torch.bfloat16}
+    return [torch.randn(shape, **make) for _ in range(4)]
+
+
+def exact(q, k, v, dO, causal):
+    """Return O, dQ, dK, dV of the first head in float64."""
+    import torch
+
+    q, k, v, dO = (x[:1, :1].double() for x in (q, k, v, dO))
+    qkv = [x.requires_grad_() for x in (q, k, v)]
+    S = qkv[0] @ qkv[1].transpose(-1, -2) * q.shape[-1] ** -0.5
+    if causal:
+        hidden = torch.ones(S.shape[-2:], device=S.device, dtype=torch.bool).triu(1)
+        S = S.masked_fill(hidden, float("-inf"))
+    O = torch.softmax(S, -1) @ qkv[2]
+    return [O.detach(), *torch.autograd.grad(O, qkv, dO)]
+
+
+def relative_errors(fn, tensors, reference, causal):
+    """Return the error of O, and the worst of the gradients', relative in the Euclidean norm."""
+    import torch
+
+    q, k, v, dO = tensors
+    qkv = [x.detach().requires_grad_() for x in (q, k, v)]
+    O = fn(*qkv, causal)
+    results = [O.detach(), *torch.autograd.grad(O, qkv, dO)]
+    errors = [((x[:1, :1].double() - y).norm() / y.norm()).item()
+              for x, y in zip(results, reference, strict=True)]
+    # A NaN is larger than nothing in Python's max: make it count.
+    errors = [error if error == error else float("inf") for error in errors]
+    return {"forward": errors[0], "backward": max(errors[1:])}
+
+
+def caller(fn, tensors, causal, mode):
+    """Return a function of no arguments that runs one pass; the backward's forward is done before."""
+    import torch
+
+    *qkv, dO = tensors
+    if mode == "forward":
+        def forward():
+            with torch.no_grad():
+                return fn(*qkv, causal)
+        return forward
+    qkv = [x.detach().requires_grad_() for x in qkv]
+    O = fn(*qkv, causal)
+    return lambda: torch.autograd.grad(O, qkv, dO, retain_graph=True)
+
+
+def timer(device, milliseconds=40):
+    """Return a function that gives the median seconds of a call, L2 flushed before each run."""
+    if device != "cuda":
+        def on_cpu(call):
+            start = time.perf_counter()
+            call()
+            return time.perf_counter() - start
+        return on_cpu
+    from triton.testing import do_bench
+
+    return lambda call: 1e-3 * do_bench(call, warmup=10, rep=milliseconds, return_mode="median")
+
+
+def our_binaries(call, shape, causal, mode):
+    """Run a call of ours once and return the binaries that it launched, with their tile sizes."""
+    import torch
+
+    from flashlib.kernels.configs import configs_for
+
+    binaries.forget()
+    call()
+    table = configs_for(torch.cuda.get_device_capability(), 2, shape[3], causal)
+    sizes = {"flash_fwd_kernel": [table.forward], "flash_bwd_dq_kernel": [table.dq],
+             "flash_bwd_dkdv_kernel": [table.dkdv] if table.dkdv else [table.dk, table.dv]}
+    found = []
+    for binary in binaries.loaded():
+        config = sizes[binary["kernel"]].pop(0) if binary["kernel"] in sizes else None
+        tile = {"BLOCK_M": config.BLOCK_M if config else 64, "BLOCK_N": config and config.BLOCK_N}
+        found.append({"kernel": binary.pop("kernel"), **tile, **binary})
+    return found
+
+
+def measure(shapes, device, rounds, say=print):
+    """Return the rows of timings, the rows of our binaries, and the reasons for absent peers."""
+    found, absent = peers.available(device)
+    clock, rows, kernels = timer(device), [], []
+    for shape in shapes:
+        for causal in (False, True):
+            tensors = inputs(shape, device)
+            reference = exact(*tensors, causal)
+            case = dict(zip(("B", "H", "N", "d"), shape, strict=True))
+            errors, right = {}, {}
+            for name, fn in found.items():
+                try:
+                    errors[name] = relative_errors(fn, tensors, reference, causal)
+                except Exception as error:
+                    if name == "ours":
+                        raise
+                    absent[f"{name} at {shape}"] = f"{type(error).__name__} {error}"[:120]
+                    continue
+                if max(errors[name].values()) < TOLERANCE:
+                    right[name] = fn
+                elif name == "ours":
+                    raise RuntimeError(f"ours is wrong at {shape}, causal={causal}: {errors[name]}")
+                else:
+                    absent[f"{name} at {shape}"] = f"wrong, relative errors {errors[name]}"
+            del reference
+            for mode in MODES:
+                calls = {name: caller(fn, tensors, causal, mode) for name, fn in right.items()}
+                built = []
+                if device == "cuda":
+                    built = our_binaries(calls["ours"], shape, causal, mode)
+                    kernels += [{"mode": mode, "causal": int(causal), **case, **b} for b in built]
+                times = {name: [] for name in calls}
+                for _ in range(rounds):
+                    for name, call in calls.items():
+                        times[name].append(clock(call))
+                rows += _rows(times, built, errors, shape, causal, mode)
+                say(line(rows[-len(times):]))
+                del calls
+            del tensors
+    return rows, kernels, absent
+
+
+def _rows(times, built, errors, shape, causal, mode):
+    ours_s, count = statistics.median(times["ours"]), flops(shape, causal, mode)
+    rows = []
+    for name, runs in times.items():
+        seconds = statistics.median(runs)
+        resources = binaries.worst(built if name == "ours" else [])
+        rows.append({
+            "impl": name, "mode": mode, "causal": int(causal),
+            **dict(zip(("B", "H", "N", "d"), shape, strict=True)),
+            "seconds": seconds, "seconds_low": min(runs), "seconds_high": max(runs),
+            "rounds": len(runs), "flops": int(count), "tflops_per_s": count / seconds / 1e12,
+            "least_bytes": least_bytes(shape, mode),
+            "gb_per_s": least_bytes(shape, mode) / seconds / 1e9,
+            "relative_error": errors[name][mode], "ours_over_this": seconds / ours_s, **resources})
+    return rows
+
+
+def line(rows):
+    """Return one line for a shape and mode: TFLOP/s by implementation."""
+    first = rows[0]
+    shape = ",".join(str(first[key]) for key in "BHNd")
+    rates = "  ".join(f"{row['impl']} {row['tflops_per_s']:.0f} ({row['ours_over_this']:.2f})"
+                      for row in rows)
+    return f"{shape:>16} {'causal' if first['causal'] else 'full':6} {first['mode']:8} {rates}"
+
+
+def warm(case):
+    """Compile what one case needs, in a process of its own, so that all cores work; None if it did."""
+    name, shape, causal, device = case
+    try:
+        found, _ = peers.available(device)
+        tensors = inputs(shape, device)
+        caller(found[name], tensors, causal, "backward")()
+        caller(found[name], tensors, causal, "forward")()
+    except Exception as error:                              # the run itself reports it with the case
+        return f"{case}: {type(error).__name__} {error}"[:200]
+    return None
+
+
+def warm_all(function, cases, processes=None):
+    """Run `function` over cases in fresh processes; what they compile stays in the caches on disk."""
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    processes = processes or max(1, min(14, (os.cpu_count() or 2) - 1))
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        return [result for result in pool.map(function, cases) if result]
+
+
+def main(argv=None):
+    """Check, measure, print a table and write the CSV files."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="folder for the CSV files (default: only print)")
+    parser.add_argument("--name", default="this_gpu", help="ending of the files' names")
+    parser.add_argument("--dry-run", action="store_true", help="toy sizes, on the CPU")
+    parser.add_argument("--rounds", type=int, default=3, help="how often to time each case")
+    options = parser.parse_args(argv)
+    try:
+        import torch
+    except ImportError:
+        sys.exit("This measurement needs torch: install the course's requirements first.")
+    if not (options.dry_run or torch.cuda.is_available()):
+        sys.exit("This measurement needs an NVIDIA GPU; --dry-run tries its steps on the CPU.")
+    device = "cpu" if options.dry_run else "cuda"
+    shapes = DRY if options.dry_run else SHAPES
+    if device == "cuda":
+        start = time.perf_counter()
+        cases = [(name, shape, causal, device) for name in ("flex", "ours") for shape in shapes
+                 for causal in (False, True)]
+        print(*warm_all(warm, cases), sep="\n")
+        print(f"compiled {len(cases)} cases in {time.perf_counter() - start:.0f} s", flush=True)
+    roofs = ceilings(Clock(device, seconds=0.3 if device == "cuda" else 0.01), device)
+    if device == "cuda":
+        torch.cuda.empty_cache()
+    rows, kernels, absent = measure(shapes, device, options.rounds,
+                                    say=lambda text: print(text, flush=True))
+    command = f"python -m flashlib.bench.attention --out assets/measurements --name {options.name}"
+    origin = collect(
+        command + (" --dry-run" if options.dry_run else ""),
+        dtype="bfloat16, standard normal inputs",
+        timing="median of rounds of triton.testing.do_bench medians, implementations alternating",
+        flops="4 B H N N d forward, half if causal, 2.5 times that backward",
+        peers=", ".join(f"{name} = {peers.NAMES[name]}" for name in dict.fromkeys(
+            row["impl"] for row in rows)),
+        absent="; ".join(f"{name}: {reason}" for name, reason in absent.items()).replace("\n", " "),
+        **roofs,
+    )
+    for key, value in origin.items():
+        print(f"{key}: {value}")
+    if options.out:
+        write_csv(options.out / f"attention_{options.name}.csv", rows, origin)
+        if kernels:
+            write_csv(options.out / f"attention_kernels_{options.name}.csv", kernels, origin)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Which binaries a call of ours runs, with what the driver says of their registers and spills."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+
+def _kernels():
+    from flashlib.kernels import flash_backward, flash_forward
+
+    return (flash_forward.flash_fwd_kernel, flash_backward.flash_bwd_delta_kernel,
+            flash_backward.flash_bwd_dkdv_kernel, flash_backward.flash_bwd_dq_kernel)
+
+
+def forget():
+    """Let the next call load its kernels anew (from the cache on disk), so that `loaded` sees them."""
+    from flashlib.kernels import launch
+
+    launch._plans.clear()                                   # they hold compiled kernels, too
+    for kernel in _kernels():
+        kernel.device_caches.clear()
+
+
+def loaded():
+    """Return a dictionary for every binary of ours that ran since `forget`, in order of launches.
+
+    spilled_words: local memory of a thread in 4-byte words, as the driver reports it.
+    """
+    found = []
+    for kernel in _kernels():
+        for compiled_kernels, *_ in kernel.device_caches.values():
+            found += [(kernel.fn.__name__, binary) for binary in compiled_kernels.values()]
+    return [{"kernel": name, "num_warps": binary.metadata.num_warps,
+             "num_stages": binary.metadata.num_stages, "registers": binary.n_regs,
+             "spilled_words": binary.n_spills, "shared_bytes": binary.metadata.shared,
+             "instructions": matrix_instructions(binary.asm.get("ptx", ""))}
+            for name, binary in found]
+
+
+def matrix_instructions(ptx):
+    """Return the shapes of the matrix instructions in a PTX text, such as `wgmma.m64n64k16×8`."""
+    shapes = re.findall(r"\b(wgmma\.mma_async|mma\.sync|tcgen05\.mma)\S*?\.(m\d+n\d+k\d+)", ptx)
+    counted = Counter(f"{name.split('.')[0]}.{shape}" for name, shape in shapes)
+    return "+".join(f"{name}×{count}" for name, count in sorted(counted.items()))
+
+
+def worst(binaries):
+    """Return the largest registers, spilled words and shared memory over some binaries."""
+    keys = ("registers", "spilled_words", "shared_bytes")
+    return {key: max((binary[key] for binary in binaries), default=None) for key in keys}

@@ -1,0 +1,96 @@
+"""Count the bytes that our forward kernel moves, at a few tile heights, with Nsight Compute.
+
+    python -m flashlib.bench.counters --out assets/measurements --name h200
+
+Notebook 11 puts them beside what the paper machine counts: from L2 to the SMs, and from DRAM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from flashlib.bench import blocks_sweep
+from flashlib.bench.attention import inputs
+from flashlib.bench.attention_demo import METRICS
+from flashlib.bench.provenance import collect, write_csv
+
+CASES = [((4, 32, 4096, 64), (m, 64, 4, 2)) for m in (32, 64, 128)]
+CASES += [((4, 32, 4096, 64), (64, n, 4, 2)) for n in (32, 128)]
+CASES += [((4, 16, 4096, 128), (m, 64, 4, 2)) for m in (32, 64, 128)]
+
+
+def probe():
+    """Run every case twice, the second time under the profiler."""
+    import torch
+
+    for shape, config in CASES:
+        call = blocks_sweep.caller(inputs(shape, "cuda"), config)
+        call()
+        torch.cuda.synchronize()
+        torch.cuda.profiler.start()
+        call()
+        torch.cuda.synchronize()
+        torch.cuda.profiler.stop()
+
+
+def parse(text, cases):
+    """Turn `ncu --csv --page raw --print-units base` output into rows, one for each case in order."""
+    lines = text.splitlines()
+    first = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if first is None:
+        raise ValueError("text: expected a table whose first column is ID, got none")
+    kernels = [cells for cells in csv.DictReader(lines[first:]) if (cells["ID"] or "").isdigit()]
+    kernels = [cells for cells in kernels if "flash_fwd" in cells["Kernel Name"]]
+    if len(kernels) != len(cases):
+        raise ValueError(f"text: expected {len(cases)} forward kernels, got {len(kernels)}")
+    rows = []
+    for cells, (shape, config) in zip(kernels, cases, strict=True):
+        row = dict(zip(("B", "H", "N", "d"), shape, strict=True))
+        row |= dict(zip(("BLOCK_M", "BLOCK_N", "num_warps", "num_stages"), config, strict=True))
+        for metric, column in METRICS.items():
+            cell = (cells.get(metric) or "").replace(",", "")
+            row[column] = int(float(cell)) if re.fullmatch(r"[\d.]+(e[+-]?\d+)?", cell) else None
+        rows.append(row)
+    return rows
+
+
+def main(argv=None):
+    """Run the probe under Nsight Compute, print and write the counters."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="folder for the CSV file (default: only print)")
+    parser.add_argument("--name", default="this_gpu", help="ending of the file's name")
+    parser.add_argument("--probe", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(argv)
+    if options.probe:
+        return probe()
+    tool = shutil.which("ncu")
+    if tool is None:
+        sys.exit("This measurement needs Nsight Compute (ncu) on the PATH.")
+    command = [tool, "--clock-control", "none", "--profile-from-start", "off", "--csv", "--page",
+               "raw", "--print-units", "base", "--metrics", ",".join(METRICS),
+               sys.executable, "-m", "flashlib.bench.counters", "--probe"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    try:
+        rows = parse(done.stdout, CASES)
+    except ValueError as error:
+        sys.exit(f"{error} ({' '.join((done.stdout + done.stderr).split())[-600:]})")
+    for row in rows:
+        print(*row.values())
+    if options.out:
+        origin = collect(
+            f"python -m flashlib.bench.counters --out assets/measurements --name {options.name}",
+            dtype="bfloat16, standard normal inputs, forward, not causal",
+            counters="ncu --clock-control none, caches flushed before each kernel, one run",
+            **{column: metric for metric, column in METRICS.items() if column != "nanoseconds"})
+        write_csv(options.out / f"blocks_counters_{options.name}.csv", rows, origin)
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""What attention of ours is timed against: functions of (q, k, v, causal), layout (B, H, N, d).
+
+Every peer is optional. `available` says which this machine has, and why the others are absent.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+
+NAMES = {
+    "ours": "flashlib.flash_attention",
+    "sdpa_flash": "SDPA FLASH",
+    "sdpa_cudnn": "SDPA cuDNN",
+    "flex": "FlexAttention",
+    "fa3": "FlashAttention-3",
+    "fa4": "FlashAttention-4",
+}
+NEVER = {"triton_tutorial": "Triton ships its fused-attention tutorial as a script, not as a module"}
+
+
+def ours(q, k, v, causal):
+    """Attention of this course."""
+    from flashlib.kernels import flash_attention
+
+    return flash_attention(q, k, v, causal=causal)
+
+
+def _sdpa(backend, q, k, v, causal):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention
+
+    with sdpa_kernel(getattr(SDPBackend, backend)):
+        return scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+
+@functools.cache
+def _compiled_flex():
+    import torch
+    from torch.nn.attention.flex_attention import flex_attention
+
+    torch._dynamo.config.recompile_limit = 512           # one graph a shape, mask and mode
+    return torch.compile(flex_attention, dynamic=False)
+
+
+@functools.lru_cache(maxsize=1)
+def _causal_mask(N, device):
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    return create_block_mask(lambda b, h, i, j: i >= j, None, None, N, N, device=device)
+
+
+def _flex(q, k, v, causal):
+    mask = _causal_mask(q.shape[2], str(q.device)) if causal else None
+    return _compiled_flex()(q, k, v, block_mask=mask)
+
+
+def _library(module, q, k, v, causal):
+    """FlashAttention's own interface takes (B, N, H, d); some versions return (O, lse)."""
+    fn = importlib.import_module(module).flash_attn_func
+    out = fn(*(x.transpose(1, 2) for x in (q, k, v)), causal=causal)
+    return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
+
+
+def _has(module):
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def available(device):
+    """Return the implementations of this machine by name, and a reason for each absent one."""
+    on_gpu = device == "cuda"
+    found = {"ours": ours, "sdpa_flash": functools.partial(_sdpa, "FLASH_ATTENTION")}
+    absent = dict(NEVER)
+    for name, fn in (("sdpa_cudnn", functools.partial(_sdpa, "CUDNN_ATTENTION")), ("flex", _flex)):
+        if on_gpu:
+            found[name] = fn
+        else:
+            absent[name] = "needs a GPU"
+    for name, module in (("fa3", "flash_attn_interface"), ("fa4", "flash_attn.cute")):
+        if on_gpu and _has(module):
+            found[name] = functools.partial(_library, module)
+        else:
+            absent[name] = f"{module} is not installed" if on_gpu else "needs a GPU"
+    return found, absent

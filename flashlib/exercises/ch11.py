@@ -1,0 +1,179 @@
+"""Exercises of chapter 11: residents of an SM, waves, the bytes behind L2, a tile for another GPU."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+
+from flashlib import hardware
+from flashlib.exercises.core import (
+    Wrong,
+    exercise,
+    expect_close,
+    hint,
+    show_source,
+    solution,
+    table,
+)
+from flashlib.models import predict as model
+
+__all__ = ["check_my_tile", "check_programs_per_sm", "check_time_in_waves",
+           "check_where_bytes_come_from", "hint", "show_source", "solution", "table"]
+
+
+@exercise("11.1", "Who lives on an SM?", difficulty=1, minutes=5,
+          solution="programs_per_sm",
+          hints=("Two budgets, and the smaller answer wins. Registers are per thread.",
+                 "min(shared_per_sm // (shared_bytes + reserved), registers_per_sm // (registers *"
+                 " threads))"))
+def check_programs_per_sm(programs_per_sm):
+    """Accept `programs_per_sm(shared_bytes, registers, threads) -> int` for an H200."""
+    room, kept, file = 228 * 1024, 1024, 64 * 1024
+    cases = ((98304, 168, 128), (40960, 168, 256), (77824, 64, 128), (8192, 255, 128))
+    got = [programs_per_sm(*case) for case in cases]
+    if None in got:
+        raise NotImplementedError
+    by_shared = np.array([room // (shared + kept) for shared, _, _ in cases])
+    by_regs = np.array([file // (regs * threads) for _, regs, threads in cases])
+    what = f"(shared_bytes, registers, threads) of {cases}"
+    expect_close(got, np.minimum(by_shared, by_regs), what, mistakes={
+        "the larger answer: both budgets must hold, so the smaller one counts":
+            np.maximum(by_shared, by_regs),
+        "only shared memory counts in these answers: registers are per thread, and a program has many"
+        " threads": by_shared,
+        "only registers are counted, sometimes shared memory runs out first": by_regs,
+        "the register file has 65,536 registers of 4 bytes; you divided bytes by registers":
+            [min(s, 4 * file // (r * t)) for s, (_, r, t) in zip(by_shared, cases, strict=True)],
+        "the system keeps 1,024 B of shared memory with every program":
+            [min(room // s, r) for r, (s, _, _) in zip(by_regs, cases, strict=True)],
+        "a part of a program does not run: round down":
+            [min(room / (s + kept), file / (r * t)) for s, r, t in cases]})
+    return "and a second resident is what hides softmax behind matmul."
+
+
+@exercise("11.2", "Time in waves", difficulty=2, minutes=8,
+          solution="time_in_waves",
+          hints=("How many programs run at a time? How many rounds of that does it take?",
+                 "⌈programs / (sms · per_sm)⌉ rounds of program_s each; -(-a // b) rounds up."))
+def check_time_in_waves(time_in_waves):
+    """Accept `time_in_waves(programs, sms, per_sm, program_s) -> (seconds, efficiency)`."""
+    cases = ((2048, 132, 2, 1e-4), (133, 132, 1, 2e-3), (264, 132, 2, 1e-3))
+    got = [time_in_waves(*case) for case in cases]
+    if None in got:
+        raise NotImplementedError
+    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in got):
+        raise Wrong(f"expected two numbers, (seconds, efficiency), got {got[0]!r}")
+    programs, sms, per_sm, each = (np.array(column) for column in zip(*cases, strict=True))
+    slots = sms * per_sm
+    rounds = -(-programs // slots)
+    what = f"(programs, sms, per_sm, program_s) of {cases}"
+    expect_close([pair[0] for pair in got], rounds * each, f"seconds, {what}", rtol=1e-6, mistakes={
+        "the last wave is rarely full, and takes as long as a full one: round up":
+            programs / slots * each,
+        "this drops the last, unfinished wave: round up": programs // slots * each,
+        "an SM holds more than one program": -(-programs // sms) * each,
+        "one wave too many when the programs fill their waves exactly":
+            (programs // slots + 1) * each})
+    share = programs / (rounds * slots)
+    expect_close([pair[1] for pair in got], share, f"efficiency, {what}", mistakes={
+        "this is the last wave's share; asked is that of all waves":
+            (programs - (rounds - 1) * slots) / slots,
+        "upside down: efficiency is work over room, at most 1": rounds * slots / programs})
+    return "133 programs on 132 SMs: one straggler, half of the time."
+
+
+@exercise("11.3", "Where do the bytes come from?", difficulty=2, minutes=8,
+          solution="where_bytes_come_from",
+          hints=("The SMs ask for K and V once per row tile; DRAM delivers each tensor once, if L2 can"
+                 " keep what is in use.",
+                 "From L2: heads · (N·d + 2·N·d·⌈N/Br⌉) · 2 B. From DRAM: heads · 3·N·d · 2 B."))
+def check_where_bytes_come_from(where_bytes_come_from):
+    """Accept `where_bytes_come_from(heads, N, d, Br) -> (l2_bytes, dram_bytes)`, reads in bf16."""
+    for heads, N, d, Br in ((128, 4096, 64, 64), (64, 4096, 128, 128), (3, 1000, 32, 64)):
+        got = where_bytes_come_from(heads, N, d, Br)
+        if got is None:
+            raise NotImplementedError
+        if not isinstance(got, tuple) or len(got) != 2:
+            raise Wrong(f"expected two numbers, (l2_bytes, dram_bytes), got {got!r}")
+        Tr, tensor = -(-N // Br), heads * N * d * 2
+        what = f"{heads} heads, {N=}, {d=}, {Br=}"
+        expect_close(got[0], tensor * (1 + 2 * Tr), f"{what}: from L2", mistakes={
+            "these are elements, bf16 has 2 bytes": tensor * (1 + 2 * Tr) // 2,
+            "K is there, V is missing": tensor * (1 + Tr),
+            "Q is missing": tensor * 2 * Tr,
+            "Q is loaded once, only K and V once per row tile": tensor * 3 * Tr,
+            "that is one head": tensor * (1 + 2 * Tr) // heads,
+            "the last row tile may be smaller, but it loads all keys, too": tensor * (1 + 2 * (N / Br)),
+            "only reads are asked for, O is written": tensor * (2 + 2 * Tr)})
+        expect_close(got[1], 3 * tensor, f"{what}: from DRAM", mistakes={
+            "these are elements, bf16 has 2 bytes": 3 * tensor // 2,
+            "DRAM does not see the row tiles: L2 answers all but the first request":
+                tensor * (1 + 2 * Tr),
+            "only reads are asked for, O is written": 4 * tensor,
+            "three tensors are read: Q, K and V": 2 * tensor,
+            "that is one head": 3 * tensor // heads})
+    return "the recorded counters agree with both."
+
+
+@exercise("11.4", "A tile for a GPU that you do not own", difficulty=3, minutes=20,
+          solution="my_tile",
+          hints=("Start from the budget: hardware.get('A100').sram_bytes. With d = 128, how many"
+                 " rows of 256 B are that?",
+                 "Two programs per SM first, then no spills, then Br as large as these allow.",
+                 "shared = 2·d·(Br + 2·stages·Bc); registers ≈ Br·(d + 1.5·Bc)/threads + 40, rounded up"
+                 " to a multiple of 8."))
+def check_my_tile(my_tile):
+    """Accept `my_tile() -> dict`: Br, Bc, warps, stages, and your shared_bytes, registers, per_sm."""
+    tile = my_tile()
+    if tile is None:
+        raise NotImplementedError
+    wanted = {"Br", "Bc", "warps", "stages", "shared_bytes", "registers", "per_sm"}
+    if not isinstance(tile, dict) or set(tile) != wanted:
+        raise Wrong(f"expected a dictionary with {', '.join(sorted(wanted))}, got {tile!r}")
+    if any(value is ... or value is None for value in tile.values()):
+        raise NotImplementedError
+    gpu, d = hardware.get("A100"), 128
+    Br, Bc, warps, stages = (tile[key] for key in ("Br", "Bc", "warps", "stages"))
+    for name, value, allowed in (("Br", Br, (16, 32, 64, 128, 256)), ("Bc", Bc, (16, 32, 64, 128, 256)),
+                                 ("warps", warps, (1, 2, 4, 8)), ("stages", stages, (2, 3, 4))):
+        if value not in allowed:
+            raise Wrong(f"{name}: expected one of {allowed}, got {value!r}")
+    config = model.Config(Br, Bc, warps, stages)
+    shared, registers = model.shared_bytes(config, d), model.registers(config, d)
+    expect_close(tile["shared_bytes"], shared, "shared_bytes", mistakes={
+        "these are elements, bf16 has 2 bytes": shared // 2,
+        "every stage has a tile of K and one of V of its own": 2 * d * (Br + 2 * Bc),
+        "K has its stages, V has its own, too": 2 * d * (Br + stages * Bc),
+        "Q stays in shared memory as well": 2 * d * 2 * stages * Bc,
+        "Q is loaded once and needs no stages": 2 * d * stages * (Br + 2 * Bc)})
+    if shared > gpu.sram_bytes:
+        raise Wrong(f"{config} needs {shared:,} B of shared memory, one program may have"
+                    f" {gpu.sram_bytes:,} B: fewer rows, fewer keys or fewer stages")
+    plain = Br * (d + 1.5 * Bc) / config.threads
+    expect_close(tile["registers"], registers, "registers", mistakes={
+        "these are the tiles alone: addresses, counters and the rows' m and l need about 40 more":
+            math.ceil(plain),
+        "round up to a multiple of 8": plain + model.OTHER_REGISTERS,
+        "this is the whole program's: divide by its threads": Br * (d + 1.5 * Bc),
+        "a warp has 32 threads": 8 * math.ceil((Br * (d + 1.5 * Bc) / warps + 40) / 8)})
+    if registers > model.MOST_REGISTERS:
+        raise Wrong(f"{config} wants {registers} registers a thread and gets 255: the rest spills, for"
+                    " every tile. More warps share the tile, or make it smaller")
+    per_sm, limit = model.resident(gpu, config, d)
+    expect_close(tile["per_sm"], per_sm, "per_sm", mistakes={
+        "the system keeps 1,024 B of shared memory with every program":
+            int(gpu.shared_memory_per_sm_bytes) // shared})
+    if per_sm < 2:
+        raise Wrong(f"{config} fits once on an SM ({limit}): while it does softmax, the tensor cores"
+                    " wait, and nobody else is there")
+    shape = {"batch": 4, "heads": 16, "N": 4096, "d": d}
+    grid = itertools.product((32, 64, 128, 256), (16, 32, 64, 128), (4, 8), (2, 3, 4))
+    best = min(model.predict(gpu, model.Config(*c), **shape).time_s for c in grid)
+    mine = model.predict(gpu, config, **shape)
+    if mine.time_s > 1.1 * best:
+        raise Wrong(f"{config} fits and does not spill, but the model sees {1e3 * mine.time_s:.2f} ms"
+                    f" where {1e3 * best:.2f} ms are possible; the longest part is {mine.bound}")
+    return (f"{1e3 * mine.time_s:.2f} ms by the model, {per_sm} programs an SM, limited by {limit}."
+            " Whether silicon agrees is for someone with that GPU to say.")

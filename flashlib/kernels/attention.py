@@ -1,0 +1,97 @@
+"""The public op: `flash_attention(q, k, v)`, differentiable, on any backend that this machine has."""
+
+from __future__ import annotations
+
+import math
+import numbers
+
+import torch
+
+from flashlib.kernels import ops
+
+MAX_HEAD_DIM = 256
+IMPLS = ("auto", "triton", "reference")
+
+
+def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, impl="auto"):
+    """Exact attention with O(N) memory: FlashAttention-2 as a differentiable torch function.
+
+    Layout as in `torch.nn.functional.scaled_dot_product_attention`. With `causal`, row i sees keys
+    j ≤ i + N_k − N_q (bottom right, as FlashAttention does; torch's `is_causal` aligns top left). A row
+    that sees no key gives O = 0, lse = −∞ and zero gradients. Taught in notebook 10.
+
+    Args:
+        q: queries, (B, H, N_q, D).  k, v: (B, H_k, N_k, D); H_k may be smaller if it divides H
+            (grouped or multi-query attention). float16, bfloat16 or float32; on the CPU float64 too.
+            Any strides. D up to 256.
+        causal: hide later keys.  scale: factor on the logits, None for 1/√D; may be 0 or negative.
+        return_lse: return (O, lse), lse (B, H, N_q) float32, natural log; both are differentiable.
+        impl: "auto" (Triton on a GPU, tiled torch on the CPU), "triton" (on CPU tensors it runs in
+            Triton's interpreter, which must be switched on: float16 and float32 only) or "reference".
+    Returns:
+        O (B, H, N_q, D) in the dtype of q, or (O, lse).
+    Raises:
+        ValueError, TypeError, NotImplementedError: before any launch, naming the argument, what was
+            expected and what came.
+
+    Bit-identical from run to run. A NaN in a key or value beyond what a tile of rows sees never
+    reaches them; inside the tile that the causal diagonal cuts, a NaN or infinite *value* reaches all
+    rows of that tile on the "triton" backend, because a tensor core multiplies zeros too.
+    """
+    scale = _check(q, k, v, causal, scale, return_lse, impl)
+    backend = impl if impl != "auto" else "triton" if q.is_cuda else "reference"
+    if torch.compiler.is_compiling():
+        o, lse = ops.attention_forward(q, k, v, causal, scale, backend)
+    elif torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        o, lse = ops.Attention.apply(q, k, v, causal, scale, backend)
+    else:
+        o, lse = ops.forward(q, k, v, causal, scale, backend)
+    return (o, lse) if return_lse else o
+
+
+def _check(q, k, v, causal, scale, return_lse, impl) -> float:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{name}: expected a torch.Tensor, got {type(x).__name__}")
+        if x.is_nested or x.layout != torch.strided:
+            raise TypeError(f"{name}: expected a dense tensor, got "
+                            f"{'a nested tensor' if x.is_nested else x.layout}")
+        if x.ndim != 4:
+            raise ValueError(f"{name}: expected 4 dimensions (B, H, N, D), got shape"
+                             f" {tuple(x.shape)}")
+    if not q.dtype == k.dtype == v.dtype:
+        raise TypeError(f"q, k, v: expected one dtype, got {q.dtype}, {k.dtype}, {v.dtype}")
+    if not q.device == k.device == v.device:
+        raise ValueError(f"q, k, v: expected one device, got {q.device}, {k.device}, {v.device}")
+    floats = (torch.float16, torch.bfloat16, torch.float32)
+    if q.dtype not in floats and not (q.dtype == torch.float64 and not q.is_cuda):
+        raise TypeError(f"q: expected float16, bfloat16 or float32 (float64 on the CPU only),"
+                        f" got {q.dtype} on {q.device.type}")
+    (B, H, _, D), (Bk, Hk, _, Dk) = q.shape, k.shape
+    if D == 0:
+        raise ValueError("q: expected a head dimension D of at least 1, got 0")
+    if D > MAX_HEAD_DIM:
+        raise NotImplementedError(f"q: expected a head dimension D of at most {MAX_HEAD_DIM}, got {D}")
+    if Dk != D:
+        raise ValueError(f"k: expected head dimension {D} as in q, got {Dk}")
+    if v.shape != k.shape:
+        raise ValueError(f"v: expected the shape of k, {tuple(k.shape)}, got {tuple(v.shape)}")
+    if Bk != B:
+        raise ValueError(f"k, v: expected batch size {B} as in q, got {Bk}; use"
+                         f" k.expand({B}, ...) to share one batch entry")
+    if H == 0 or Hk == 0:
+        raise ValueError(f"q, k: expected at least one head, got {H} and {Hk}")
+    if H % Hk:
+        raise ValueError(f"q: expected a number of heads that {Hk}, the heads of k, divides, got {H}")
+    for name, flag in (("causal", causal), ("return_lse", return_lse)):
+        if not isinstance(flag, bool):
+            raise TypeError(f"{name}: expected True or False, got {flag!r}")
+    if impl not in IMPLS:
+        raise ValueError(f"impl: expected one of {IMPLS}, got {impl!r}")
+    if scale is None:
+        return 1.0 / math.sqrt(D)
+    if isinstance(scale, bool) or not isinstance(scale, numbers.Real):
+        raise TypeError(f"scale: expected a number or None, got {scale!r}")
+    if not math.isfinite(scale):
+        raise ValueError(f"scale: expected a finite number, got {scale}")
+    return float(scale)

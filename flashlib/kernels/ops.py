@@ -1,0 +1,122 @@
+"""Attention as torch sees it: a forward and a backward, for eager mode and for `torch.compile`.
+
+Eager calls go through `Attention`, an autograd function; a traced call through the custom ops
+`flashlib::attention_forward` and `flashlib::attention_backward`, so that no graph breaks. All end in
+the same two functions. The arguments were checked by `flashlib.kernels.attention`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import torch
+
+OPTIONS = "bool causal, float scale, str backend"
+
+
+@functools.cache
+def launcher(backend: str, device: torch.device, dtype: torch.dtype):
+    """Return the module whose `forward` and `backward` run a backend, or say why it cannot run."""
+    if device.type == "cuda" and dtype == torch.bfloat16:
+        capability = torch.cuda.get_device_capability(device)
+        if capability < (8, 0):
+            raise NotImplementedError(f"q: bfloat16 needs compute capability 8.0 or newer, got"
+                                      f" {'.'.join(map(str, capability))}: use float16")
+    if backend == "reference":
+        from flashlib.kernels import reference
+
+        return reference
+    try:
+        from flashlib.kernels import launch
+    except ImportError as error:
+        raise NotImplementedError(
+            f"impl: expected a backend of this machine, got 'triton', and Triton does not import"
+            f" ({error}). Use impl='reference', or a Linux machine with Triton") from None
+    if device.type == "cpu":
+        if not launch.interpreted():
+            raise NotImplementedError(
+                "impl: 'triton' on CPU tensors needs Triton's interpreter: set TRITON_INTERPRET=1"
+                " before Python starts, or use impl='reference'")
+        if dtype not in (torch.float32, torch.float16):
+            raise NotImplementedError(
+                f"impl: Triton's interpreter is wrong for {dtype}: expected float32 or float16,"
+                " or use impl='reference'")
+    elif device.type != "cuda":
+        raise NotImplementedError(f"impl: 'triton' expected CUDA tensors, got {device.type}: use"
+                                  " impl='reference'")
+    return launch
+
+
+def forward(q, k, v, causal: bool, scale: float, backend: str):
+    """Return O and lse (B, H, N_q) float32 or, for float64, float64; nothing to attend to is O = 0."""
+    run = launcher(backend, q.device, q.dtype).forward
+    if q.numel() == 0 or k.numel() == 0:
+        return torch.zeros_like(q, memory_format=torch.contiguous_format), _lse_like(q, -math.inf)
+    if scale < 0:                                           # kernels take the maximum of raw scores
+        return run(-q, k, v, causal=causal, scale=-scale)
+    return run(q, k, v, causal=causal, scale=scale)
+
+
+def backward(q, k, v, o, lse, do, dlse, causal: bool, scale: float, backend: str):
+    """Return dq, dk, dv; do or dlse is None where nothing depends on that output."""
+    if q.numel() == 0 or k.numel() == 0:
+        return tuple(torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+    do = torch.zeros_like(o) if do is None else do
+    run = launcher(backend, q.device, q.dtype).backward
+    if scale < 0:
+        dq, dk, dv = run(-q, k, v, o, lse, do, dlse, causal=causal, scale=-scale)
+        return dq.neg_(), dk, dv
+    return run(q, k, v, o, lse, do, dlse, causal=causal, scale=scale)
+
+
+def _lse_like(q, fill):
+    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    return torch.full(q.shape[:3], fill, dtype=wide, device=q.device)
+
+
+def _save(ctx, inputs, output):
+    q, k, v, *ctx.options = inputs
+    ctx.set_materialize_grads(False)                        # an unused output costs no zeros
+    ctx.save_for_backward(q, k, v, *output)
+
+
+class Attention(torch.autograd.Function):
+    """Saves Q, K, V, O and one lse row: nothing N×N."""
+
+    @staticmethod
+    def forward(ctx, *inputs):
+        output = forward(*inputs)
+        _save(ctx, inputs, output)
+        return output
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, do, dlse):
+        return *backward(*ctx.saved_tensors, do, dlse, *ctx.options), None, None, None
+
+
+attention_forward = torch.library.custom_op(
+    "flashlib::attention_forward", forward, mutates_args=(),
+    schema=f"(Tensor q, Tensor k, Tensor v, {OPTIONS}) -> (Tensor, Tensor)")
+attention_backward = torch.library.custom_op(
+    "flashlib::attention_backward", backward, mutates_args=(),
+    schema="(Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor? do, Tensor? dlse,"
+           f" {OPTIONS}) -> (Tensor, Tensor, Tensor)")
+
+
+@attention_forward.register_fake
+def _(q, k, v, causal, scale, backend):
+    return torch.empty_like(q, memory_format=torch.contiguous_format), _lse_like(q, 0.0)
+
+
+@attention_backward.register_fake
+def _(q, k, v, o, lse, do, dlse, causal, scale, backend):
+    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+
+
+def _differentiate(ctx, do, dlse):
+    return *attention_backward(*ctx.saved_tensors, do, dlse, *ctx.options), None, None, None
+
+
+attention_forward.register_autograd(_differentiate, setup_context=_save)

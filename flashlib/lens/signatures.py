@@ -1,0 +1,277 @@
+"""Which kernels the lens knows, and how each would be called: arguments by example, without tensors.
+
+A *builder* is a function with keyword arguments that returns a `Call`. It receives `arch` (see
+`flashlib.lens.targets`) and `dtype`, and names whatever else a caller may choose. New kernels join with
+`register(name, module, builder)`; nothing else in the lens needs to know them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from flashlib.kernels.configs import Config, configs_for, padded
+from flashlib.lens.targets import Arch, arch_of
+
+# What Triton calls the dtypes that kernels take, and their size in bytes.
+DTYPES = {"float16": ("fp16", 2), "bfloat16": ("bf16", 2), "float32": ("fp32", 4),
+          "float8_e4m3": ("fp8e4nv", 1), "float8_e5m2": ("fp8e5", 1)}
+LOG2E = 1.4426950408889634
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a kernel: an example of every argument, and Triton's launch options.
+
+    Arguments: "*bf16" for a pointer that is aligned to 16 bytes, "tensordesc<bf16[1, 1, 64, 128]>" for
+    a descriptor with its block, numbers as they are, None for an absent tensor, values of constexprs.
+    `label` says the choices in words.
+    """
+
+    arguments: dict
+    num_warps: int = 4
+    num_stages: int = 3
+    options: dict = field(default_factory=dict)
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel to compile: where it is, for which generation, called how. Made by `lens.request`."""
+
+    kernel: str
+    arch: Arch
+    where: dict = field(compare=False, repr=False)
+    call: Call = field(compare=False, repr=False)
+    given: dict = field(compare=False)
+
+    @property
+    def job(self) -> dict:
+        """Return what the compiling process is told."""
+        call = self.call
+        return {"kernel": self.where, "arch": self.arch.number, "arguments": call.arguments,
+                "options": {"num_warps": call.num_warps, "num_stages": call.num_stages,
+                            **call.options}}
+
+    @property
+    def key(self) -> str:
+        return json.dumps(self.job, sort_keys=True)
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.kernel, self.arch.name, self.call.label)))
+
+
+def _strides(letters: str, name: str, heads: int, N: int, D: int) -> dict:
+    """Return the strides of a contiguous (B, heads, N, D) tensor, in elements."""
+    return {f"stride_{name}{x}": s for x, s in
+            zip(letters, (heads * N * D, N * D, D, 1), strict=True)}
+
+
+def _tensor(dtype: str, rows: int, head_dim: int, tma: bool) -> str:
+    kind = DTYPES[dtype][0]
+    return f"tensordesc<{kind}[1, 1, {rows}, {head_dim}]>" if tma else f"*{kind}"
+
+
+class _Attention:
+    """What the builders of the attention kernels share: sizes, the configuration, descriptors."""
+
+    def __init__(self, arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, USE_TMA):
+        if dtype not in ("float16", "bfloat16", "float32"):
+            raise ValueError(f"dtype: expected 'float16', 'bfloat16' or 'float32', got {dtype!r}")
+        if dtype == "bfloat16" and arch.number < 80:
+            raise ValueError(f"dtype: expected 'float16' or 'float32', because {arch.name} has no"
+                             " bfloat16, got 'bfloat16'")
+        sizes = {"head_dim": head_dim, "Nq": Nq, "Nk": Nk, "heads": heads}
+        for name, size in (sizes | ({} if kv_heads is None else {"kv_heads": kv_heads})).items():
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
+        kv_heads = heads if kv_heads is None else kv_heads
+        if heads % kv_heads or head_dim > 256:
+            raise ValueError("kv_heads, head_dim: expected a divisor of heads and at most 256, got"
+                             f" {kv_heads} of {heads} and {head_dim}")
+        self.arch, self.dtype, self.D, self.causal = arch, dtype, head_dim, bool(causal)
+        self.heads, self.kv_heads, self.Nq, self.Nk = heads, kv_heads, Nq, Nk
+        self.head_dim, (self.kind, size) = padded(head_dim), DTYPES[dtype]
+        able = arch.number >= 90 and size == 2 and head_dim * size % 16 == 0
+        self.tma = able if USE_TMA is None else bool(USE_TMA)
+        if self.tma and not able:
+            raise ValueError("USE_TMA: expected False: descriptors need sm_90 or newer, a 16-bit dtype"
+                             f" and rows of whole 16 bytes, got {arch.name}, {dtype}, {head_dim}")
+        self.table = configs_for(arch.capability, size, head_dim, self.causal)
+
+    def config(self, default, config, **chosen) -> Config:
+        """Return the table's configuration, or `config`, with single values changed."""
+        chosen = {k: v for k, v in chosen.items() if v is not None}
+        base = default if config is None else Config(*config)
+        if base is None:
+            raise ValueError("config: the table has no configuration that writes dK and dV at once at"
+                             f" head_dim={self.D}: pass want_dk=False or want_dv=False, or a config")
+        for name, value in (base._asdict() | chosen).items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name}: expected an integer of at least 1, got {value!r}")
+            if name != "num_stages" and value & (value - 1):
+                raise ValueError(f"{name}: expected a power of 2, got {value}")
+        return base._replace(**chosen)
+
+    def rows(self, *names: str) -> dict:
+        """Return the strides of Q-like and K-like tensors by their letter in the kernel's signature."""
+        strides = {}
+        for name in names:
+            queries = name in ("q", "o", "g", "dq")
+            strides |= _strides("bhmd" if queries else "bhnd", name,
+                                self.heads if queries else self.kv_heads,
+                                self.Nq if queries else self.Nk, self.D)
+        return strides
+
+    def common(self, c: Config, ragged: bool) -> dict:
+        return dict(H=self.heads, GROUP=self.heads // self.kv_heads, N_Q=self.Nq, N_K=self.Nk, D=self.D,
+                    BLOCK_M=c.BLOCK_M, BLOCK_N=c.BLOCK_N, HEAD_DIM=self.head_dim,
+                    IS_CAUSAL=self.causal, EVEN_D=self.head_dim == self.D, RAGGED=ragged,
+                    USE_TMA=self.tma, PRECISION="ieee" if self.dtype == "float32" else "tf32")
+
+    def label(self, c: Config, *more: str) -> str:
+        """Return the choices in words."""
+        causal = "causal" if self.causal else ""
+        tiles = f"{c.BLOCK_M}×{c.BLOCK_N}, {c.num_warps} warps, {c.num_stages} stages"
+        return " ".join(filter(None, (self.dtype, f"d={self.D}", causal, *more, tiles)))
+
+    def tensor(self, rows: int) -> str:
+        """Return how a tensor is passed that the kernel walks: a descriptor where TMA can read it."""
+        return _tensor(self.dtype, rows, self.head_dim, self.tma)
+
+
+def forward_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=None, BLOCK_M=None,
+                 BLOCK_N=None, num_warps=None, num_stages=None, Nq=4096, Nk=4096, heads=16,
+                 kv_heads=None, USE_TMA=None) -> Call:
+    """Call `flash_fwd_kernel` as `flash_attention` does on contiguous tensors."""
+    a = _Attention(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, USE_TMA)
+    c = a.config(a.table.forward, config, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=num_warps,
+                 num_stages=num_stages)
+    keys = a.tensor(c.BLOCK_N)
+    return Call({"Q": a.tensor(c.BLOCK_M), "K": keys, "V": keys, "O": f"*{a.kind}", "LSE": "*fp32",
+                 "scale_log2": LOG2E, **a.rows("q", "k", "v", "o"),
+                 **a.common(c, Nk % c.BLOCK_N != 0)}, c.num_warps, c.num_stages, label=a.label(c))
+
+
+def dkdv_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=None, BLOCK_M=None,
+              BLOCK_N=None, num_warps=None, num_stages=None, Nq=4096, Nk=4096, heads=16,
+              kv_heads=None, USE_TMA=None, want_dk=True, want_dv=True) -> Call:
+    """Call `flash_bwd_dkdv_kernel`; it writes dK, dV, or both."""
+    a = _Attention(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, USE_TMA)
+    if not (want_dk or want_dv):
+        raise ValueError("want_dk, want_dv: expected at least one True, got neither")
+    both, table = want_dk and want_dv, a.table
+    default = table.dkdv if both else (table.dk if want_dk else table.dv) or table.dkdv
+    c = a.config(default, config, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=num_warps,
+                 num_stages=num_stages)
+    rows, pointer = a.tensor(c.BLOCK_M), f"*{a.kind}"
+    return Call({"Q": rows, "K": pointer, "V": pointer, "DO": rows, "LSE": "*fp32", "DELTA": "*fp32",
+                 "DK": pointer, "DV": pointer, "scale": 1.0, "scale_log2": LOG2E,
+                 **a.rows("q", "k", "v", "g", "dk", "dv"),
+                 **a.common(c, Nq % c.BLOCK_M != 0 or Nk % c.BLOCK_N != 0),
+                 "WANT_DK": bool(want_dk), "WANT_DV": bool(want_dv)}, c.num_warps, c.num_stages,
+                label=a.label(c, "" if both else "dK alone" if want_dk else "dV alone"))
+
+
+def dq_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=None, BLOCK_M=None,
+            BLOCK_N=None, num_warps=None, num_stages=None, Nq=4096, Nk=4096, heads=16, kv_heads=None,
+            USE_TMA=None) -> Call:
+    """Call `flash_bwd_dq_kernel`."""
+    a = _Attention(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, USE_TMA)
+    c = a.config(a.table.dq, config, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=num_warps,
+                 num_stages=num_stages)
+    keys, pointer = a.tensor(c.BLOCK_N), f"*{a.kind}"
+    return Call({"Q": pointer, "K": keys, "V": keys, "DO": pointer, "LSE": "*fp32", "DELTA": "*fp32",
+                 "DQ": pointer, "scale": 1.0, "scale_log2": LOG2E,
+                 **a.rows("q", "k", "v", "g", "dq"),
+                 **a.common(c, Nk % c.BLOCK_N != 0)}, c.num_warps, c.num_stages, label=a.label(c))
+
+
+def delta_call(*, arch, dtype="bfloat16", head_dim=128, Nq=4096, heads=16, BLOCK_M=64, num_warps=4,
+               has_dlse=False) -> Call:
+    """Call `flash_bwd_delta_kernel`, with or without a gradient of the lse."""
+    a = _Attention(arch, dtype, head_dim, False, Nq, Nq, heads, None, False)
+    c = a.config(Config(64, 64, 4, 3), None, BLOCK_M=BLOCK_M, num_warps=num_warps)
+    return Call({"O": f"*{a.kind}", "DO": f"*{a.kind}", "DLSE": "*fp32" if has_dlse else None,
+                 "DELTA": "*fp32", **a.rows("o", "g"), "H": heads, "N_Q": Nq, "D": a.D,
+                 "BLOCK_M": c.BLOCK_M, "HEAD_DIM": a.head_dim, "HAS_DLSE": bool(has_dlse)},
+                c.num_warps, c.num_stages,
+                label=f"{dtype} d={head_dim} {c.BLOCK_M} rows, {c.num_warps} warps")
+
+
+def softmax_call(*, arch, dtype="bfloat16", impl="fused", M=4096, N=4096, BLOCK_M=None, BLOCK_N=None,
+                 num_warps=None, STAGES=None) -> Call:
+    """Call a softmax kernel on M contiguous rows of N columns, in the configuration of its table."""
+    from flashlib.kernels import softmax
+
+    if dtype not in ("float16", "bfloat16", "float32"):
+        raise ValueError(f"dtype: expected 'float16', 'bfloat16' or 'float32', got {dtype!r}")
+    kind, size = DTYPES[dtype]
+    arguments = {"X": f"*{kind}", "Y": f"*{kind}", "stride_xm": N, "stride_xn": 1, "stride_ym": N,
+                 "stride_yn": 1}
+    if impl == "fused":
+        rows, warps, _, stages = softmax.fused_config(N, size)
+        arguments |= {"M": M, "N": N, "BLOCK_M": BLOCK_M or rows,
+                      "BLOCK_N": BLOCK_N or 1 << (N - 1).bit_length(), "STAGES": STAGES or stages}
+    else:
+        block, warps = softmax.streaming_config(N)
+        arguments |= {"N": N, "BLOCK_N": BLOCK_N or block}
+    return Call(arguments, num_warps or warps, label=f"{dtype} rows of {N}, {num_warps or warps} warps")
+
+
+# name → (module, builder)
+_KERNELS: dict[str, tuple[str, Callable[..., Call]]] = {}
+
+
+def register(name: str, module: str, builder: Callable[..., Call]) -> None:
+    """Make a kernel known: `module` holds it under `name`, `builder(arch=, dtype=, …)` is its call."""
+    _KERNELS[name] = (module, builder)
+
+
+register("flash_fwd_kernel", "flashlib.kernels.flash_forward", forward_call)
+register("flash_bwd_delta_kernel", "flashlib.kernels.flash_backward", delta_call)
+register("flash_bwd_dkdv_kernel", "flashlib.kernels.flash_backward", dkdv_call)
+register("flash_bwd_dq_kernel", "flashlib.kernels.flash_backward", dq_call)
+
+
+for _impl in ("3pass", "online", "fused"):
+    register(f"softmax_{_impl}_fwd_kernel", "flashlib.kernels.softmax",
+             functools.partial(softmax_call, impl=_impl))
+
+
+def kernels() -> list[str]:
+    """Return the names of the kernels that the lens knows."""
+    return list(_KERNELS)
+
+
+def known(name: str, arch: Arch, choices: dict) -> Case:
+    """Return the case of a registered kernel; ValueError names what it does not know."""
+    if name not in _KERNELS:
+        raise ValueError(f"kernel: expected one of {', '.join(_KERNELS)}, or a kernel with arguments=,"
+                         f" got {name!r}")
+    module, builder = _KERNELS[name]
+    accepted = [p for p in inspect.signature(builder).parameters if p not in ("arch", "impl")]
+    for keyword in choices:
+        if keyword not in accepted:
+            raise ValueError(f"{keyword}: {name} has no such choice; expected one of"
+                             f" {', '.join(accepted)}")
+    return Case(name, arch, {"module": module, "attribute": name}, builder(arch=arch, **choices),
+                dict(choices))
+
+
+def defaults(arch, dtype: str = "bfloat16", *, head_dims=(16, 32, 64, 128, 256)) -> list[Case]:
+    """Return every configuration that `flash_attention` takes by itself on a generation, as cases."""
+    arch, cases = arch_of(arch), []
+    for head_dim in head_dims:
+        cases.append(known("flash_bwd_delta_kernel", arch, {"dtype": dtype, "head_dim": head_dim}))
+        for causal in (False, True):
+            choices = {"dtype": dtype, "head_dim": head_dim, "causal": causal}
+            table = configs_for(arch.capability, DTYPES[dtype][1], head_dim, causal)
+            parts = [{}] if table.dkdv else [{"want_dv": False}, {"want_dk": False}]
+            cases.append(known("flash_fwd_kernel", arch, choices))
+            cases += [known("flash_bwd_dkdv_kernel", arch, choices | part) for part in parts]
+            cases.append(known("flash_bwd_dq_kernel", arch, choices))
+    return cases

@@ -1,0 +1,173 @@
+"""The benchmark of attention: its steps at toy sizes, its files' columns, and the README's table."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from flashlib.bench import accuracy, attention, binaries, blocks_sweep, counters, peers, readme
+from flashlib.data import measurements, read_measurement
+
+SHAPE = ("B", "H", "N", "d")
+COLUMNS = ("impl", "mode", "causal", *SHAPE, "seconds", "seconds_low", "seconds_high", "rounds",
+           "flops", "tflops_per_s", "least_bytes", "gb_per_s", "relative_error", "ours_over_this",
+           "registers", "spilled_words", "shared_bytes")
+
+
+@pytest.fixture(scope="module")
+def dry(tmp_path_factory):
+    pytest.importorskip("torch")
+    folder = tmp_path_factory.mktemp("bench")
+    attention.main(["--dry-run", "--out", str(folder), "--name", "toy", "--rounds", "2"])
+    return read_measurement(folder / "attention_toy.csv")
+
+
+def test_dry_run_writes_what_the_recorded_file_holds(dry):
+    assert dry.columns == COLUMNS == measurements("attention_h200").columns
+    assert len(dry.rows) == len(attention.DRY) * 2 * 2 * 2
+    assert (dry.column("seconds") > 0).all() and (dry.column("rounds") == 2).all()
+    assert (dry.where(impl="ours").column("ours_over_this") == 1).all()
+    assert (dry.column("relative_error") < attention.TOLERANCE).all()
+    for name in ("triton_tutorial", "flex", "fa3", "fa4"):
+        assert name in dry.provenance["absent"]
+    assert "ceiling_matmul_flops_per_s" in dry.provenance
+
+
+def test_flops_and_bytes_are_the_customary_counts():
+    assert attention.flops((4, 32, 4096, 64), False, "forward") == 4 * 4 * 32 * 4096**2 * 64
+    assert attention.flops((1, 1, 8, 16), True, "backward") == 2.5 * 2 * 64 * 16
+    assert attention.least_bytes((1, 1, 8, 16), "forward") == 4 * 8 * 16 * 2 + 8 * 4
+
+
+def test_wrong_attention_of_ours_is_never_timed(monkeypatch):
+    torch = pytest.importorskip("torch")
+    broken = {"ours": lambda q, k, v, causal: q + 0 * k * v}
+    monkeypatch.setattr(peers, "available", lambda device: (broken, {}))
+    with pytest.raises(RuntimeError, match="ours is wrong at"):
+        attention.measure([(1, 1, 32, 16)], "cpu", 1)
+    nan = {"ours": lambda q, k, v, causal: (q + k + v) * torch.nan}
+    monkeypatch.setattr(peers, "available", lambda device: (nan, {}))
+    with pytest.raises(RuntimeError, match="inf"):
+        attention.measure([(1, 1, 32, 16)], "cpu", 1)
+
+
+def test_a_wrong_or_failing_peer_is_named_as_absent(monkeypatch):
+    pytest.importorskip("torch")
+
+    def fails(q, k, v, causal):
+        raise RuntimeError("no such kernel")
+
+    found, _ = peers.available("cpu")
+    found = {"ours": found["ours"], "wrong": lambda q, k, v, causal: q + k + v, "fails": fails}
+    monkeypatch.setattr(peers, "available", lambda device: (found, {}))
+    rows, _, absent = attention.measure([(1, 1, 32, 16)], "cpu", 1, say=lambda text: None)
+    assert {row["impl"] for row in rows} == {"ours"}
+    assert "wrong, relative errors" in absent["wrong at (1, 1, 32, 16)"]
+    assert "no such kernel" in absent["fails at (1, 1, 32, 16)"]
+
+
+@pytest.mark.parametrize("module", [attention, accuracy, blocks_sweep], ids=lambda m: m.__name__)
+def test_without_a_gpu_it_ends_in_one_sentence(module, monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit, match="needs an NVIDIA GPU"):
+        module.main([])
+
+
+def test_accuracy_dry_run_has_the_recorded_columns(tmp_path):
+    pytest.importorskip("torch")
+    accuracy.main(["--dry-run", "--out", str(tmp_path), "--name", "toy"])
+    dry = read_measurement(tmp_path / "accuracy_toy.csv")
+    assert dry.columns == measurements("accuracy_h200").columns
+    assert set(dry.column("impl")) == {"ours", "sdpa_flash", "plain"}
+    assert set(dry.column("tensor")) == {"O", "dQ", "dK", "dV"}
+
+
+def test_recorded_sweep_gives_each_row_a_time_or_a_reason():
+    recorded = measurements("blocks_h200")
+    assert recorded.provenance["gpu"] == "NVIDIA H200"
+    for row in recorded.rows:
+        assert (row["seconds"] is not None) == (row["status"] == "ok")
+        if row["status"] == "ok":
+            assert row["relative_error"] < attention.TOLERANCE and row["registers"] <= 255
+    for shape in blocks_sweep.SHAPES:
+        assert len(recorded.where(d=shape[3]).rows) == len(blocks_sweep.configurations(shape[3]))
+
+
+def test_recorded_kernels_belong_to_the_recorded_times():
+    timed, kernels = measurements("attention_h200"), measurements("attention_kernels_h200")
+    for row in timed.where(impl="ours").rows:
+        case = {key: row[key] for key in ("mode", "causal", *SHAPE)}
+        mine = kernels.where(**case)
+        assert row["registers"] == mine.column("registers").max()
+        assert row["spilled_words"] == mine.column("spilled_words").max()
+
+
+def test_live_says_why_nothing_was_measured(monkeypatch):
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    rows, note = blocks_sweep.live([(64, 64, 4, 2)])
+    assert rows == [] and note.startswith("Not measured here")
+
+
+def test_matrix_instructions_are_counted_by_shape():
+    ptx = ("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {x};\n" * 2
+           + "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {y};\n")
+    assert binaries.matrix_instructions(ptx) == "mma.m16n8k16×1+wgmma.m64n128k16×2"
+    assert binaries.worst([]) == {"registers": None, "spilled_words": None, "shared_bytes": None}
+
+
+def test_loaded_reads_what_triton_compiled(monkeypatch):
+    binary = SimpleNamespace(metadata=SimpleNamespace(num_warps=4, num_stages=2, shared=10), n_regs=168,
+                             n_spills=0, asm={"ptx": ""})
+    kernel = SimpleNamespace(fn=SimpleNamespace(__name__="flash_fwd_kernel"),
+                             device_caches={0: ({"key": binary}, None)})
+    monkeypatch.setattr(binaries, "_kernels", lambda: [kernel])
+    assert binaries.loaded() == [{"kernel": "flash_fwd_kernel", "num_warps": 4, "num_stages": 2,
+                                  "registers": 168, "spilled_words": 0, "shared_bytes": 10,
+                                  "instructions": ""}]
+
+
+def ncu(*names):
+    head = '"ID","Kernel Name","dram__bytes_read.sum","l1tex__m_xbar2l1tex_read_bytes.sum"'
+    return "\n".join(["==PROF== note", head, '"","","byte","byte"',
+                      *(f'"{i}","{name}","1,024","2048"' for i, name in enumerate(names))])
+
+
+def test_counters_take_one_forward_kernel_for_each_case():
+    cases = [((1, 1, 64, 64), (64, 64, 4, 2))]
+    [row] = counters.parse(ncu("flash_fwd_kernel", "fill"), cases)
+    assert (row["dram_read_bytes"], row["l2_to_sm_bytes"], row["BLOCK_M"]) == (1024, 2048, 64)
+    with pytest.raises(ValueError, match="expected 1 forward kernels, got 2"):
+        counters.parse(ncu("flash_fwd_kernel", "flash_fwd_kernel"), cases)
+    with pytest.raises(ValueError, match="got none"):
+        counters.parse("==ERROR== no permission", cases)
+
+
+def test_readme_is_rewritten_between_the_markers_and_nowhere_else(tmp_path):
+    path = tmp_path / "README.md"
+    path.write_text(f"before\n{readme.START}\nold\n{readme.END}\nafter\n", encoding="utf-8")
+    readme.main(["--readme", str(path)])
+    once = path.read_text(encoding="utf-8")
+    assert once.startswith("before\n") and once.endswith(f"{readme.END}\nafter\n") and "old" not in once
+    readme.main(["--readme", str(path)])
+    assert path.read_text(encoding="utf-8") == once
+
+
+@pytest.mark.parametrize("text", ["", readme.START, f"{readme.END} {readme.START}",
+                                  f"{readme.START}{readme.START}{readme.END}"], ids=json.dumps)
+def test_a_readme_without_the_markers_is_refused(text):
+    with pytest.raises(ValueError, match="bench:start"):
+        readme.rewrite(text, "table")
+
+
+def test_table_has_a_row_for_each_case_and_says_where_from():
+    recorded = measurements("attention_h200")
+    text = readme.table(recorded)
+    cases = {tuple(row[key] for key in ("mode", "causal", *SHAPE)) for row in recorded.rows}
+    assert sum(line.startswith("| ") for line in text.splitlines()) == len(cases) + 2
+    [row] = recorded.where(impl="sdpa_flash", mode="forward", causal=0, N=4096, d=128).rows
+    assert f"{row['tflops_per_s']:.0f} ({row['ours_over_this']:.2f}×)" in text
+    for needed in ("NVIDIA H200", recorded.provenance["date"], "FlashAttention-3", "make bench"):
+        assert needed in text

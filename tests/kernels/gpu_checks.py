@@ -1,0 +1,286 @@
+"""What only a GPU can show: sizes beyond 32 bits, memory, poison by tile, time, other devices.
+
+Every check takes a `Where` and raises AssertionError, or returns a sentence to print. Needs torch only.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import NamedTuple
+
+import torch
+
+from flashlib.kernels import flash_attention
+from flashlib.kernels.configs import configs_for
+from tests.kernels.behaviours import TOLERANCE, Backend, check_repeatable, close, require
+from tests.kernels.problems import Problem, Shape, dense, off, problem, solve
+
+FULL = 2 ** 31
+
+
+class Where(NamedTuple):
+    """The backend and the device under test."""
+
+    impl: str
+    device: str
+
+    def __call__(self, q, k, v, **options):
+        return flash_attention(q, k, v, impl=self.impl, **options)
+
+
+def needs(gigabytes):
+    """Return a sentence if the GPU has less free memory than that, else None."""
+    free = torch.cuda.mem_get_info()[0] / 2 ** 30
+    return f"left out: needs {gigabytes} GiB of GPU memory, {free:.0f} are free" if (
+        free < gigabytes) else None
+
+
+def run_configuration(where, dtype, D, causal):
+    """One row of the table at a length of many tiles: right, and the same bits 100 times over."""
+    given = problem(Shape(2, 4, 4, 2048 if D <= 128 else 1024, 2048, D, causal), dtype,
+                    device=where.device)
+    close(solve(given, where), dense(given), dtype, "long")
+    check_repeatable(Backend(where.impl, dtype, where.device, N=1000), times=100)
+    first = solve(given, where)
+    for _ in range(99):
+        for x, y in zip(first, solve(given, where), strict=True):
+            require(torch.equal(x, y), "differs from run to run")
+    return ""
+
+
+def check_poisoned_keys_by_tile(where):
+    """A NaN key or value in a tile that is skipped reaches nothing; in the diagonal tile, a value does.
+
+    As documented: in the tile that the diagonal cuts, a NaN *value* reaches all rows of that tile of
+    O, and a NaN *key* all rows of that tile of dQ, for a tensor core multiplies zeros too; a NaN key
+    never reaches O of a row that may not see it.
+    """
+    said = []
+    for D in (64, 128):
+        N = 512
+        given = problem(Shape(1, 1, 1, N, N, D, True), torch.bfloat16, device=where.device,
+                        with_lse=False)
+        table = configs_for(torch.cuda.get_device_capability(), 2, D, True)
+        clean = solve(given, where)
+        at = N // 2 + 5
+        k, v = given.k.clone(), given.v.clone()
+        k[:, :, at], v[:, :, at] = math.nan, math.nan
+
+        def first_touched(config, at=at):
+            tile = at // config.BLOCK_N * config.BLOCK_N    # its first key
+            return tile // config.BLOCK_M * config.BLOCK_M  # the first row of the tile that loads it
+
+        for name, inputs, index in (("value, O", given._replace(v=v), 0),
+                                    ("key, O", given._replace(k=k), 0),
+                                    ("value, dQ", given._replace(v=v), 2),
+                                    ("key, dQ", given._replace(k=k), 2)):
+            got = solve(inputs, where)[index][0, 0]
+            start = first_touched(table.forward if index == 0 else table.dq)
+            require(torch.equal(got[:start], clean[index][0, 0, :start]), f"{name}: leaks by tiles")
+            require(bool(got[at:].isnan().any(-1).all()), f"{name}: a visible NaN was hidden")
+            hidden = int(got[start:at].isnan().any(-1).sum())
+            if name == "key, O":
+                require(hidden == 0, "a NaN key reached O of a row that may not see it")
+            said.append(f"{name} D{D}: {hidden} of {at - start} rows of the diagonal tile")
+    return "; ".join(said)
+
+
+def check_many_heads(where):
+    """More than 65,535 batch entries times heads, in each of the two places."""
+    for shape in (Shape(70_001, 1, 1, 17, 19, 16, True), Shape(1, 65_538, 65_538, 5, 33, 64),
+                  Shape(2, 40_000, 20_000, 9, 8, 8)):
+        given = problem(shape, torch.float16, device=where.device)
+        close(solve(given, where), dense(given), torch.float16, str(shape))
+    return "B·H up to 80,000"
+
+
+def check_large_offsets_into_inputs(where):
+    """Batch, head and row strides that put elements beyond 2³¹, with NaN everywhere between."""
+    if lacking := needs(16):
+        return lacking
+    room = torch.full((FULL + 2 ** 22,), math.nan, dtype=torch.bfloat16, device=where.device)
+    for place, far in (("batch", (FULL, 129 * 64, 64, 1)), ("head", (64, FULL, 64, 1)),
+                       ("row", (8, 16, FULL // 128, 1))):
+        shape = {"batch": (2, 2, 129, 64), "head": (1, 2, 129, 64), "row": (1, 1, 129, 8)}[place]
+        given = problem(Shape(shape[0], shape[1], shape[1], 129, 129, shape[3], True), torch.bfloat16,
+                        device=where.device)
+        for name in ("q", "k", "v", "do"):
+            view = torch.as_strided(room, shape, far)
+            view.copy_(getattr(given, name))
+            got = solve(given._replace(**{name: view}), where)
+            close(got, dense(given), torch.bfloat16, f"{name}, {place}")
+            view.fill_(math.nan)
+    return "strides of 2³¹ for batch, head and row"
+
+
+def check_large_tensors(where):
+    """Q, K, V, O and the gradients hold more than 2³¹ elements each."""
+    if lacking := needs(40):
+        return lacking
+    H, N, D = 16_640, 1024, 128                             # 2.18e9 elements
+    x = torch.randn(1, H, N, D, dtype=torch.bfloat16, device=where.device).requires_grad_()
+    o, lse = where(x, x, x, causal=True, return_lse=True)
+    parts = torch.autograd.grad(o, x, x.detach())[0]
+    for heads in (slice(0, 2), slice(H - 2, H)):
+        few = x.detach()[:, heads]
+        expected = dense(Problem(few, few, few, few, None, True, None))
+        close((o.detach()[:, heads], lse.detach()[:, heads]), expected, torch.bfloat16, str(heads))
+        require(off(parts[:, heads], sum(expected[2:])) <= 2 * TOLERANCE[torch.bfloat16], "gradient")
+    return f"{H * N * D / 1e9:.2f}e9 elements a tensor"
+
+
+def check_a_long_sequence(where):
+    """N = 128k, D = 128, one head, forward and backward, sampled rows and keys against float64."""
+    N, D, dtype = 128 * 1024, 128, torch.bfloat16
+    shape = Shape(1, 1, 1, N, N, D, True)
+    given = problem(shape, dtype, device=where.device, with_lse=False)
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    o, lse, dq, dk, dv = (x[0, 0] for x in solve(given, where))
+    torch.cuda.synchronize()
+    seconds = time.perf_counter() - began
+    q, k, v, do = (x[0, 0].double() for x in given[:4])
+    scale, chunk = D ** -0.5, 1024
+    true_lse = torch.empty(N, dtype=torch.float64, device=where.device)
+    delta = torch.empty_like(true_lse)
+    sample = torch.tensor([0, 1, 63, 64, 5000, 65_535, 65_536, 100_001, N - 2, N - 1],
+                          device=where.device)
+    want_dk, want_dv = (torch.zeros(len(sample), D, dtype=torch.float64, device=where.device)
+                        for _ in range(2))
+    keys = torch.arange(N, device=where.device)
+    for start in range(0, N, chunk):
+        rows = slice(start, start + chunk)
+        stop = start + chunk
+        S = (q[rows] @ k[:stop].T) * scale
+        S.masked_fill_(keys[None, :stop] > keys[rows][:, None], -math.inf)
+        true_lse[rows] = torch.logsumexp(S, -1)
+        P = torch.exp(S - true_lse[rows, None])
+        O = P @ v[:stop]
+        delta[rows] = (O * do[rows]).sum(-1)
+        here = [i for i, row in enumerate(sample.tolist()) if start <= row < stop]
+        for i in here:
+            row = int(sample[i])
+            dS = P[row - start] * (v[:stop] @ do[row] - delta[row])
+            require(off(o[row], O[row - start]) <= 2e-2, f"O, row {row}")
+            require(off(dq[row], dS @ k[:stop] * scale) <= TOLERANCE[dtype], f"dQ, row {row}")
+        seen = sample < stop
+        p = P[:, sample[seen]]
+        ds = p * (do[rows] @ v[sample[seen]].T - delta[rows, None])
+        want_dv[seen] += p.T @ do[rows]
+        want_dk[seen] += ds.T @ q[rows] * scale
+    require(off(lse, true_lse) <= 1e-5, "lse")
+    require(off(dv[sample], want_dv) <= TOLERANCE[dtype], "dV")
+    require(off(dk[sample], want_dk) <= TOLERANCE[dtype], "dK")
+    return f"forward and backward with first compilation took {seconds:.2f} s"
+
+
+def check_memory(where):
+    """Beyond inputs and outputs, forward needs lse and backward delta: O(N), nothing N×N."""
+    said = []
+    for N in (16_384, 32_768):
+        given = problem(Shape(1, 4, 2, N, N, 64, True), torch.bfloat16, device=where.device,
+                        with_lse=False)
+        q, k, v = (x.requires_grad_() for x in given[:3])
+        solve(given, where)                                 # compile first
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        o = where(q, k, v, causal=True)
+        forward = torch.cuda.max_memory_allocated() - before - o.nbytes
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        gradients = torch.autograd.grad(o, (q, k, v), given.do)
+        backward = torch.cuda.max_memory_allocated() - before - sum(x.nbytes for x in gradients)
+        row = 4 * 4 * N                                     # one float32 a query
+        require(forward <= 1.1 * row + 4096, f"forward: {forward} bytes, lse has {row}")
+        require(backward <= 2.2 * row + 4096, f"backward: {backward} bytes, delta has {row}")
+        said.append(f"N={N}: forward +{forward} B, backward +{backward} B")
+    return "; ".join(said)
+
+
+def check_overhead(where):
+    """In steady state a forward call costs the CPU at most 50 µs; beside it, SDPA's."""
+    q, k, v = (torch.randn(1, 4, 128, 64, dtype=torch.bfloat16, device=where.device)
+               for _ in range(3))
+
+    def microseconds(call, calls=300):
+        best = math.inf
+        for _ in range(20):
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            for _ in range(calls):
+                call()
+            best = min(best, time.perf_counter() - began)
+            torch.cuda.synchronize()
+        return best / calls * 1e6
+
+    with torch.no_grad():
+        ours = microseconds(lambda: flash_attention(q, k, v))
+        theirs = microseconds(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v))
+    x = q.clone().requires_grad_()
+    both = microseconds(lambda: flash_attention(x, k, v).backward(q), calls=100)
+    said = f"{ours:.1f} µs a call, SDPA {theirs:.1f}; forward and backward {both:.0f}"
+    require(ours <= 50, f"{said}; expected at most 50")
+    return said
+
+
+def check_streams_and_graphs(where):
+    """It runs on the current stream, and a CUDA graph can record it and replay it."""
+    given = problem(Shape(2, 4, 2, 200, 300, 64, True), torch.bfloat16, device=where.device)
+    expected = dense(given)
+    q, k, v = (x.clone() for x in given[:3])
+    where(q, k, v, causal=True)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(10_000_000)                       # a launch on another stream would win
+        late = q + 0
+        o = where(late, k, v, causal=True)
+    side.synchronize()
+    close((o,), expected, torch.bfloat16, "side stream")
+    graph = torch.cuda.CUDAGraph()
+    q.zero_()
+    with torch.cuda.graph(graph):
+        recorded = where(q, k, v, causal=True)
+    q.copy_(given.q)
+    graph.replay()
+    torch.cuda.synchronize()
+    close((recorded,), expected, torch.bfloat16, "graph")
+    return ""
+
+
+def check_compiled(where):
+    """`torch.compile(fullgraph=True)` gives the same bits, with gradients."""
+    given = problem(Shape(2, 4, 2, 200, 300, 64, True), torch.bfloat16, device=where.device)
+    compiled = torch.compile(flash_attention, backend="aot_eager", fullgraph=True)
+    for x, y in zip(solve(given, where), solve(given, compiled), strict=True):
+        require(torch.equal(x, y), "differs from eager")
+    return ""
+
+
+def check_the_other_device(where):
+    """Tensors on a GPU that is not the current one."""
+    if torch.cuda.device_count() < 2:
+        return "left out: one GPU"
+    given = problem(Shape(1, 2, 2, 200, 200, 64, True), torch.bfloat16, device="cuda:1")
+    close(solve(given, where), dense(given), torch.bfloat16, "cuda:1")
+    return "cuda:1"
+
+
+def check_refusals(where):
+    """float64 and mixed devices are refused before any launch."""
+    x = torch.ones(1, 1, 2, 4, device=where.device)
+    for inputs, kind, text in (((x.double(),) * 3, TypeError, "float64 on the CPU only"),
+                               ((x, x.cpu(), x), ValueError, "expected one device")):
+        try:
+            flash_attention(*inputs)
+        except kind as error:
+            require(text in str(error), str(error))
+        else:
+            raise AssertionError(f"not refused: {text}")
+    return ""
+
+
+ALONE = {name.removeprefix("check_"): value for name, value in list(globals().items())
+         if name.startswith("check_") and value.__module__ == __name__}

@@ -1,0 +1,241 @@
+"""Bugs planted in the kernels' sources, and the checks that must catch them, in the interpreter.
+
+Run as a module it prints JSON: mutant → what its named check said; "" means that nothing was noticed.
+"""
+
+from __future__ import annotations
+
+import os
+
+if __name__ == "__main__":
+    os.environ["TRITON_INTERPRET"] = "1"
+
+import functools
+import importlib.util
+import json
+import tempfile
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+import flashlib
+from tests.kernels.behaviours import require
+from tests.kernels.problems import NAMES, Problem, Shape, dense, off, problem, solve
+
+KERNELS = Path(flashlib.__file__).parent / "kernels"
+MODULES = ("tiles", "flash_forward", "flash_backward")      # fresh copies are made in this order
+
+
+class Mutant(NamedTuple):
+    """One planted bug: in `module` every `old` becomes `new`, and `check` must fail."""
+
+    name: str
+    module: str
+    old: str
+    new: str
+    check: str
+
+
+MUTANTS = [Mutant(*fields) for fields in (
+    # forward
+    ("acc is not rescaled", "flash_forward", "acc = acc * alpha[:, None]", "acc = acc * 1.0", "value"),
+    ("l is not rescaled", "flash_forward", "l_i * alpha + tl.sum", "l_i + tl.sum", "value"),
+    ("m is not carried", "flash_forward", "m_i = m_new\n", "m_i = m_i\n", "value"),
+    ("no division at the end", "flash_forward", "acc = acc / tl.where(l_i == 0.0, 1.0, l_i)[:, None]",
+     "acc = acc / 1.0", "value"),
+    ("lse in base 2", "flash_forward", "tl.constexpr(0.6931471805599453)", "tl.constexpr(1.0)", "lse"),
+    ("lse without its maximum", "flash_forward", "(m_i + tl.log2(", "(0.0 + tl.log2(", "lse"),
+    ("the maximum of the first tile for all", "flash_forward",
+     "m_new = tl.maximum(m_i, tl.max(qk, 1) * scale_log2)",
+     "m_new = tl.where(m_i > LOWEST, m_i, tl.max(qk, 1) * scale_log2)", "overflow"),
+    ("an empty row divides by zero", "flash_forward", "tl.where(l_i == 0.0, 1.0, l_i)[:, None]",
+     "l_i[:, None]", "blind"),
+    ("an empty row weighs its keys alike", "flash_forward", "p = tl.where(seen, p, 0.0)",
+     "p = tl.where(seen, p, p)", "blind"),
+    ("a diagonal tile passes for whole", "flash_forward", "tl.maximum(tile * BLOCK_M + 1 + N_K",
+     "tl.maximum(tile * BLOCK_M + BLOCK_M + N_K", "mask"),
+    ("the last visible key is skipped", "flash_forward", "tl.maximum((tile + 1) * BLOCK_M + N_K",
+     "tl.maximum((tile + 1) * BLOCK_M - 1 + N_K", "mask"),
+    ("all heads read the first keys", "flash_forward", "h // GROUP", "h * 0", "group"),
+    ("O rounds past the largest half", "flash_forward", "tl.abs(acc) < 65600.0", "tl.abs(acc) < 0.0",
+     "largest"),
+    # what forward and backward share
+    ("the mask hides the diagonal", "tiles", "col <= row + (N_K", "col < row + (N_K", "mask"),
+    ("the mask shows one key more", "tiles", "col <= row + (N_K", "col <= row + 1 + (N_K", "mask"),
+    ("the mask aligns top left", "tiles", "col <= row + (N_K - N_Q)", "col <= row", "mask"),
+    ("the ragged tail is not masked", "tiles", "& (col < N_K)", "& (col > -1)", "value"),
+    ("rows behind the end are loaded", "tiles", "mask=(n < N)[:, None] & (d < D)[None, :], other",
+     "mask=(n > -1)[:, None] & (d < D)[None, :], other", "poison"),
+    ("columns behind the end are loaded", "tiles", "mask=(n < N)[:, None] & (d < D)[None, :], other",
+     "mask=(n < N)[:, None] & (d > -1)[None, :], other", "poison"),
+    ("the strides of a tile are swapped", "tiles",
+     "[:, None] * stride_n + d.to(tl.int64)[None, :] * stride_d\n        if",
+     "[:, None] * stride_d + d.to(tl.int64)[None, :] * stride_n\n        if", "square"),
+    # backward
+    ("delta has the wrong sign in dK", "flash_backward", "(dp_t - delta[None, :])",
+     "(dp_t + delta[None, :])", "dK"),
+    ("delta has the wrong sign in dQ", "flash_backward", "(dp - delta[:, None])",
+     "(dp + delta[:, None])", "dQ"),
+    ("delta sums dO twice", "flash_backward", "o.to(tl.float32) * do", "do.to(tl.float32) * do", "dQ"),
+    ("dlse is ignored", "flash_backward", "if HAS_DLSE:", "if False:", "dlse"),
+    ("dlse has the wrong sign", "flash_backward", "delta -= tl.load(DLSE", "delta += tl.load(DLSE",
+     "dlse"),
+    ("scale twice in dK", "flash_backward", "dk * scale,", "dk * scale * scale,", "dK"),
+    ("no scale in dQ", "flash_backward", "dq * scale,", "dq,", "dQ"),
+    ("lse read as base 2", "flash_backward", "tl.constexpr(1.4426950408889634)", "tl.constexpr(1.0)",
+     "dV"),
+    ("dV is scaled", "flash_backward", "store_rows(DV, dv,", "store_rows(DV, dv * scale,", "dV"),
+    ("the first query tile is skipped", "flash_backward", "tl.maximum(tile * BLOCK_N - shift, 0)",
+     "tl.maximum(tile * BLOCK_N + BLOCK_M - shift, 0)", "mask_backward"),
+    ("the diagonal counts as whole in dK", "flash_backward", "(tile + 1) * BLOCK_N - 1 - shift",
+     "tile * BLOCK_N - shift", "mask_backward"),
+    ("the last queries are dropped", "flash_backward", "b, h, last, N_Q,", "b, h, last, last,", "dV"),
+    ("only the first head of a group counts", "flash_backward", "h = hk * GROUP + member",
+     "h = hk * GROUP", "group_backward"),
+    ("all heads read the first keys in dQ", "flash_backward", "h // GROUP", "h * 0", "group_backward"),
+)]
+
+
+def patched(module, old="", new=""):
+    """Return a module's source with every `old` replaced; there must be one."""
+    text = (KERNELS / f"{module}.py").read_text(encoding="utf-8")
+    if old and old not in text:
+        raise LookupError(f"{module}: {old!r} does not occur: fit the mutant to the kernel")
+    return text.replace(old, new) if old else text
+
+
+def install(folder, mutant=None):
+    """Make fresh kernels from their sources, one of them patched, and have `launch` run them."""
+    from flashlib.kernels import launch
+
+    made = {}
+    for name in MODULES:
+        text = (patched(name, mutant.old, mutant.new) if mutant and mutant.module == name
+                else patched(name))
+        path = Path(folder) / f"{name}.py"
+        path.write_text(text, encoding="utf-8")
+        # A new name each time: the interpreter reads the source again through its file.
+        path = path.rename(path.with_name(f"{name}_{len(list(Path(folder).iterdir()))}.py"))
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        module = made[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        for shared in ("load_rows", "store_rows", "visible"):
+            if name != "tiles" and hasattr(module, shared):
+                setattr(module, shared, getattr(made["tiles"], shared))
+    for name in ("flash_fwd_kernel", "flash_bwd_delta_kernel", "flash_bwd_dkdv_kernel",
+                 "flash_bwd_dq_kernel"):
+        home = "flash_forward" if "fwd" in name else "flash_backward"
+        setattr(launch, name, getattr(made[home], name))
+    launch._plans.clear()
+
+
+def roomy(x):
+    """Return x inside much NaN, so that a kernel that reads beside it reads NaN."""
+    room = x.new_full((x.numel() + 40_000,), float("nan"))
+    room[20_000:20_000 + x.numel()] = x.flatten()
+    return room[20_000:20_000 + x.numel()].view(x.shape)
+
+
+def differs(names, *shape, dtype=torch.float32, edit=lambda given: given, **options):
+    """Raise AssertionError if one of the named tensors is not what float64 says."""
+    given = edit(problem(Shape(*shape), dtype, **options))
+    expected = dense(given)
+    inside = Problem(*(roomy(x) for x in given[:4]), *given[4:])
+    attention = functools.partial(flashlib.flash_attention, impl="triton")
+    got = ((*attention(*inside[:3], causal=given.causal, scale=given.scale, return_lse=True),)
+           if set(names) <= {"O", "lse"} else solve(inside, attention))
+    for name, x, y in zip(NAMES, got, expected, strict=False):
+        error = off(x, y)
+        require(name not in names or error <= (1e-2 if dtype == torch.float16 else 1e-5),
+                f"{name}: error {error:.1e}")
+
+
+FORWARD, BACKWARD = NAMES[:2], NAMES[2:]
+PLAIN = {"with_lse": False, "scale": 0.5}
+
+
+def check_blind():
+    """Rows that see nothing, alone in a tile and beside rows that see something."""
+    differs(FORWARD, 1, 1, 1, 70, 20, 16, True)
+
+
+def check_mask():
+    """O and lse under the causal mask; in the second shape a tile ends one key into the next."""
+    for Nq, Nk in ((70, 70), (64, 65), (33, 70)):
+        differs(FORWARD, 1, 1, 1, Nq, Nk, 16, True)
+
+
+def check_overflow():
+    """A logit that is much larger than those of the first tile."""
+    def grow(given):
+        given.k[:, :, 40:] *= 60
+        return given
+    differs(("O",), 1, 1, 1, 8, 64, 16, edit=grow)
+
+
+def check_largest():
+    """V = 65,504 in float16, where P rounds up."""
+    def edit(given):
+        given.q.zero_(), given.k.zero_()
+        given.q[..., 0], given.k[:, :, 1:, 0] = 1.0, -1.0
+        return given._replace(v=torch.full_like(given.v, 65504.0))
+    differs(("O",), 1, 1, 1, 8, 64, 16, dtype=torch.float16, edit=edit, scale=0.6926473)
+
+
+def check_mask_backward():
+    """All gradients under the causal mask."""
+    for Nq, Nk in ((70, 70), (64, 65), (33, 70), (70, 33)):
+        differs(BACKWARD, 1, 1, 1, Nq, Nk, 16, True)
+
+
+CHECKS = {
+    "value": lambda: differs(("O",), 2, 2, 2, 40, 70, 16, scale=1.0),
+    "lse": lambda: differs(("lse",), 1, 2, 2, 40, 70, 16),
+    "blind": check_blind,
+    "mask": check_mask,
+    "overflow": check_overflow,
+    "largest": check_largest,
+    "group": lambda: differs(("O",), 2, 4, 2, 8, 40, 16),
+    "square": lambda: differs(("O",), 1, 2, 2, 16, 16, 16),
+    "poison": lambda: differs(("O",), 1, 1, 1, 33, 33, 13),
+    "dQ": lambda: differs(("dQ",), 1, 1, 1, 40, 70, 16, **PLAIN),
+    "dK": lambda: differs(("dK",), 1, 1, 1, 40, 70, 16, **PLAIN),
+    "dV": lambda: differs(("dV",), 1, 1, 1, 40, 70, 16, **PLAIN),
+    "dlse": lambda: differs(BACKWARD, 1, 1, 1, 8, 40, 16),
+    "mask_backward": check_mask_backward,
+    "group_backward": lambda: differs(BACKWARD, 2, 4, 2, 8, 40, 16),
+}
+
+
+def outcome(check):
+    """Return "" or what the check said; a crash is told apart, and does not count."""
+    try:
+        CHECKS[check]()
+    except AssertionError as error:
+        return str(error) or "assertion"
+    except Exception as error:
+        return f"crash: {type(error).__name__}: {error}"
+    return ""
+
+
+def everything():
+    """Yield (name, outcome): each check on the true kernels, then each mutant's."""
+    with tempfile.TemporaryDirectory() as folder:
+        install(folder)
+        for check in CHECKS:
+            yield f"true {check}", outcome(check)
+        for mutant in MUTANTS:
+            try:
+                install(folder, mutant)
+            except LookupError as error:
+                yield mutant.name, f"crash: {error}"
+            else:
+                yield mutant.name, outcome(mutant.check)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")                         # NumPy's, on a mutant's way
+    print(json.dumps(dict(everything())))

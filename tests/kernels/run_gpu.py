@@ -1,0 +1,168 @@
+"""Run every GPU check of `flash_attention` without pytest.
+
+Usage: python tests/kernels/run_gpu.py [--only TEXT] [--verbose]
+
+Compiling takes most of the time, so the checks are shared among processes that use one GPU together;
+those that measure memory or time, or fill the memory, run alone afterwards. Prints a summary; the exit
+code is 1 on a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402
+
+from tests.kernels.behaviours import PROMISES, Backend  # noqa: E402
+from tests.kernels.gpu_checks import ALONE, Where, run_configuration  # noqa: E402
+from tests.kernels.grid import Column, columns, merged, run_column  # noqa: E402
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+class Outcome(NamedTuple):
+    """What one task found; `failures` is empty where all is well."""
+
+    task: str
+    cases: int
+    failures: list
+    worst: tuple = (0.0, "")
+    grids: dict | None = None
+    said: str = ""
+    seconds: float = 0.0
+
+
+def tasks():
+    """Return name → (kind, arguments), the most expensive to compile first."""
+    made = {f"accuracy {c}": ("column", tuple(c)) for c in columns(torch.float32, *HALVES)}
+    for dtype in HALVES:
+        for D in (16, 32, 64, 128, 256):
+            for causal in (False, True):
+                made[f"configuration {Column(dtype, D, causal)}"] = ("configuration",
+                                                                     (dtype, D, causal))
+    for dtype in (torch.float32, *HALVES):
+        for promise in PROMISES:
+            made[f"promise {promise} {str(dtype).split('.')[1]}"] = ("promise", (promise, dtype))
+
+    def cost(name):
+        kind, arguments = made[name]
+        if kind == "promise":
+            return 50 if arguments[1] == torch.float32 else 20
+        return arguments[1] * (20 if arguments[0] == torch.float32 else 1)
+    return {name: made[name] for name in sorted(made, key=cost, reverse=True)}
+
+
+def run_task(job):
+    """Run one task and return its `Outcome`; whatever it raises is a failure."""
+    name, (kind, arguments), where = job
+    began = time.perf_counter()
+
+    def done(cases, failures, **more):
+        return Outcome(name, cases, failures, seconds=time.perf_counter() - began, **more)
+
+    try:
+        if kind == "column":
+            cases, failures, worst, grids = run_column(Column(*arguments), impl=where.impl,
+                                                       device=where.device)
+            return done(cases, failures, worst=worst, grids=grids)
+        if kind == "configuration":
+            return done(1, [], said=run_configuration(where, *arguments))
+        if kind == "promise":
+            promise, dtype = arguments
+            PROMISES[promise](Backend(where.impl, dtype, where.device, N=300))
+            return done(1, [])
+        return done(1, [], said=ALONE[arguments[0]](where) or "")
+    except AssertionError as error:
+        return done(1, [str(error)])
+    except Exception:
+        return done(1, [traceback.format_exc(limit=-3)])
+
+
+def statistics(outcomes):
+    """Return an `Outcome` for each half dtype: RMSE and bias over its whole grid."""
+    for dtype in ("float16", "bfloat16"):
+        total = merged([o.grids for o in outcomes if o.grids and o.task.startswith(
+            f"accuracy {dtype}-")])
+        if not total:
+            continue
+        failures = [f"{name}: {grid.verdict()}" for name, grid in total.items() if grid.verdict()]
+        said = ", ".join(f"{name} RMSE {grid.rmse_ratio:.2f}× bias {grid.bias:.1f}σ"
+                         for name, grid in total.items())
+        yield Outcome(f"grid {dtype}", 1, failures, said=said)
+
+
+def run_all(where, *, processes, only="", each=lambda outcome: None):
+    """Run all tasks whose name contains `only`; call `each` with every outcome; return them."""
+    jobs = [(name, task, where) for name, task in tasks().items() if only in name]
+    outcomes = []
+    if jobs:
+        context = multiprocessing.get_context("spawn")
+        with context.Pool(min(processes, len(jobs)), initializer=torch.set_num_threads,
+                          initargs=(1,)) as pool:
+            for outcome in pool.imap_unordered(run_task, jobs, chunksize=1):
+                outcomes.append(outcome)
+                each(outcome)
+    if any(outcome.grids for outcome in outcomes):
+        for outcome in statistics(outcomes):
+            outcomes.append(outcome)
+            each(outcome)
+    if where.device != "cpu":
+        for name in ALONE:
+            if only in f"alone {name}":
+                outcomes.append(run_task((f"alone {name}", ("alone", (name,)), where)))
+                torch.cuda.empty_cache()
+                each(outcomes[-1])
+    return outcomes
+
+
+def main():
+    """Parse the command line, run, and print the summary; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="run tasks whose name contains this")
+    parser.add_argument("--impl", default="triton")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--processes", type=int, default=max(1, min(14, (os.cpu_count() or 2) - 2)))
+    parser.add_argument("--verbose", action="store_true", help="print every task, not failures only")
+    chosen = parser.parse_args()
+    if chosen.device == "cuda" and not torch.cuda.is_available():
+        print("no GPU here: nothing was run")
+        return 1
+    began = time.perf_counter()
+
+    def each(outcome):
+        if outcome.failures or outcome.said or chosen.verbose:
+            print(f"{'FAIL' if outcome.failures else 'ok':4} {outcome.task} ({outcome.seconds:.1f} s)"
+                  f" {outcome.said}", flush=True)
+        for failure in outcome.failures[:8]:
+            print("     " + failure.replace("\n", "\n     "), flush=True)
+        if len(outcome.failures) > 8:
+            print(f"     and {len(outcome.failures) - 8} more", flush=True)
+
+    outcomes = run_all(Where(chosen.impl, chosen.device), processes=chosen.processes,
+                       only=chosen.only, each=each)
+    failed = [o for o in outcomes if o.failures]
+    for dtype in ("float16", "bfloat16", "float32"):
+        worst = max((o.worst for o in outcomes if o.task.startswith(f"accuracy {dtype}-")),
+                    default=(0.0, "not run"))
+        print(f"worst ratio to what is allowed, {dtype}: {worst[0]:.3f} {worst[1]}")
+    slow = sorted(outcomes, key=lambda o: -o.seconds)[:5]
+    print("slowest: " + ", ".join(f"{o.task} {o.seconds:.0f} s" for o in slow))
+    print(f"{sum(o.cases for o in outcomes)} cases in {len(outcomes)} tasks, {len(failed)} tasks failed"
+          f" with {sum(len(o.failures) for o in failed)} failures,"
+          f" {time.perf_counter() - began:.0f} s")
+    return 1 if failed or not outcomes else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

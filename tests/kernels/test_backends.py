@@ -1,0 +1,127 @@
+"""A backend that this machine cannot run says why and what to do; imports stay light."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import flashlib  # noqa: E402
+from flashlib.kernels import flash_attention, ops  # noqa: E402
+
+ROOT = Path(flashlib.__file__).parent.parent
+CALL = """
+import json, sys, torch
+from flashlib.kernels import flash_attention
+x = torch.ones(1, 1, 2, 4, dtype=getattr(torch, DTYPE))
+try:
+    flash_attention(x, x, x, impl="triton")
+except Exception as error:
+    print(json.dumps([type(error).__name__, str(error)]))
+else:
+    print(json.dumps(["", ""]))
+"""
+
+
+def python(code, **environment):
+    """Run code in a fresh process and return the JSON that it prints."""
+    clean = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True,
+                          timeout=120, env=clean | environment)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_without_the_interpreter_triton_refuses_cpu_tensors():
+    pytest.importorskip("triton")
+    kind, message = python(f"DTYPE = 'float32'\n{CALL}")
+    assert kind == "NotImplementedError"
+    assert message.startswith("impl: 'triton' on CPU tensors needs Triton's interpreter")
+    assert "TRITON_INTERPRET=1" in message and "impl='reference'" in message
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+def test_the_interpreter_refuses_other_dtypes(dtype):
+    pytest.importorskip("triton")
+    kind, message = python(f"DTYPE = {dtype!r}\n{CALL}", TRITON_INTERPRET="1")
+    assert kind == "NotImplementedError"
+    assert f"wrong for torch.{dtype}: expected float32 or float16" in message
+
+
+def test_without_triton_it_is_refused_with_a_remedy():
+    kind, message = python(f"import sys; sys.modules['triton'] = None\nDTYPE = 'float32'\n{CALL}")
+    assert kind == "NotImplementedError"
+    assert message.startswith("impl: expected a backend of this machine, got 'triton'")
+    assert "Triton does not import" in message and "impl='reference'" in message
+
+
+def test_without_triton_the_reference_backend_runs():
+    assert python("""
+import sys; sys.modules["triton"] = None
+import json, torch
+from flashlib import flash_attention
+x = torch.ones(1, 1, 2, 4, requires_grad=True)
+flash_attention(x, x, x).sum().backward()
+print(json.dumps(x.grad.shape))
+""") == [1, 1, 2, 4]
+
+
+def test_without_torch_the_front_door_still_opens():
+    assert python("""
+import sys; sys.modules["torch"] = None
+import json, flashlib, flashlib.kernels
+try:
+    flashlib.flash_attention
+except ImportError:
+    print(json.dumps(True))
+""")
+
+
+def test_importing_the_packages_loads_neither_torch_nor_triton():
+    loaded = python("import json, sys, flashlib, flashlib.kernels;"
+                    " print(json.dumps(sorted(sys.modules)))")
+    assert not {"torch", "triton"} & set(loaded)
+
+
+def test_the_cpu_needs_no_triton():
+    """The op and its reference backend load torch, and never Triton on their own."""
+    loaded = python("""
+import json, sys, torch
+before = set(sys.modules)
+from flashlib.kernels import flash_attention
+x = torch.ones(1, 1, 2, 4)
+flash_attention(x, x, x)
+print(json.dumps(sorted(set(sys.modules) - before)))
+""")
+    assert "flashlib.kernels.reference" in loaded and "flashlib.kernels.launch" not in loaded
+    assert not [name for name in loaded if name.split(".")[0] == "triton"]
+
+
+def test_the_front_door_offers_the_op():
+    assert flashlib.flash_attention is flash_attention
+
+
+def test_kernels_never_import_algorithms():
+    for path in (ROOT / "flashlib" / "kernels").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert "import flashlib.algorithms" not in text and "from flashlib.algorithms" not in text
+
+
+@pytest.mark.parametrize("capability, allowed", [((7, 5), False), ((8, 0), True), ((9, 0), True)])
+def test_bfloat16_needs_sm_80(monkeypatch, capability, allowed):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    ops.launcher.cache_clear()
+    device = torch.device("cuda", 0)
+    try:
+        if allowed:
+            assert ops.launcher("reference", device, torch.bfloat16)
+        else:
+            with pytest.raises(NotImplementedError, match=r"^q: bfloat16 needs .* 8\.0 .* got 7\.5"):
+                ops.launcher("reference", device, torch.bfloat16)
+        assert ops.launcher("reference", device, torch.float16)
+    finally:
+        ops.launcher.cache_clear()

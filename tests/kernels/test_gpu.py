@@ -1,0 +1,31 @@
+"""The kernels on a GPU: accuracy over the grid, every promise, and what only a GPU can show.
+
+The checks are those of `run_gpu.py`, which runs them without pytest. They run once, shared among
+processes because compiling takes most of the time, and each is reported as a test of its own.
+"""
+
+import functools
+import os
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.kernels.gpu_checks import ALONE, Where  # noqa: E402
+from tests.kernels.run_gpu import run_all, tasks  # noqa: E402
+
+pytestmark = [pytest.mark.gpu, pytest.mark.slow,
+              pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
+
+
+@functools.cache
+def outcomes():
+    processes = max(1, min(14, (os.cpu_count() or 2) - 2))
+    return {o.task: o for o in run_all(Where("triton", "cuda"), processes=processes)}
+
+
+@pytest.mark.parametrize("task", [*tasks(), "grid float16", "grid bfloat16",
+                                  *(f"alone {name}" for name in ALONE)])
+def test_gpu(task):
+    outcome = outcomes()[task]
+    assert not outcome.failures, "\n".join(outcome.failures)

@@ -1,0 +1,109 @@
+"""Wrong inputs to `flash_attention`: refused before any launch, by name, with expected and got."""
+
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from flashlib.kernels import flash_attention, ops  # noqa: E402
+
+
+def ones(*shape, dtype=torch.float32, **options):
+    return torch.ones(*shape, dtype=dtype, **options)
+
+
+def nested():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.nested.nested_tensor([torch.ones(2, 3, 4)])
+
+
+GOOD = ones(2, 4, 5, 8)
+HALF = GOOD.half()
+META = ones(2, 4, 5, 8, device="meta")
+WRONG = {                          # what changes, the error, its message
+    "a list": ({"q": [[1.0]]}, TypeError, "q: expected a torch.Tensor, got list"),
+    "none": ({"v": None}, TypeError, "v: expected a torch.Tensor, got NoneType"),
+    "a NumPy array": ({"k": GOOD.numpy()}, TypeError, "k: expected a torch.Tensor, got ndarray"),
+    "nested": ({"q": nested()}, TypeError, "q: expected a dense tensor, got a nested tensor"),
+    "sparse": ({"k": GOOD.to_sparse()}, TypeError, "k: expected a dense tensor, got torch.sparse_coo"),
+    "2-D": ({"q": ones(5, 8)}, ValueError, r"q: expected 4 dimensions .* got shape \(5, 8\)"),
+    "3-D": ({"v": ones(4, 5, 8)}, ValueError, r"v: expected 4 dimensions .* got shape \(4, 5, 8\)"),
+    "5-D": ({"k": GOOD[None]}, ValueError, r"k: expected 4 dimensions .* got shape \(1, 2, 4, 5, 8\)"),
+    "mixed dtypes": ({"k": HALF}, TypeError,
+                     "q, k, v: expected one dtype, got torch.float32, torch.float16, torch.float32"),
+    "mixed devices": ({"v": META}, ValueError, "q, k, v: expected one device, got cpu, cpu, meta"),
+    "integers": ({n: GOOD.int() for n in "qkv"}, TypeError, "q: expected float16.* got torch.int32"),
+    "booleans": ({n: GOOD.bool() for n in "qkv"}, TypeError, "q: expected float16.* got torch.bool"),
+    "complex": ({n: GOOD + 0j for n in "qkv"}, TypeError, "q: expected float16.* got torch.complex64"),
+    "fp8": ({n: GOOD.to(torch.float8_e4m3fn) for n in "qkv"}, TypeError,
+            "q: expected float16.* got torch.float8_e4m3fn"),
+    "D of k": ({"k": ones(2, 4, 5, 7)}, ValueError, "k: expected head dimension 8 as in q, got 7"),
+    "D of k and v": ({n: ones(2, 4, 5, 7) for n in "kv"}, ValueError, "k: expected head dimension 8"),
+    "D of v": ({"v": ones(2, 4, 5, 7)}, ValueError,
+               r"v: expected the shape of k, \(2, 4, 5, 8\), got \(2, 4, 5, 7\)"),
+    "N of v": ({"v": ones(2, 4, 6, 8)}, ValueError, r"v: expected the shape of k.* got \(2, 4, 6, 8\)"),
+    "H of v": ({"v": ones(2, 2, 5, 8)}, ValueError, r"v: expected the shape of k.* got \(2, 2, 5, 8\)"),
+    "B of v": ({"v": ones(1, 4, 5, 8)}, ValueError, r"v: expected the shape of k.* got \(1, 4, 5, 8\)"),
+    "B": ({n: ones(1, 4, 5, 8) for n in "kv"}, ValueError,
+          r"k, v: expected batch size 2 as in q, got 1; use k.expand\(2, \.\.\.\)"),
+    "heads": ({n: ones(2, 3, 5, 8) for n in "kv"}, ValueError,
+              "q: expected a number of heads that 3, the heads of k, divides, got 4"),
+    "more key heads": ({n: ones(2, 8, 5, 8) for n in "kv"}, ValueError,
+                       "q: expected a number of heads that 8, .* got 4"),
+    "no heads": ({n: ones(2, 0, 5, 8) for n in "qkv"}, ValueError,
+                 "q, k: expected at least one head, got 0 and 0"),
+    "no key heads": ({n: ones(2, 0, 5, 8) for n in "kv"}, ValueError,
+                     "q, k: expected at least one head, got 4 and 0"),
+    "no D": ({n: ones(2, 4, 5, 0) for n in "qkv"}, ValueError,
+             "q: expected a head dimension D of at least 1, got 0"),
+    "D 257": ({n: ones(1, 1, 1, 257) for n in "qkv"}, NotImplementedError,
+              "q: expected a head dimension D of at most 256, got 257"),
+    "scale nan": ({"scale": float("nan")}, ValueError, "scale: expected a finite number, got nan"),
+    "scale infinite": ({"scale": -float("inf")}, ValueError, "scale: expected a finite .* got -inf"),
+    "scale a text": ({"scale": "1"}, TypeError, "scale: expected a number or None, got '1'"),
+    "scale complex": ({"scale": 1j}, TypeError, "scale: expected a number or None, got 1j"),
+    "scale a flag": ({"scale": True}, TypeError, "scale: expected a number or None, got True"),
+    "scale a tensor": ({"scale": torch.ones(())}, TypeError, "scale: expected a number or None, got t"),
+    "causal a number": ({"causal": 1}, TypeError, "causal: expected True or False, got 1"),
+    "causal none": ({"causal": None}, TypeError, "causal: expected True or False, got None"),
+    "return_lse a text": ({"return_lse": "no"}, TypeError, "return_lse: expected True or .* got 'no'"),
+    "impl": ({"impl": "cuda"}, ValueError, r"impl: expected one of \('auto', .*\), got 'cuda'"),
+    "impl none": ({"impl": None}, ValueError, "impl: expected one of .* got None"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_arguments_are_refused_before_any_launch(wrong, monkeypatch):
+    changes, error, message = WRONG[wrong]
+    monkeypatch.setattr(ops, "launcher", lambda *a: pytest.fail("it came to a launch"))
+    with pytest.raises(error, match=f"^{message}"):
+        flash_attention(**{"q": GOOD, "k": GOOD, "v": GOOD} | changes)
+
+
+def test_float64_is_refused_on_a_gpu(monkeypatch):
+    class OnGPU(torch.Tensor):
+        is_cuda = True
+
+    x = GOOD.double().as_subclass(OnGPU)
+    with pytest.raises(TypeError, match=r"^q: .*float64 on the CPU only\), got torch.float64"):
+        flash_attention(x, x, x)
+
+
+def test_keywords_are_keywords():
+    with pytest.raises(TypeError, match="positional"):
+        flash_attention(GOOD, GOOD, GOOD, True)
+
+
+@pytest.mark.parametrize("good", [{"scale": 1}, {"scale": 0}, {"scale": None}, {"causal": True},
+                                  {"impl": "reference"}, {"return_lse": True}], ids=str)
+def test_what_is_right_is_taken(good):
+    assert flash_attention(GOOD, GOOD, GOOD, **good) is not None
+
+
+def test_numpy_scalars_are_numbers():
+    import numpy as np
+
+    assert torch.equal(flash_attention(GOOD, GOOD, GOOD, scale=np.float64(0.5)),
+                       flash_attention(GOOD, GOOD, GOOD, scale=0.5))

@@ -1,0 +1,123 @@
+"""Every configuration that `flash_attention` takes by itself, compiled: what must hold without a GPU.
+
+Compiled in one go for a generation; the whole takes a minute on two cores the first time, and seconds
+from Triton's cache.
+"""
+
+import functools
+
+import pytest
+
+import flashlib.lens as lens
+from flashlib import hardware
+from flashlib.lens.targets import ARCHS
+from tests.lens.toolchain import WORKERS, needs_triton
+
+pytestmark = [needs_triton, pytest.mark.slow]
+
+GENERATIONS = ("sm_80", "sm_90", "sm_100")
+FAMILY_IN_SASS = {"mma": "HMMA", "wgmma": "HGMMA", "tcgen05": "UTCHMMA"}
+
+# Hopper's rows were chosen by their time on an H200, and these spill: the most bytes that a thread may
+# store, by kernel, head dimension and causal, under Triton 3.6 and 3.7.1.
+HOPPER_SPILLS = {
+    ("flash_bwd_dkdv_kernel", 16, True): 152,
+    ("flash_bwd_dkdv_kernel", 32, False): 8,
+    ("flash_bwd_dkdv_kernel", 32, True): 148,
+    ("flash_bwd_dkdv_kernel", 128, True): 52,
+    ("flash_bwd_dkdv_kernel[dk]", 256, False): 12,
+    ("flash_bwd_dkdv_kernel[dk]", 256, True): 256,
+    ("flash_bwd_dkdv_kernel[dv]", 256, True): 48,
+    ("flash_bwd_dq_kernel", 256, True): 172,
+}
+
+
+@functools.cache
+def compiled(arch, dtype):
+    """Return (case, report) for all defaults of a generation."""
+    cases = lens.defaults(arch, dtype)
+    return list(zip(cases, lens.compile_many(cases, workers=WORKERS), strict=True))
+
+
+def spills(pairs):
+    """Return a table of what spills, one kernel a line."""
+    return [f"{case}: {r.registers} registers, {r.spill_store_bytes} B stored, {r.spill_load_bytes} B"
+            " loaded" for case, r in pairs if r.spills]
+
+
+def part(case):
+    """Return the name of a kernel, with what it writes where that is one of two."""
+    one = [name[-2:] for name in ("want_dk", "want_dv") if case.given.get(name) is False]
+    other = {"dk": "dv", "dv": "dk"}
+    return case.kernel if not one else f"{case.kernel}[{other[one[0]]}]"
+
+
+@pytest.mark.parametrize("arch", GENERATIONS)
+def test_defaults_use_the_matrix_instructions_of_their_generation(arch):
+    for case, report in compiled(arch, "bfloat16"):
+        if case.kernel == "flash_bwd_delta_kernel":         # a row sum: nothing to multiply
+            assert report.matrix_family is None
+            continue
+        family = ARCHS[arch].matrix
+        assert report.matrix_family == family, str(case)
+        assert all(name.startswith(f"{family}.") and "f16" in name
+                   for name in report.matrix_instructions if name[0].islower()), str(case)
+        assert any(name.startswith(FAMILY_IN_SASS[family]) for name in report.matrix_instructions)
+
+
+@pytest.mark.parametrize("arch", GENERATIONS)
+def test_no_16_bit_default_spills(arch):
+    bad = []
+    for case, report in compiled(arch, "bfloat16"):
+        key = (part(case), case.given["head_dim"], case.given.get("causal", False))
+        allowed = HOPPER_SPILLS.get(key, 0) if arch == "sm_90" else 0
+        if report.spill_store_bytes > allowed:
+            bad.append((case, report))
+    assert not bad, "\n".join(["spills that are not listed:", *spills(bad)])
+    if table := spills(compiled(arch, "bfloat16")):
+        print("\n".join([f"{arch}, chosen by time:", *table]))
+
+
+@pytest.mark.parametrize("arch", GENERATIONS)
+def test_every_default_fits_its_generation(arch):
+    for case, report in compiled(arch, "bfloat16"):
+        assert report.fits, f"{case}: {report.shared_bytes} of {report.shared_limit_bytes} B"
+        assert report.registers <= 255
+        assert report.occupancy().programs >= 1
+        for gpu in ARCHS[arch].gpus:
+            assert report.shared_bytes <= hardware.get(gpu).sram_bytes
+
+
+@pytest.mark.parametrize("arch", GENERATIONS)
+def test_wgmma_is_never_serialized_but_where_it_is_listed(arch):
+    """C7512 and its kin would halve the speed without a word; ptxas says them only when asked."""
+    assert not [(str(case), report.warnings) for case, report in compiled(arch, "bfloat16")
+                if report.warnings]
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+def test_tiles_that_are_walked_come_by_bulk_copies(arch):
+    for case, report in compiled(arch, "bfloat16"):
+        if case.kernel != "flash_bwd_delta_kernel":
+            assert any(name.startswith("UTMALDG") for name in report.loads_by_width), str(case)
+
+
+def test_before_hopper_tiles_come_by_asynchronous_copies():
+    for case, report in compiled("sm_80", "bfloat16"):
+        if case.kernel == "flash_fwd_kernel" and case.call.num_stages > 1:
+            assert report.loads_by_width["LDGSTS 128"], str(case)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_other_dtypes_compile_and_fit_and_their_spills_are_listed(dtype):
+    """float16 is bfloat16's twin in the table and may not spill either; float32 uses no TF32."""
+    cases = [case for case in lens.defaults("sm_80", dtype, head_dims=(64, 128))
+             if case.kernel != "flash_bwd_delta_kernel"]
+    pairs = list(zip(cases, lens.compile_many(cases, workers=WORKERS), strict=True))
+    assert all(report.fits for _, report in pairs)
+    if table := spills(pairs):
+        print("\n".join([f"sm_80, {dtype}:", *table]))
+    if dtype == "float16":
+        assert not spills(pairs)
+    else:
+        assert not any(report.matrix_instructions for _, report in pairs), "float32 became TF32"

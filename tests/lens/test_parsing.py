@@ -1,0 +1,115 @@
+"""What the lens reads from the tools' words, and occupancy by hand: no Triton needed."""
+
+import pytest
+
+from flashlib import hardware
+from flashlib.lens import assembly, lines, signatures
+from flashlib.lens.occupancy import occupancy
+from flashlib.lens.targets import ARCHS, arch_of
+
+LOG = """ptxas info    : 11 bytes gmem
+ptxas info    : (C7512) Potential Performance Loss: wgmma.mma_async instructions are serialized
+ptxas info    : Compiling entry function 'k' for 'sm_90a'
+    80 bytes stack frame, 72 bytes spill stores, 68 bytes spill loads
+ptxas info    : Used 255 registers, used 1 barriers, 80 bytes cumulative stack size
+"""
+SASS = """	//## File "/a/b/one.py", line 7
+        /*0000*/                   LDG.E.128 R4, desc[UR4][R2.64] ;
+        /*0010*/              @!P0 LDGSTS.E.BYPASS.128 [R8], desc[UR4][R2.64] ;
+	//## File "/a/b/two.py", line 9
+        /*0020*/                   LDSM.16.M88.4 R100, [R8] ;
+        /*0030*/             @UP0 UTMALDG.4D [UR8], [UR4], desc[UR6] ;
+        /*0040*/                   HGMMA.64x128x16.F32.BF16 R24, R128, gdesc[UR4].tnspB, R24 ;
+        /*0050*/                   HMMA.16816.F32 R24, R128, R2, R24 ;
+        /*0060*/                   UTCHMMA gdesc[UR4], gdesc[UR6], tmem[UR8], tmem[UR10], idesc[UR11] ;
+        /*0070*/              @!PT LDS.U16 R1, [R2] ;
+        /*0080*/                   LDTM.x32 R1, tmem[UR4] ;
+        /*0090*/                   STL.64 [R1+0x10], R2 ;
+        /*00a0*/                   NOP;
+"""
+
+
+def test_ptxas_report():
+    usage = assembly.read_ptxas(LOG)
+    assert (usage.registers, usage.spill_store_bytes, usage.spill_load_bytes) == (255, 72, 68)
+    assert usage.warnings[0].startswith("(C7512) Potential Performance Loss")
+    with pytest.raises(ValueError, match="log: expected the report"):
+        assembly.read_ptxas("nothing")
+
+
+def test_sass():
+    found = assembly.instructions(SASS)
+    assert [i.line for i in found[:3]] == [7, 7, 9] and found[-1].opcode == "STL"
+    assert assembly.matrix_in_sass(found) == {"HGMMA.64x128x16.F32.BF16": 1, "HMMA.16816.F32": 1,
+                                              "UTCHMMA": 1}
+    assert assembly.by_width(found, assembly.LOADS) == {
+        "LDG 128": 1, "LDGSTS 128": 1, "LDSM 128": 1, "UTMALDG 4D": 1, "LDS 16": 1, "LDTM 1024": 1}
+    assert assembly.by_width(found, assembly.STORES) == {"STL 64": 1}
+    assert "// two.py:9" in assembly.tidy(SASS)
+
+
+def test_ptx_matrix_instructions():
+    ptx = """
+    mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 { %r1 }, { %r2 };
+    @%p1 wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%r94}, %rd1, 1;
+    tcgen05.mma.cta_group::1.kind::f16 [ %r1 ], %rd1, %rd2, %r3, %p1;
+    wgmma.wait_group.sync.aligned 0;
+    """
+    assert assembly.matrix_in_ptx(ptx) == {
+        "mma.sync m16n8k16 f32.bf16.bf16.f32": 1, "wgmma.mma_async m64n64k16 f32.bf16.bf16": 1,
+        "tcgen05.mma cta_group::1.kind::f16": 1}
+
+
+def test_places_are_followed_through_calls_names_and_fusions():
+    text = '''#loc = loc("/x/k.py":10:0)
+module {
+    %a = tt.load %p : tensor<4xf32> loc(#loc5)
+    %b = arith.addf %a, %a : tensor<4xf32> loc(#loc6)
+}
+#loc1 = loc("/x/helper.py":3:7)
+#loc2 = loc("/x/k.py":12:4)
+#loc3 = loc("a"(#loc1))
+#loc4 = loc(callsite(#loc3 at #loc2))
+#loc5 = loc("y"(#loc4))
+#loc6 = loc(fused[#loc2, #loc1])
+'''
+    (load, _), (add, _) = lines._operations(text)
+    assert load == (("helper.py", 3), ("k.py", 12)) and add == (("k.py", 12),)
+
+
+@pytest.mark.parametrize("arch", ARCHS.values(), ids=str)
+def test_the_limits_are_those_of_the_sheets(arch):
+    for name in arch.gpus:
+        gpu = hardware.get(name)
+        assert arch.shared_per_program_bytes == gpu.sram_bytes
+        assert arch.shared_per_sm_bytes == int(gpu.shared_memory_per_sm_bytes)
+        assert int(gpu.registers_per_sm_bytes) == 4 * 65_536
+        assert arch_of(name) is arch
+    assert arch_of(arch.name) is arch
+
+
+@pytest.mark.parametrize("needs, programs, limit", [
+    (dict(registers=255, shared_bytes=0, num_warps=4), 2, "registers"),     # 256 × 128 of 65,536
+    (dict(registers=168, shared_bytes=0, num_warps=4), 3, "registers"),
+    (dict(registers=32, shared_bytes=0, num_warps=4), 16, "registers"),     # and 64 warps as well
+    (dict(registers=16, shared_bytes=0, num_warps=1), 32, "slots"),
+    (dict(registers=64, shared_bytes=100 << 10, num_warps=4), 2, "shared memory"),
+    (dict(registers=64, shared_bytes=113 << 10, num_warps=4), 2, "shared memory"),
+    (dict(registers=64, shared_bytes=114 << 10, num_warps=4), 1, "shared memory"),  # with its KiB
+    (dict(registers=64, shared_bytes=228 << 10, num_warps=4), 0, "shared memory"),
+    (dict(registers=64, shared_bytes=0, num_warps=4, tensor_memory_columns=256), 2, "tensor memory"),
+])
+def test_occupancy_by_hand(needs, programs, limit):
+    found = occupancy(ARCHS["sm_90"], "H100", **needs)
+    assert (found.programs, found.limited_by) == (programs, limit)
+
+
+def test_builders_call_kernels_with_every_argument_once():
+    case = signatures.known("flash_fwd_kernel", ARCHS["sm_90"], {"head_dim": 59, "Nk": 100, "heads": 8,
+                                                                 "kv_heads": 2})
+    arguments = case.call.arguments
+    assert arguments["Q"] == "*bf16" and arguments["USE_TMA"] is False      # rows of 118 bytes
+    assert arguments["HEAD_DIM"] == 64 and arguments["EVEN_D"] is False and arguments["RAGGED"] is True
+    assert arguments["GROUP"] == 4 and arguments["stride_kb"] == 2 * 100 * 59
+    assert case.job["options"]["num_warps"] == 4
+    assert len({c.key for c in signatures.defaults("sm_90")}) == len(signatures.defaults("sm_90")) == 37

@@ -1,0 +1,217 @@
+"""The lens on single kernels: attributes, tables, side by side, errors, kernels of the reader's own."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import flashlib.lens as lens
+from tests.lens.toolchain import needs_triton
+
+pytestmark = needs_triton
+
+
+@pytest.fixture(scope="module")
+def forward():
+    """Return the forward kernel for Hopper, causal, with tiles whose two products differ in shape."""
+    return lens.compile("flash_fwd_kernel", arch="H100", head_dim=128, causal=True, BLOCK_M=64,
+                        BLOCK_N=64, num_warps=4, num_stages=2)
+
+
+def test_the_report_holds_every_stage(forward):
+    assert "tt.dot" in forward.ttir and "ttng.warp_group_dot" in forward.ttgir
+    assert ".entry flash_fwd_kernel" in forward.ptx and ".target sm_90a" in forward.ptx
+    assert "HGMMA.64x64x16.F32.BF16" in forward.sass and "// flash_forward.py:" in forward.sass
+    assert forward.cubin.startswith(b"\x7fELF")
+    assert "/*0000*/" in forward.sass and forward.instructions["HGMMA"] > 8
+
+
+def test_the_report_counts(forward):
+    assert 32 < forward.registers <= 255 and not forward.spills
+    assert forward.num_warps == forward.warps == 4 and forward.num_stages == 2
+    # Q once and two stages of K and V, 64 × 128 elements of 2 bytes each, and a few barriers
+    assert 5 * 64 * 128 * 2 <= forward.shared_bytes < 6 * 64 * 128 * 2
+    found = forward.matrix_instructions
+    # two loops, masked and not: QKᵀ takes d/16 steps and PV BLOCK_N/16
+    assert found["wgmma.mma_async m64n64k16 f32.bf16.bf16"] == 2 * 128 // 16
+    assert found["wgmma.mma_async m64n128k16 f32.bf16.bf16"] == 2 * 64 // 16
+    assert found["HGMMA.64x64x16.F32.BF16"] == 16 and found["HGMMA.64x128x16.F32.BF16"] == 8
+    assert forward.loads_by_width["UTMALDG 4D"] >= 5
+    assert forward.stores_by_width["STG 128"] > 0
+
+
+def test_the_report_prints_as_one_table(forward):
+    text = str(forward)
+    assert text.splitlines()[0].startswith("flash_fwd_kernel sm_90 bfloat16 d=128 causal 64×64")
+    for words in ("registers per thread", "spills per thread", "16 × HGMMA.64x64", "programs per SM"):
+        assert words in text
+    assert "<table>" in forward._repr_html_() and len(text.splitlines()) < 14
+
+
+def test_side_by_side_follows_a_line_through_all_stages(forward):
+    both = forward.side_by_side("tl.dot(")
+    first, second = both.rows
+    for row, shape in ((first, "64x64x16"), (second, "64x128x16")):
+        assert "tl.dot(" in row.source
+        assert any("tt.dot" in text for text in row.ttir)
+        assert any("warp_group_dot" in text for text in row.ttgir)
+        assert any("wgmma.mma_async" in text for text in row.ptx)
+        assert {t.split()[0] for t in row.sass if "HGMMA" in t} == {f"HGMMA.{shape}.F32.BF16"}
+    assert "×16" in str(both) and "<pre>" in both._repr_html_()
+
+
+def test_side_by_side_knows_helpers_and_ranges(forward):
+    whole = forward.side_by_side()
+    assert whole.file == "flash_forward.py" and len(whole.rows) > 20
+    lines = [row.line for row in whole.rows]
+    assert lines == sorted(lines)
+    some = forward.side_by_side((lines[3], lines[5]))
+    assert [row.line for row in some.rows] == lines[3:6]
+    loads = forward.side_by_side("X.load(", file="tiles.py").rows
+    assert any("tt.descriptor_load" in t for t in loads[0].ttir)
+    assert any("UTMALDG" in t for t in loads[0].sass)
+    for bad, error in (("no such text", ValueError), (1.5, TypeError), ((1, 2, 3), TypeError)):
+        with pytest.raises(error, match="lines: expected"):
+            forward.side_by_side(bad)
+    with pytest.raises(ValueError, match=r"file: expected one of .*tiles\.py"):
+        forward.side_by_side(file="other.py")
+
+
+def test_occupancy_is_of_the_right_generation(forward):
+    shared = forward.occupancy("H200")
+    assert shared.programs == min(shared.by_limit.values()) >= 1
+    assert shared.limited_by in shared.by_limit and shared.fraction == shared.warps / 64
+    assert "programs per SM" in str(shared) and "H200" in str(shared)
+    with pytest.raises(ValueError, match=r"gpu: expected a GPU of generation sm_90 .*got 'A100'"):
+        forward.occupancy("A100")
+
+
+def test_too_much_shared_memory_is_flagged_and_not_hidden():
+    big = lens.compile("flash_fwd_kernel", arch="RTX 4090", head_dim=128, BLOCK_M=128, BLOCK_N=128,
+                       num_warps=8, num_stages=3)
+    assert not big.fits and big.shared_bytes > big.shared_limit_bytes == 99 * 1024
+    assert "B too many" in str(big)
+    assert big.occupancy().programs == 0 and big.occupancy().limited_by == "shared memory"
+
+
+@pytest.mark.parametrize("choices, words", [
+    (dict(kernel="flash"), "kernel: expected one of flash_fwd_kernel"),
+    (dict(arch="sm_55"), "arch: expected sm_75, sm_80"),
+    (dict(arch="V100"), "whose generation the lens does not know"),
+    (dict(block=3), "block: flash_fwd_kernel has no such choice; expected one of dtype"),
+    (dict(dtype="float64"), "dtype: expected 'float16', 'bfloat16' or 'float32', got 'float64'"),
+    (dict(arch="T4"), "sm_75 has no bfloat16"),
+    (dict(BLOCK_M=48), "BLOCK_M: expected a power of 2, got 48"),
+    (dict(num_warps=0), "num_warps: expected an integer of at least 1, got 0"),
+    (dict(arch="sm_80", USE_TMA=True), "USE_TMA: expected False"),
+    (dict(heads=6, kv_heads=4), "kv_heads, head_dim: expected a divisor"),
+    (dict(kernel="flash_bwd_dkdv_kernel", want_dk=False, want_dv=False), "at least one True"),
+    (dict(arguments={"x": 1}, kernel="softmax"), "expected 'module:name' or a kernel"),
+])
+def test_what_the_lens_does_not_know_it_names(choices, words):
+    with pytest.raises(ValueError, match=words.replace("(", r"\(")):
+        lens.compile(**{"kernel": "flash_fwd_kernel", **choices})
+
+
+def test_the_compilers_own_reason_is_given():
+    with pytest.raises(lens.CompileError) as caught:
+        lens.compile("flashlib.kernels.flash_backward:flash_bwd_delta_kernel", arguments={"O": "*bf16"})
+    assert "missing ['DO'" in str(caught.value)
+    assert "Traceback" in caught.value.full_text
+    good, bad = lens.compile_many([lens.request("flash_bwd_delta_kernel"), lens.request(
+        "flashlib.kernels.tiles:nothing", arguments={})], errors="return")
+    assert good.registers and "no attribute 'nothing'" in str(bad)
+
+
+def test_missing_triton_says_what_to_do(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(NotImplementedError, match=r"needs Triton.*pip install triton"):
+        lens.compile("flash_fwd_kernel")
+
+
+def test_the_second_time_it_is_remembered(forward):
+    again = lens.compile("flash_fwd_kernel", arch="sm_90", head_dim=128, causal=True, BLOCK_M=64,
+                         BLOCK_N=64, num_warps=4, num_stages=2)
+    assert again is forward
+
+
+@pytest.mark.parametrize("kernel", [k for k in lens.kernels() if k.startswith("softmax")])
+def test_softmax_kernels_are_known(kernel):
+    pytest.importorskip("torch")                            # their module needs it
+    report = lens.compile(kernel, arch="A100", N=4096)
+    loads = {"fused": 1, "online": 2, "3pass": 3}[kernel.split("_")[1]]
+    assert report.ttir.count("tt.load") == loads and report.matrix_family is None
+    assert report.loads_by_width["LDG 128"] > 0
+
+
+def test_a_kernel_from_a_cell_compiles_under_the_interpreter(tmp_path):
+    """A notebook sets TRITON_INTERPRET and defines kernels in `__main__`; ours must be found, too."""
+    cell = tmp_path / "cell.py"
+    cell.write_text(textwrap.dedent('''
+        import triton
+        import triton.language as tl
+        import flashlib.lens as lens
+
+        TWO = tl.constexpr(2.0)
+
+        @triton.jit
+        def double(x):
+            return x * TWO
+
+        @triton.jit
+        def double_kernel(X, Y, N, BLOCK: tl.constexpr):
+            i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+            tl.store(Y + i, double(tl.load(X + i, mask=i < N)), mask=i < N)
+
+        example = {"X": "*fp32", "Y": "*fp32", "N": 4096, "BLOCK": 1024}
+        report = lens.compile(double_kernel, arch="A100", arguments=example, num_warps=4)
+        assert report.loads_by_width == {"LDG 128": 2}, report.loads_by_width
+        assert lens.compile(double_kernel, arch="A100", num_warps=4,
+                            arguments=example | {"N": 4095}).loads_by_width == {"LDG 32": 8}
+        print(report.side_by_side("double(tl.load"))
+        from flashlib.kernels.flash_backward import flash_bwd_delta_kernel
+        print(lens.compile(flash_bwd_delta_kernel, arch="sm_80").registers)
+        '''), encoding="utf-8")
+    env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, str(cell)], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "tt.load" in done.stdout and "LDG.E.128" in done.stdout
+
+
+def test_the_lens_compiles_what_a_launch_would(forward):
+    """The builder imitates Triton's launcher: a launch through a stub driver gives the same PTX."""
+    pytest.importorskip("torch")
+    script = textwrap.dedent('''
+        import sys
+        import torch, triton
+        from triton.backends.compiler import GPUTarget
+        from triton.tools.tensor_descriptor import TensorDescriptor
+        from flashlib.kernels.flash_forward import flash_fwd_kernel
+
+        class Driver:
+            utils = type("Utils", (), {"get_device_properties": lambda self, device: {}})()
+            get_current_target = lambda self: GPUTarget("cuda", 90, 32)
+            get_current_device = lambda self: 0
+            get_current_stream = lambda self, device=None: 0
+            get_active_torch_device = lambda self: torch.device("cpu")
+
+        triton.runtime.driver.set_active(Driver())
+        x = torch.empty(1, 16, 4096, 128, dtype=torch.bfloat16)
+        tile = TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, 64, 128])
+        kernel = flash_fwd_kernel.warmup(
+            tile, tile, tile, x, torch.float32, 0.1, *x.stride() * 4, 16, 1, 4096, 4096, 128, 64, 64,
+            128, True, True, False, True, "tf32", num_warps=4, num_stages=2, grid=(1,))
+        import flashlib.lens as lens
+        print(lens.inspect(kernel).registers)
+        sys.stdout.write(kernel.asm["ptx"])
+        ''')
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    env["PYTHONPATH"] = os.pathsep.join(sys.path)
+    # from a file: Triton reads the source of what it compiles
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    registers, _, ptx = done.stdout.partition("\n")
+    assert int(registers) == forward.registers
+    assert ptx == forward.ptx

@@ -209,8 +209,8 @@ def intensity_by_tile(edges: Sequence[int], predicted: Sequence[float],
         ax.plot([fits], [here], marker="s", ms=7, color=color, mec="white", zorder=5, ls="none")
         if (predicted >= height).any():
             needed[name] = int(edges[np.argmax(predicted >= height)])
-            ax.plot([needed[name]], [height], marker="o", ms=6, mfc="white", mec=color, mew=1.4, zorder=5,
-                    ls="none", gid=f"needed {name}")
+            ax.plot([needed[name]], [height], marker="o", ms=6, mfc="white", mec=color, mew=1.4,
+                    zorder=5, ls="none", gid=f"needed {name}")
     right = max(fits for _, fits in gpus.values()) * 1.35
     for n, (name, (_, fits)) in enumerate(sorted(gpus.items(), key=lambda g: -g[1][1])):
         here = float(np.interp(fits, edges, predicted))

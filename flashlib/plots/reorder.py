@@ -47,8 +47,8 @@ def occupancy_grid(grids: Mapping[str, Sequence[Sequence[Waves]]], rows: Sequenc
         for i, line in enumerate(grid):
             for j, w in enumerate(line):
                 ink = theme.ink_on(_IDLE(w.efficiency)[:3])
-                ax.text(j, i, ">99" if 0.99 < w.efficiency < 1 else f"{100 * w.efficiency:.0f}", ha="center", va="center_baseline", fontsize=TINY,
-                        color=ink)
+                text = ">99" if 0.99 < w.efficiency < 1 else f"{100 * w.efficiency:.0f}"
+                ax.text(j, i, text, ha="center", va="center_baseline", fontsize=TINY, color=ink)
         ax.set_title(name, fontsize=9)
         ax.set_xticks(range(len(cols)), [_short(n) for n in cols], fontsize=TINY)
         ax.set_xlabel("sequence length N", fontsize=SMALL)

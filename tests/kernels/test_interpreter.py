@@ -13,7 +13,7 @@ DIGITS = ("large_logits", "largest_values", "scale", "rows_that_see_nothing", "e
 
 
 def outcomes():
-    return run_once("-m", "tests.kernels.interpreted")
+    return run_once("-m", "tests.kernels.interpreter_cases")
 
 
 NAMES = [*(f"{promise}-float32" for promise in PROMISES), *(f"{p}-float16" for p in DIGITS),
@@ -36,7 +36,7 @@ def test_bfloat16_is_refused_because_the_interpreter_is_wrong():
 
     When this fails because bfloat16 became right, the refusal can go.
     """
-    errors = run_once("-m", "tests.kernels.interpreted", "bfloat16")
+    errors = run_once("-m", "tests.kernels.interpreter_cases", "bfloat16")
     assert errors["float32"] < 1e-5 and errors["float16"] < 1e-5
     assert errors["bfloat16"] > 1 or errors["bfloat16"] != errors["bfloat16"]
     assert "interpreter is wrong for torch.bfloat16" in errors["refusal"]

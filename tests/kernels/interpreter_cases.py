@@ -1,0 +1,82 @@
+"""Run the promises on the kernels in Triton's interpreter, and print JSON: name → failure or "".
+
+A process of its own, because TRITON_INTERPRET must be set before Triton is imported, and a kernel
+that was defined under it cannot be compiled. Usage: python -m tests.kernels.interpreter_cases
+[bfloat16]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import torch  # noqa: E402
+
+from flashlib.kernels import flash_attention  # noqa: E402
+from tests.kernels.behaviours import (  # noqa: E402
+    PROMISES,
+    SMALL_SHAPES,
+    Backend,
+    check_values,
+)
+
+LAYOUT = ("layouts", "one_laid_apart", "expanded", "grouped", "repeatable", "poisoned_surroundings",
+          "one_tensor_for_all", "autograd_errors")       # about addresses and bookkeeping, not digits
+
+
+def outcome(check, *arguments):
+    """Return "" or what failed; a crash is told apart from a failed check."""
+    try:
+        check(*arguments)
+    except AssertionError as error:
+        return str(error) or "assertion"
+    except Exception as error:
+        return f"crash: {type(error).__name__}: {error}"
+    return ""
+
+
+def everything():
+    """Yield (name, outcome) for every promise and every small shape, in float32 and float16."""
+    for dtype in (torch.float32, torch.float16):
+        at, name = Backend("triton", dtype, N=40), str(dtype).split(".")[1]
+        for promise, check in PROMISES.items():
+            if dtype == torch.float32 or promise not in LAYOUT:
+                yield f"{promise}-{name}", outcome(check, at)
+        for shape in SMALL_SHAPES:
+            yield f"{shape}-{name}", outcome(check_values, at, shape)
+
+
+def how_wrong_is_bfloat16():
+    """Return the largest errors of one matmul in the interpreter: float16, float32, bfloat16."""
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def product_kernel(A, B, C, N: tl.constexpr):
+        i = tl.arange(0, N)
+        at = i[:, None] * N + i[None, :]
+        tl.store(C + at, tl.dot(tl.load(A + at), tl.load(B + at)))
+
+    errors = {}
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        rng = torch.Generator().manual_seed(0)
+        a, b = (torch.randn(32, 32, generator=rng).to(dtype) for _ in range(2))
+        c = torch.zeros(32, 32)
+        product_kernel[(1,)](a, b, c, 32)
+        errors[str(dtype).split(".")[1]] = (c - a.float() @ b.float()).abs().max().item()
+    x = torch.ones(1, 1, 2, 4, dtype=torch.bfloat16)
+    try:
+        flash_attention(x, x, x, impl="triton")
+    except NotImplementedError as refusal:
+        errors["refusal"] = str(refusal)
+    return errors
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")                         # NumPy's, about the overflows asked for
+    print(json.dumps(how_wrong_is_bfloat16() if "bfloat16" in sys.argv else dict(everything())))

@@ -29,9 +29,11 @@ _HOMES = {
     "tiled_matmul": "algorithms.matmul",
     "largest_blocks": "models.blocks",
     "paper_blocks": "models.blocks",
+    "flash_attention": "kernels.attention",
     "doctor": "checkup",
 }
-_MODULES = ("data", "exercises", "hardware", "masks", "models", "numerics", "plots", "widgets")
+_MODULES = ("data", "exercises", "hardware", "kernels", "masks", "models", "numerics", "plots",
+            "widgets")
 
 __all__ = [*_HOMES, *_MODULES]
 

@@ -84,7 +84,7 @@ def _run(job, sandbox, timeout):
     keep = {k: os.environ[k] for k in ("PATH", "SYSTEMROOT", "LD_LIBRARY_PATH") if k in os.environ}
     with tempfile.TemporaryDirectory() as home:
         env = {**keep, "HOME": home, "TMPDIR": home, "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1",
-               "OPENBLAS_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8",
+               "OPENBLAS_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8", "TRITON_INTERPRET": "1",
                "PYTHONPYCACHEPREFIX": str(sandbox / "__pycache__")}
         worker = subprocess.Popen([sys.executable, "-P", WORKER], cwd=home, env=env, text=True,
                                   encoding="utf-8", errors="replace", start_new_session=True,

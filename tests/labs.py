@@ -60,8 +60,8 @@ def _trees(notebook):
     """Parse the code cells, without the lines that only IPython understands."""
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            lines = cell.source.splitlines()
-            yield ast.parse("\n".join(line for line in lines if not line.lstrip().startswith(("%", "!"))))
+            lines = [x for x in cell.source.splitlines() if not x.lstrip().startswith(("%", "!"))]
+            yield ast.parse("\n".join(lines))
 
 
 LABS = [path for path in NOTEBOOKS if makes_a_widget(n := render.read(path)) or shows_a_widget(n)]

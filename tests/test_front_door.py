@@ -53,6 +53,8 @@ def test_every_name_of_the_front_door_opens_and_stays_the_same(name):
     """Asked for twice: a submodule that is imported must not take the place of its function."""
     if name in fl._MODULES and name in ("plots", "widgets"):
         pytest.importorskip("matplotlib" if name == "plots" else "ipywidgets")
+    if name == "flash_attention":
+        pytest.importorskip("torch")
     first = getattr(fl, name)
     assert first is getattr(fl, name)
     if name in fl._HOMES:
@@ -63,10 +65,12 @@ def test_every_name_of_the_front_door_opens_and_stays_the_same(name):
 def test_no_module_shadows_a_name_of_the_front_door():
     """Import every home first: Python then sets flashlib.<module>, which must not be a function."""
     code = """
-import flashlib, importlib
-for home in set(flashlib._HOMES.values()):
+import flashlib, importlib.util
+homes = {name: home for name, home in flashlib._HOMES.items()
+         if not home.startswith("kernels") or importlib.util.find_spec("torch")}
+for home in set(homes.values()):
     importlib.import_module(f"flashlib.{home}")
-print(json.dumps([name for name in flashlib._HOMES if not callable(getattr(flashlib, name))]))
+print(json.dumps([name for name in homes if not callable(getattr(flashlib, name))]))
 """
     assert python(code) == []
 

@@ -60,7 +60,7 @@ lab
 @pytest.mark.parametrize("divisor, failure", [
     ("rows", None),
     ("(rows - 2)", "widget 'seeded', control 'rows', option 2: ZeroDivisionError"),
-])
+], ids=["whole", "broken"])
 def test_a_widget_that_breaks_at_one_option_fails_the_sweep(divisor, failure, tmp_path):
     notebook = new_notebook(cells=[new_code_cell(LAB.format(divisor=divisor))])
     assert labs.makes_a_widget(notebook)

@@ -35,8 +35,9 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, impl
             expected and what came.
 
     Bit-identical from run to run. A NaN in a key or value beyond what a tile of rows sees never
-    reaches them; inside the tile that the causal diagonal cuts, a NaN or infinite *value* reaches all
-    rows of that tile on the "triton" backend, because a tensor core multiplies zeros too.
+    reaches them; inside the tile that the causal diagonal cuts, on the "triton" backend, a NaN or
+    infinite value reaches O of all rows of that tile, and such a key their dQ, because a tensor core
+    multiplies zeros too.
     """
     scale = _check(q, k, v, causal, scale, return_lse, impl)
     backend = impl if impl != "auto" else "triton" if q.is_cuda else "reference"

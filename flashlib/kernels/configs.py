@@ -54,7 +54,7 @@ AMPERE = {
     256: _row((64, 32, 8, 1), (32, 32, 8, 1), (32, 32, 8, 1)),
 }
 BLACKWELL = {  # a tcgen05 instruction multiplies 64 rows or more
-    16: _row((128, 64, 4, 3), (64, 64, 4, 2), (64, 64, 4, 2)),
+    16: _row((128, 64, 4, 3), (64, 64, 4, 2), (128, 64, 4, 2)),
     32: _row((128, 64, 4, 3), (64, 64, 4, 2), (64, 64, 4, 2)),
     64: _row((128, 64, 4, 3), (64, 64, 4, 2), (64, 64, 4, 2)),
     128: _row((128, 64, 4, 2), (64, 64, 4, 2), (64, 64, 4, 2)),
@@ -68,10 +68,10 @@ ADA = {  # and GeForce Ampere: 99 KiB of shared memory
     256: _row((64, 32, 8, 1), (16, 32, 8, 1), (32, 16, 8, 1)),
 }
 GEFORCE_BLACKWELL = {  # 99 KiB, too
-    16: _row((64, 64, 4, 1), (64, 32, 4, 1), (64, 32, 4, 1)),
+    16: _row((64, 64, 4, 1), (32, 64, 4, 2), (64, 32, 4, 1)),
     32: _row((64, 64, 4, 2), (32, 64, 4, 1), (64, 32, 4, 1)),
     64: _row((64, 64, 4, 2), (32, 64, 4, 1), (64, 32, 4, 2)),
-    128: _row((64, 32, 8, 1), (32, 32, 8, 1), (32, 32, 4, 1)),
+    128: _row((64, 16, 8, 1), (32, 32, 8, 1), (32, 32, 4, 1)),
     256: _row((32, 32, 8, 1), (16, 32, 8, 1), (16, 32, 8, 1)),
 }
 TURING = {  # 64 KiB, and Triton multiplies without tensor cores there: operands wait in registers
@@ -88,6 +88,7 @@ FLOAT32 = {
     128: _row((32, 32, 8, 1), (16, 32, 8, 1), (32, 16, 8, 1)),
     256: _row((16, 16, 8, 1), (16, 16, 8, 1), (16, 16, 8, 1)),
 }
+TURING_FLOAT32 = FLOAT32 | {256: _row((16, 16, 8, 1), (16, 8, 8, 1), (16, 16, 8, 1))}
 
 
 def padded(D: int) -> int:
@@ -99,7 +100,8 @@ def configs_for(capability: tuple[int, int] | None, itemsize: int, D: int, causa
     """Return the table's entry; `capability` is (major, minor), None for the interpreter."""
     head_dim = padded(D)
     if capability is None or itemsize == 4:
-        return FLOAT32[head_dim]
+        turing = capability is not None and capability < (8, 0)
+        return (TURING_FLOAT32 if turing else FLOAT32)[head_dim]
     if capability[0] == 9:
         return HOPPER[head_dim, causal]
     if capability in ((8, 0), (8, 7)):

@@ -23,6 +23,7 @@ from flashlib.kernels.flash_backward import (
 from flashlib.kernels.flash_forward import flash_fwd_kernel
 
 LOG2E = 1.4426950408889634
+NARROW = 16                                                 # below it float32 costs next to nothing
 KEPT = 1024                                                 # plans, one for each set of shapes
 _plans: dict = {}
 
@@ -124,6 +125,11 @@ def _contiguous(x: torch.Tensor) -> tuple[int, int, int, int]:
     return H * N * D, N * D, D, 1
 
 
+def _is_narrow(q: torch.Tensor) -> bool:
+    """Tell whether a 16-bit head is so narrow that rounding P and dS would make all of its error."""
+    return q.element_size() == 2 and q.shape[3] < NARROW
+
+
 def _plan_forward(q, k, v, causal, config):
     B, H, N_Q, D = q.shape
     N_K, head_dim = k.shape[2], padded(D)
@@ -139,6 +145,9 @@ def _plan_forward(q, k, v, causal, config):
 
 def forward(q, k, v, *, causal: bool, scale: float, config=None):
     """Return O, like q but contiguous, and lse (B, H, N_Q) float32."""
+    if _is_narrow(q):
+        o, lse = forward(q.float(), k.float(), v.float(), causal=causal, scale=scale, config=config)
+        return o.to(q.dtype), lse
     launch, (as_q, as_k, as_v) = _plan_for(_plan_forward, (q, k, v), causal, config)
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
@@ -156,7 +165,8 @@ def _plan_backward(q, k, v, o, do, has_dlse, causal, configs):
     strides = (*q.stride(), *k.stride(), *v.stride(), *do.stride())
     sizes = (H, H // H_K, N_Q, N_K, D)
 
-    by_key, tma = [], _uses_tma(q, do)
+    # ptxas 12.8 crashes on this kernel where descriptors meet a length of 1, which Triton folds in.
+    by_key, tma = [], min(N_Q, N_K) > 1 and _uses_tma(q, do)
     for c, want_dk, want_dv in ([(table.dkdv, True, True)] if table.dkdv else
                                 [(table.dk, True, False), (table.dv, False, True)]):
         ragged = N_Q % c.BLOCK_M != 0 or N_K % c.BLOCK_N != 0
@@ -182,6 +192,10 @@ def _row_statistics(x):
 
 def backward(q, k, v, o, lse, do, dlse, *, causal: bool, scale: float, configs=None):
     """Return dq, dk, dv, contiguous, in the dtype of their tensors; dlse may be None."""
+    if _is_narrow(q):
+        wide = backward(q.float(), k.float(), v.float(), o.float(), lse, do.float(), dlse,
+                        causal=causal, scale=scale, configs=configs)
+        return tuple(x.to(q.dtype) for x in wide)
     lse = _row_statistics(lse)
     dlse = None if dlse is None else _row_statistics(dlse)
     sum_rows, by_key, by_query, (as_k, as_v) = _plan_for(

@@ -167,6 +167,7 @@ def dkdv_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=None
     default = table.dkdv if both else (table.dk if want_dk else table.dv) or table.dkdv
     c = a.config(default, config, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=num_warps,
                  num_stages=num_stages)
+    a.tma = a.tma and min(Nq, Nk) > 1                       # as the launch does
     rows, pointer = a.tensor(c.BLOCK_M), f"*{a.kind}"
     return Call({"Q": rows, "K": pointer, "V": pointer, "DO": rows, "LSE": "*fp32", "DELTA": "*fp32",
                  "DK": pointer, "DV": pointer, "scale": 1.0, "scale_log2": LOG2E,

@@ -25,7 +25,8 @@ def specialize(fn, arguments: dict):
     """Return (signature, constants, attributes) as Triton's launcher derives them from a call.
 
     Arguments are examples: "*bf16" is a pointer, aligned to 16 bytes; "tensordesc<…>" a descriptor; an
-    int is 32 bits wide, known to divide by 16 if it does, and a constant if it is 1.
+    int is 32 bits wide, known to divide by 16 if it does, and a constant if it is 1. Where a kernel
+    says `do_not_specialize`, a value stays just a value.
     """
     names = [p.name for p in fn.params]
     unknown = sorted(set(arguments) - set(names))
@@ -36,18 +37,19 @@ def specialize(fn, arguments: dict):
     signature, constants, attributes = {}, {}, {}
     aligned = [["tt.divisibility", 16]]
     for i, p in enumerate(fn.params):
-        value = arguments[p.name]
-        if p.is_constexpr or value is None or (type(value) is int and value == 1):
+        value, special = arguments[p.name], not p.do_not_specialize
+        align = special and not p.do_not_specialize_on_alignment
+        if p.is_constexpr or value is None or (special and type(value) is int and value == 1):
             signature[p.name], constants[i,] = "constexpr", value
         elif isinstance(value, str):
             signature[p.name] = value
-            if value.startswith("*"):
+            if value.startswith("*") and align:
                 attributes[i,] = aligned
         elif isinstance(value, bool):
             signature[p.name] = "i1"
         elif isinstance(value, int):
             signature[p.name] = "i32" if -2**31 <= value < 2**31 else "i64"
-            if value % 16 == 0:
+            if value % 16 == 0 and align:
                 attributes[i,] = aligned
         else:
             signature[p.name] = "fp32"
@@ -105,7 +107,7 @@ def build(job: dict, folder: str) -> dict:
         log = Path(kept).read_text(encoding="utf-8") if kept else run_ptxas(kernel.asm["ptx"],
                                                                            job["arch"])
     cache.put(log, name, binary=False)
-    return {**describe(kernel), "log": log, "sources": sources_of(kernel.asm["ptx"])}
+    return {**describe(kernel), "log": log, "sources": sources_of(kernel.asm["ptx"], job["kernel"])}
 
 
 def describe(kernel) -> dict:
@@ -123,14 +125,20 @@ def describe(kernel) -> dict:
     }
 
 
-def sources_of(ptx: str) -> dict[str, str]:
-    """Return the Python files that debug info names, but not Triton's own."""
+def sources_of(ptx: str, where: dict | None = None) -> dict[str, str]:
+    """Return the Python files that debug info names, but not Triton's own.
+
+    A kernel that came as text lay in a file that is gone when its binary comes from Triton's cache.
+    """
+    where = where or {}
     import triton
 
     own, found = str(Path(triton.__file__).parent), {}
     for folder, name in re.findall(r'\.file\s+\d+\s+"([^"]*)"(?:\s+"([^"]*)")?', ptx):
         path = Path(folder, name) if name else Path(folder)
-        if not str(path).startswith(own) and path.is_file():
+        if "source" in where and path.name == f"{where['attribute']}.py":
+            found[str(path)] = where["source"]
+        elif not str(path).startswith(own) and path.is_file():
             found[str(path)] = path.read_text(encoding="utf-8")
     return found
 

@@ -108,7 +108,8 @@ def surprise(panels):
         for n, value in enumerate(values):
             text = f"{value * 1e3:.2f} ms" if unit == "s" else human(value, unit)
             ax.text(n, value, text, ha="center", va="bottom", fontsize=8.5)
-        ax.set_xticks(range(len(values)), [label.replace("FlashA", "Flash-\nA") for label in labels], fontsize=8)
+        ax.set_xticks(range(len(values)), [name.replace("FlashA", "Flash-\nA") for name in labels],
+                      fontsize=8)
         ax.set_yticks([])
         ax.spines["left"].set_visible(False)
         ax.set_ylim(0, max(values) * 1.18)

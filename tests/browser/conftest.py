@@ -1,5 +1,6 @@
 """One server and one browser for all browser tests; without Chromium they end in a sentence."""
 
+import contextlib
 import shutil
 from pathlib import Path
 
@@ -36,20 +37,21 @@ def browser():
         running.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def open_notebook(server, browser):
-    """Return a function that opens a copy of a notebook and runs it; its pictures are kept."""
-    opened = []
+    """Return a context that opens a copy of a notebook and runs it; its pictures are kept."""
 
+    @contextlib.contextmanager
     def open_copy(path):
         shutil.copy(path, server.folder / "work" / path.name)
         pictures = PICTURES / path.stem
         shutil.rmtree(pictures, ignore_errors=True)
         pictures.mkdir(parents=True)
-        opened.append(NotebookPage(browser, server, path.name, pictures))
-        opened[-1].run()
-        return opened[-1]
+        page = NotebookPage(browser, server, path.name, pictures)
+        try:
+            page.run()
+            yield page
+        finally:
+            page.close()
 
-    yield open_copy
-    for page in opened:
-        page.close()
+    return open_copy

@@ -1,9 +1,8 @@
 """A notebook in a browser's page, and the labs in it, as a reader with a keyboard meets them."""
 
-import json
 import time
 
-RUN_S = 40
+RUN_S = 180
 PICTURE_S = 20
 
 IDLE = '.jp-Notebook-ExecutionIndicator[data-status="idle"]'
@@ -57,15 +56,18 @@ REDRAWN = """([image, before]) =>
     || (image.src !== before && image.complete && image.naturalWidth > 0)"""
 # Nothing that is on its way can be taken for the next control's picture.
 STEADY = """async image => {
-    for (let last = null, since = performance.now(); performance.now() - since < 400;) {
+    const start = performance.now();
+    for (let last = null, since = start; performance.now() - since < 400;) {
         if (image.src !== last) [last, since] = [image.src, performance.now()];
+        if (since - start > 10000) throw new Error('the picture keeps changing');
         await new Promise(resolve => setTimeout(resolve, 20));
     }
 }"""
 TITLE = """(control, lab) => {
     for (let e = control; e !== null && lab.contains(e); e = e.parentElement)
         if (e.title) return e.title;
-    return control.querySelector('.widget-label')?.title ?? '';
+    const beside = [...control.querySelectorAll('.widget-label, .widget-label [title]')];
+    return beside.map(e => e.title).join('');
 }"""
 
 
@@ -134,6 +136,7 @@ class NotebookPage:
                 yield Lab(self, f"cell{index}-{number}", found.nth(number))
 
     def close(self):
+        """Keep a last picture, and end the kernel and the page."""
         self.page.screenshot(path=self.pictures / "end.png")
         for session in self.server.request("api/sessions"):
             self.server.request(f"api/sessions/{session['id']}", method="DELETE")
@@ -169,41 +172,68 @@ class Lab:
     def tooltip(self, control):
         return control.evaluate(TITLE, self.root.element_handle())
 
-    def move(self, kind, control):
-        """Focus a control, press the key that moves it, and return what the picture says now.
+    def shows_a_choice(self, kind, control):
+        if kind == "dropdown":
+            return control.locator("select").evaluate("e => e.selectedIndex >= 0")
+        return kind != "toggle" or control.locator("button.mod-active").count() == 1
+
+    def move(self, kind, control, picture_s=PICTURE_S):
+        """Focus a control, press the key that moves it, and return the seconds to another picture.
 
         Raises:
             AssertionError: no other picture came, or a sentence about an error.
         """
         image, name = self.image.element_handle(), self.label(kind, control).inner_text()
         before, start = image.get_attribute("src"), time.perf_counter()
-        press, again = self._key(kind, control)
-        press()
+        self._press(kind, control)
         try:
-            self.notebook.page.wait_for_function(REDRAWN, arg=[image, before])
+            self.notebook.page.wait_for_function(
+                REDRAWN, arg=[image, before], timeout=1e3 * picture_s
+            )
         except Exception as error:
             raise AssertionError(f"{name} ({kind}): no other picture came: {error}") from None
         seconds = time.perf_counter() - start
-        if again:
-            press()
+        if kind == "play":
+            self._stop(control)
         image.evaluate(STEADY)
+        self.notebook.page.wait_for_function(KERNEL)
         assert not self.alerts(), f"{name} ({kind}): {self.alerts()}"
         return seconds
 
-    def _key(self, kind, control):
-        """Return what to press, and whether to press it again to stop what it started."""
-        focus = control.locator(KINDS[kind][1])
+    def _press(self, kind, control):
+        """Move a control by the keyboard."""
+        focus = control.locator(KINDS[kind][1]).element_handle()
+        focus.focus()
         if kind == "slider":
             now, most = (float(focus.get_attribute(f"aria-value{a}")) for a in ("now", "max"))
-            key = "ArrowRight" if now < most else "ArrowLeft"
+            focus.press("ArrowRight" if now < most else "ArrowLeft")
         elif kind == "dropdown":
-            at, count = focus.evaluate("e => [e.selectedIndex, e.length]")
-            key = "ArrowDown" if at < count - 1 else "ArrowUp"
+            self._choose(focus)
         else:
-            key = "Enter"
-        target = focus.element_handle()
-        target.focus()
-        return lambda: target.press(key), kind == "play"
+            focus.press("Enter")
+
+    def _stop(self, control):
+        """Pause what plays, unless it has come to its end."""
+        if control.locator(".fa-pause").count():
+            control.locator(KINDS["play"][1]).press("Enter")
+        control.locator(".fa-pause").wait_for(state="detached")
+
+    def _choose(self, select):
+        """Take the next option of a list, or the one before the last.
+
+        JupyterLab keeps the arrow keys from a closed list, so it is opened first. An open list may
+        miss a key while it is being drawn; then we do as a reader does, and try again.
+        """
+        at, count = select.evaluate("e => [e.selectedIndex, e.length]")
+        for _ in range(20):
+            if select.evaluate("e => e.selectedIndex") != at:
+                return
+            if select.evaluate("e => e.matches(':open')"):
+                select.press("ArrowDown" if at < count - 1 else "ArrowUp")
+                select.press("Enter")
+            else:
+                select.press("Space")
+            self.notebook.page.wait_for_timeout(100)
 
     def alerts(self):
         return self.root.locator("[role=alert]").all_inner_texts()

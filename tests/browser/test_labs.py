@@ -9,6 +9,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
+from scripts.render_notebooks import KERNEL_METADATA
 from tests.labs import LABS
 
 pytestmark = pytest.mark.browser
@@ -16,7 +17,8 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture(scope="module", params=LABS, ids=lambda path: path.stem)
 def notebook(request, open_notebook):
-    return open_notebook(request.param)
+    with open_notebook(request.param) as opened:
+        yield opened
 
 
 def test_it_runs_and_shows_its_labs(notebook):
@@ -38,6 +40,7 @@ def test_every_control_says_what_it_is(notebook):
             cut = label.evaluate("e => e.scrollWidth > e.clientWidth + 1")
             assert not cut, f"{name} ({kind}): its name is cut off"
             assert lab.tooltip(control), f"{name} ({kind}): no tooltip"
+            assert lab.shows_a_choice(kind, control), f"{name} ({kind}): nothing is chosen"
 
 
 def test_every_control_draws_another_picture(notebook):
@@ -75,20 +78,20 @@ lab
 """
 
 
-def test_a_broken_lab_is_noticed(open_notebook, tmp_path, monkeypatch):
-    monkeypatch.setattr("tests.browser.page.PICTURE_S", 2)
+def test_a_broken_lab_is_noticed(open_notebook, tmp_path):
     path = tmp_path / "99_break_a_lab.ipynb"
-    nbformat.write(new_notebook(cells=[new_code_cell(BROKEN), new_code_cell("1 / 0")]), path)
-    notebook = open_notebook(path)
-    assert any("ZeroDivisionError: division by zero" in error for error in notebook.errors())
-    (lab,) = notebook.labs()
-    moves = {kind: control for kind, control in lab.controls()}
-    with pytest.raises(AssertionError, match="still .*: no other picture came"):
-        lab.move("dropdown", moves["dropdown"])
-    lab.move("toggle", moves["toggle"])
-    assert any("a callback of its own" in error for error in notebook.errors())
-    with pytest.raises(AssertionError, match="rows .*: .*two rows are too many"):
-        lab.move("slider", moves["slider"])
-    notebook.page.evaluate("() => { setTimeout(() => { throw new Error('in the page') }) }")
-    notebook.page.wait_for_timeout(200)
-    assert any("page: " in error and "in the page" in error for error in notebook.errors())
+    cells = [new_code_cell(BROKEN), new_code_cell("1 / 0")]
+    nbformat.write(new_notebook(cells=cells, metadata=KERNEL_METADATA), path)
+    with open_notebook(path) as notebook:
+        assert any("ZeroDivisionError: division by zero" in error for error in notebook.errors())
+        (lab,) = notebook.labs()
+        moves = {kind: control for kind, control in lab.controls()}
+        with pytest.raises(AssertionError, match=r"still .*: no other picture came"):
+            lab.move("dropdown", moves["dropdown"], picture_s=3)
+        lab.move("toggle", moves["toggle"])
+        assert any("a callback of its own" in error for error in notebook.errors())
+        with pytest.raises(AssertionError, match=r"rows .*: .*two rows are too many"):
+            lab.move("slider", moves["slider"])
+        notebook.page.evaluate("() => { setTimeout(() => { throw new Error('in the page') }) }")
+        notebook.page.wait_for_timeout(200)
+        assert any("page: " in error and "in the page" in error for error in notebook.errors())

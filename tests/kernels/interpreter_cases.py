@@ -14,10 +14,10 @@ import warnings
 
 os.environ["TRITON_INTERPRET"] = "1"
 
-import torch  # noqa: E402
+import torch
 
-from flashlib.kernels import flash_attention  # noqa: E402
-from tests.kernels.behaviours import (  # noqa: E402
+from flashlib.kernels import flash_attention
+from tests.kernels.behaviours import (
     PROMISES,
     SMALL_SHAPES,
     Backend,

@@ -16,6 +16,7 @@ import pytest
 
 from flashlib.chapters import CHAPTERS
 from flashlib.exercises.overview import of_chapter
+from flashlib.kernels.presence import available
 from scripts import answers, editions, grade
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -124,6 +125,8 @@ def test_every_stub_fails_in_the_students_course(student):
 def test_every_solution_passes_there(student, tmp_path):
     """The same notebooks, each stub replaced: so it is the stubs that failed above."""
     for chapter in READY:
+        if chapter.number == "09" and not available():    # its answers are Triton kernels
+            continue
         notebook = json.loads((student / chapter.file).read_text(encoding="utf-8"))
         module = importlib.import_module(f"flashlib.exercises.solutions.ch{chapter.number}")
         exercises = {e.check.__name__: e for e in of_chapter(chapter.number)}

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flashlib.exercises.overview import of_chapter
+from flashlib.kernels.presence import available
 from scripts import grade
 
 CHAPTER = "05_fuse_attention_into_one_pass"
@@ -32,6 +33,17 @@ def one_pass_bytes(Nq, Nk, d, element_bytes, stats_bytes):
 
 ex.check_one_pass_bytes(one_pass_bytes)
 """
+
+
+KERNEL = """
+def double_kernel(X, Y, stride_xm, stride_xn, stride_ym, stride_yn, N, BLOCK: tl.constexpr):
+    row, col = tl.program_id(0), tl.arange(0, BLOCK)
+    x = tl.load(X + row * stride_xm + col * stride_xn, mask=col < N)
+    tl.store(Y + row * stride_ym + col * stride_yn, twice(x), mask=col < N)
+
+ex.check_transposed(double_kernel)
+"""
+TWICE = "import triton\nimport triton.language as tl\n@triton.jit\ndef twice(x):\n    return 2 * x"
 
 
 def notebook(path, *sources):
@@ -83,6 +95,21 @@ def test_helpers_of_the_students_own_come_along(graded):
                  "def at_least(l):\n    return np.maximum(l, tiny)",
                  FINISH.replace("np.maximum(l, 1e-300)", "at_least(l)"), exercises=("05.1",))
     assert got["05.1"][0]
+
+
+@pytest.mark.skipif(not available(), reason="torch or Triton is not installed")
+@pytest.mark.parametrize(("helper", "kernel", "passed", "words"), [
+    (TWICE, KERNEL, True, "any strides"),
+    (TWICE, "@triton.jit" + KERNEL, True, "any strides"),
+    (TWICE, KERNEL.replace("stride_xn, mask", "1, mask"), False, "a transposed matrix"),
+    (TWICE, KERNEL.replace("    row", "    print('✓')\n    raise NotImplementedError\n    row"), False,
+     "not answered yet")])
+def test_a_kernel_runs_in_the_interpreter_with_its_helpers(tmp_path, sandbox, helper, kernel, passed,
+                                                            words):
+    path = tmp_path / "09_write_kernels_in_triton.ipynb"
+    notebook(path, helper, kernel)
+    got = grade.grade(grade.Submission("ada", "09", path), ["09.1"], sandbox)
+    assert got["09.1"][0] is passed and words in got["09.1"][1]
 
 
 def test_a_cell_that_does_not_parse_is_named_with_its_line(graded):

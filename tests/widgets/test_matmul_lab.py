@@ -112,6 +112,8 @@ def test_intensity_names_ridges_and_tiles():
                                                                             "H100": (9.0, 6)})
     assert "T4: ridge 3, SRAM full at b = 4" in alt_text(fig)
     assert "H100, ridge 9" in words(fig)
+    circles = [line for line in fig.axes[0].lines if (line.get_gid() or "").startswith("needed")]
+    assert [list(line.get_xdata()) for line in circles] == [[8]]         # 9 is never reached
 
 
 def test_the_hierarchy_counts_its_parts_and_refuses_what_does_not_divide():

@@ -1,0 +1,63 @@
+"""The GPU checks themselves, at small sizes on the CPU: they pass what is right and see what is not."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from flashlib.kernels import flash_attention  # noqa: E402
+from tests.kernels import gpu_checks  # noqa: E402
+from tests.kernels.budget import Grid  # noqa: E402
+from tests.kernels.gpu_checks import Where  # noqa: E402
+from tests.kernels.run_gpu import Outcome, run_all, run_task, statistics, tasks  # noqa: E402
+
+SMALL = {
+    "run_configuration": (torch.bfloat16, 64, True, 200, 3),
+    "check_many_heads": (64,),
+    "check_large_offsets_into_inputs": (2 ** 17,),
+    "check_large_tensors": (6, 150, 16),
+    "check_a_long_sequence": (2048, 16),
+}
+here = Where("reference", "cpu")
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_it_passes_the_reference_backend(name):
+    assert isinstance(getattr(gpu_checks, name)(here, *SMALL[name]), str)
+
+
+class Wrong(Where):
+    """Attention that forgets one key in one head, far behind."""
+
+    def __call__(self, q, k, v, **options):
+        v = v.clone()
+        v[-1, -1, k.shape[2] // 2] += 20
+        return flash_attention(q, k, v, impl=self.impl, **options)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_it_sees_one_wrong_value(name):
+    with pytest.raises(AssertionError):
+        getattr(gpu_checks, name)(Wrong("reference", "cpu"), *SMALL[name])
+
+
+def test_the_runner_reports_a_failure_and_a_crash():
+    ok = run_task(("x", ("promise", ("empty", torch.float32)), here))
+    assert ok.failures == [] and ok.cases == 1
+    crash = run_task(("x", ("promise", ("empty", torch.float32)), Where("cuda", "cpu")))
+    assert "expected one of" in crash.failures[0]
+
+
+def test_the_runner_counts_what_it_ran():
+    seen = []
+    outcomes = run_all(here, processes=1, only="promise empty", each=seen.append)
+    assert outcomes == seen and not [o for o in seen if o.failures]
+    assert {o.task for o in seen} == {f"promise empty {d}" for d in ("float32", "float16", "bfloat16")}
+    assert sum(name.startswith("configuration") for name in tasks()) == 20
+
+
+def test_the_grid_is_judged_by_dtype():
+    y = torch.randn(4000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    grids = {"O": Grid()}
+    grids["O"].add(y * (1 + 1e-3), y, y * (1 + 5e-4))
+    made = list(statistics([Outcome("accuracy float16-D8", 1, [], grids=grids)]))
+    assert [o.task for o in made] == ["grid float16"] and "RMSE 2.0" in made[0].failures[0]

@@ -146,7 +146,8 @@ def test_every_solution_passes_there(student, tmp_path):
 
 
 def test_the_students_course_sets_up_with_the_same_commands(student):
-    listed = subprocess.run(["make", "help"], cwd=student, capture_output=True, text=True, check=True)
+    listed = subprocess.run(["make", "--no-print-directory", "help"], cwd=student,
+                            capture_output=True, text=True, check=True)
     assert " lab " in listed.stdout and " test " in listed.stdout
     assert "student" not in listed.stdout and "grade" not in listed.stdout
     planned = subprocess.run(["make", "-n", "lab"], cwd=student, capture_output=True, text=True,

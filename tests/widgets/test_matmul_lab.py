@@ -1,7 +1,6 @@
 """The matmul lab and player: every choice draws, says the truth, and is red where it must be."""
 
 import itertools
-import time
 
 import numpy as np
 import pytest
@@ -50,11 +49,10 @@ def test_a_tile_of_one_element_is_as_bad_as_naive():
     assert "as many bytes as naive" in words(plots.matmul_lab(Bm=1, Bn=1, Bk=1))
 
 
-def test_every_choice_draws_and_quickly():
+def test_every_choice_draws():
     lab = widgets.matmul_lab()
     rows = widgets.sweep(["matmul_lab"])
     assert len(rows) == sum(len(control.options) for control in lab.controls.values())
-    assert np.median([row.seconds for row in rows]) < 0.5      # 0.1 on an idle core
 
 
 @pytest.mark.parametrize("corner", [{"Bm": 1, "Bn": 1, "Bk": 1}, {"Bm": 512, "Bn": 512, "Bk": 256},
@@ -98,13 +96,6 @@ def test_frames_say_how_often_tiles_were_loaded_and_what_moved(machine):
     assert f"the end: {human_bytes(machine.traffic.hbm_bytes)} moved" in text
     last = [t.get_text() for t in fig.axes[-3].texts if t.get_gid() == "times"]
     assert set(last) == {"3", "4"}                 # ⌈20/8⌉ rows of tiles, ⌈28/7⌉ columns of them
-
-
-def test_a_frame_is_drawn_in_a_wink(machine):
-    plots.matmul_visits(machine.trace, 20, 28, 12, 30).png(100, fast=True)
-    start = time.perf_counter()
-    plots.matmul_visits(machine.trace, 20, 28, 12, 60).png(100, fast=True)
-    assert time.perf_counter() - start < 1
 
 
 def test_intensity_names_ridges_and_tiles():

@@ -67,19 +67,21 @@ def exact(q, k, v, dO, causal):
     return [O.detach(), *torch.autograd.grad(O, qkv, dO)]
 
 
-def relative_errors(fn, tensors, reference, causal):
-    """Return the error of O, and the worst of the gradients', relative in the Euclidean norm."""
+def relative_error(fn, tensors, reference, causal, mode):
+    """Return the error of O, or the worst of the gradients', relative in the Euclidean norm."""
     import torch
 
-    q, k, v, dO = tensors
-    qkv = [x.detach().requires_grad_() for x in (q, k, v)]
-    O = fn(*qkv, causal)
-    results = [O.detach(), *torch.autograd.grad(O, qkv, dO)]
+    *qkv, dO = tensors
+    if mode == "forward":
+        with torch.no_grad():
+            results, exact_ones = [fn(*qkv, causal)], reference[:1]
+    else:
+        qkv = [x.detach().requires_grad_() for x in qkv]
+        results, exact_ones = torch.autograd.grad(fn(*qkv, causal), qkv, dO), reference[1:]
     errors = [((x[:1, :1].double() - y).norm() / y.norm()).item()
-              for x, y in zip(results, reference, strict=True)]
+              for x, y in zip(results, exact_ones, strict=True)]
     # A NaN is larger than nothing in Python's max: make it count.
-    errors = [error if error == error else float("inf") for error in errors]
-    return {"forward": errors[0], "backward": max(errors[1:])}
+    return max(error if error == error else float("inf") for error in errors)
 
 
 def caller(fn, tensors, causal, mode):
@@ -121,6 +123,10 @@ def our_binaries(call, shape, causal, mode):
     table = configs_for(torch.cuda.get_device_capability(), 2, shape[3], causal)
     sizes = {"flash_fwd_kernel": [table.forward], "flash_bwd_dq_kernel": [table.dq],
              "flash_bwd_dkdv_kernel": [table.dkdv] if table.dkdv else [table.dk, table.dv]}
+    if any(binary["kernel"] == "flash_fwd_hopper_kernel" for binary in binaries.loaded()):
+        from flashlib.kernels.launch_hopper import config_for
+
+        sizes["flash_fwd_hopper_kernel"] = [config_for(shape[3], causal, shape[2])]
     found = []
     for binary in binaries.loaded():
         config = sizes[binary["kernel"]].pop(0) if binary["kernel"] in sizes else None
@@ -138,24 +144,27 @@ def measure(shapes, device, rounds, say=print):
             tensors = inputs(shape, device)
             reference = exact(*tensors, causal)
             case = dict(zip(("B", "H", "N", "d"), shape, strict=True))
-            errors, right = {}, {}
+            errors, right = {mode: {} for mode in MODES}, {mode: {} for mode in MODES}
             for name, fn in found.items():
-                try:
-                    errors[name] = relative_errors(fn, tensors, reference, causal)
-                except Exception as error:
-                    if name == "ours":
-                        raise
-                    absent[f"{name} at {shape}"] = f"{type(error).__name__} {error}"[:120]
-                    continue
-                if max(errors[name].values()) < TOLERANCE:
-                    right[name] = fn
-                elif name == "ours":
-                    raise RuntimeError(f"ours is wrong at {shape}, causal={causal}: {errors[name]}")
-                else:
-                    absent[f"{name} at {shape}"] = f"wrong, relative errors {errors[name]}"
+                for mode in MODES:
+                    try:
+                        error = relative_error(fn, tensors, reference, causal, mode)
+                    except Exception as problem:
+                        if name.startswith("ours"):
+                            raise
+                        absent[f"{name} {mode} at {shape}"] = (
+                            f"{type(problem).__name__} {problem}"[:120])
+                        continue
+                    if error < TOLERANCE:
+                        errors[mode][name], right[mode][name] = error, fn
+                    elif name.startswith("ours"):
+                        raise RuntimeError(f"{name} is wrong at {shape}, causal={causal}, {mode}:"
+                                           f" relative error {error}")
+                    else:
+                        absent[f"{name} {mode} at {shape}"] = f"wrong, relative error {error}"
             del reference
             for mode in MODES:
-                calls = {name: caller(fn, tensors, causal, mode) for name, fn in right.items()}
+                calls = {name: caller(fn, tensors, causal, mode) for name, fn in right[mode].items()}
                 built = []
                 if device == "cuda":
                     built = our_binaries(calls["ours"], shape, causal, mode)
@@ -164,7 +173,7 @@ def measure(shapes, device, rounds, say=print):
                 for _ in range(rounds):
                     for name, call in calls.items():
                         times[name].append(clock(call))
-                rows += _rows(times, built, errors, shape, causal, mode)
+                rows += _rows(times, built, errors[mode], shape, causal, mode)
                 say(line(rows[-len(times):]))
                 del calls
             del tensors
@@ -184,7 +193,7 @@ def _rows(times, built, errors, shape, causal, mode):
             "rounds": len(runs), "flops": int(count), "tflops_per_s": count / seconds / 1e12,
             "least_bytes": least_bytes(shape, mode),
             "gb_per_s": least_bytes(shape, mode) / seconds / 1e9,
-            "relative_error": errors[name][mode], "ours_over_this": seconds / ours_s, **resources})
+            "relative_error": errors[name], "ours_over_this": seconds / ours_s, **resources})
     return rows
 
 
@@ -236,8 +245,8 @@ def main(argv=None):
     shapes = DRY if options.dry_run else SHAPES
     if device == "cuda":
         start = time.perf_counter()
-        cases = [(name, shape, causal, device) for name in ("flex", "ours") for shape in shapes
-                 for causal in (False, True)]
+        cases = [(name, shape, causal, device) for name in ("flex", "ours", "ours_triton")
+                 for shape in shapes for causal in (False, True)]
         print(*warm_all(warm, cases), sep="\n")
         print(f"compiled {len(cases)} cases in {time.perf_counter() - start:.0f} s", flush=True)
     roofs = ceilings(Clock(device, seconds=0.3 if device == "cuda" else 0.01), device)

@@ -10,6 +10,7 @@ import importlib.util
 
 NAMES = {
     "ours": "flashlib.flash_attention",
+    "ours_triton": "flashlib.flash_attention(impl='triton')",
     "sdpa_flash": "SDPA FLASH",
     "sdpa_cudnn": "SDPA cuDNN",
     "flex": "FlexAttention",
@@ -19,11 +20,11 @@ NAMES = {
 NEVER = {"triton_tutorial": "Triton ships its fused-attention tutorial as a script, not as a module"}
 
 
-def ours(q, k, v, causal):
+def ours(q, k, v, causal, impl="auto"):
     """Attention of this course."""
     from flashlib.kernels import flash_attention
 
-    return flash_attention(q, k, v, causal=causal)
+    return flash_attention(q, k, v, causal=causal, impl=impl)
 
 
 def _sdpa(backend, q, k, v, causal):
@@ -74,7 +75,8 @@ def available(device):
     on_gpu = device == "cuda"
     found = {"ours": ours, "sdpa_flash": functools.partial(_sdpa, "FLASH_ATTENTION")}
     absent = dict(NEVER)
-    for name, fn in (("sdpa_cudnn", functools.partial(_sdpa, "CUDNN_ATTENTION")), ("flex", _flex)):
+    for name, fn in (("ours_triton", functools.partial(ours, impl="triton")),
+                     ("sdpa_cudnn", functools.partial(_sdpa, "CUDNN_ATTENTION")), ("flex", _flex)):
         if on_gpu:
             found[name] = fn
         else:

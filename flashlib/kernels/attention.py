@@ -10,7 +10,7 @@ import torch
 from flashlib.kernels import ops
 
 MAX_HEAD_DIM = 256
-IMPLS = ("auto", "triton", "reference")
+IMPLS = ("auto", "triton", "gluon", "reference")
 
 
 def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, impl="auto"):
@@ -26,8 +26,10 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, impl
             Any strides. D up to 256.
         causal: hide later keys.  scale: factor on the logits, None for 1/√D; may be 0 or negative.
         return_lse: return (O, lse), lse (B, H, N_q) float32, natural log; both are differentiable.
-        impl: "auto" (Triton on a GPU, tiled torch on the CPU), "triton" (on CPU tensors it runs in
-            Triton's interpreter, which must be switched on: float16 and float32 only) or "reference".
+        impl: "auto" (on a GPU the faster of our kernels for the shape, tiled torch on the CPU);
+            "triton" (on CPU tensors it runs in Triton's interpreter, which must be switched on: float16
+            and float32 only); "gluon" (forward on a Hopper GPU: 16 bits, 16 ≤ D, other head dimensions
+            padded to 32, 64, 128 or 256, strides that its copy engine reads) or "reference".
     Returns:
         O (B, H, N_q, D) in the dtype of q, or (O, lse).
     Raises:
@@ -35,18 +37,17 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, impl
             expected and what came.
 
     Bit-identical from run to run. A NaN in a key or value beyond what a tile of rows sees never
-    reaches them; inside the tile that the causal diagonal cuts, on the "triton" backend, a NaN or
+    reaches them; inside the tiles that the causal diagonal cuts, on the GPU backends, a NaN or
     infinite value reaches O of all rows of that tile, and such a key their dQ, because a tensor core
     multiplies zeros too.
     """
     scale = _check(q, k, v, causal, scale, return_lse, impl)
-    backend = impl if impl != "auto" else "triton" if q.is_cuda else "reference"
     if torch.compiler.is_compiling():
-        o, lse = ops.attention_forward(q, k, v, causal, scale, backend)
+        o, lse = ops.attention_forward(q, k, v, causal, scale, impl)
     elif torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        o, lse = ops.Attention.apply(q, k, v, causal, scale, backend)
+        o, lse = ops.Attention.apply(q, k, v, causal, scale, impl)
     else:
-        o, lse = ops.forward(q, k, v, causal, scale, backend)
+        o, lse = ops.forward(q, k, v, causal, scale, impl)
     return (o, lse) if return_lse else o
 
 

@@ -44,10 +44,9 @@ class _Launch:
 
     __slots__ = ("_compiled", "_grid", "_kernel", "_options", "_tail")
 
-    def __init__(self, kernel, programs, tail, config=None):
+    def __init__(self, kernel, programs, tail, **options):
         self._kernel, self._grid, self._tail = kernel, (programs, 1, 1), tail
-        self._options = ({"num_warps": config.num_warps, "num_stages": config.num_stages} if config
-                         else {"num_warps": 4})
+        self._options = options
         self._compiled = None
 
     def __call__(self, *leading):
@@ -139,7 +138,8 @@ def _plan_forward(q, k, v, causal, config):
         flash_fwd_kernel, triton.cdiv(N_Q, c.BLOCK_M) * B * H,
         (*q.stride(), *k.stride(), *v.stride(), *_contiguous(q),
          H, H // k.shape[1], N_Q, N_K, D, c.BLOCK_M, c.BLOCK_N, head_dim, causal, head_dim == D,
-         N_K % c.BLOCK_N != 0, tma, _precision(q)), c)
+         N_K % c.BLOCK_N != 0, tma, _precision(q)),
+        num_warps=c.num_warps, num_stages=c.num_stages)
     return launch, _inputs(tma, (q, c.BLOCK_M), (k, c.BLOCK_N), (v, c.BLOCK_N), head_dim=head_dim)
 
 
@@ -161,7 +161,7 @@ def _plan_backward(q, k, v, o, do, has_dlse, causal, configs):
     H_K, N_K, head_dim = k.shape[1], k.shape[2], padded(D)
     table = configs or configs_for(capability_of(q.device), q.element_size(), D, causal)
     delta = _Launch(flash_bwd_delta_kernel, triton.cdiv(N_Q, 64) * B * H,
-                    (*o.stride(), *do.stride(), H, N_Q, D, 64, head_dim, has_dlse))
+                    (*o.stride(), *do.stride(), H, N_Q, D, 64, head_dim, has_dlse), num_warps=4)
     strides = (*q.stride(), *k.stride(), *v.stride(), *do.stride())
     sizes = (H, H // H_K, N_Q, N_K, D)
 
@@ -173,14 +173,16 @@ def _plan_backward(q, k, v, o, do, has_dlse, causal, configs):
         launch = _Launch(
             flash_bwd_dkdv_kernel, triton.cdiv(N_K, c.BLOCK_N) * B * H_K,
             (*strides, *_contiguous(k), *_contiguous(v), *sizes, c.BLOCK_M, c.BLOCK_N, head_dim,
-             causal, head_dim == D, ragged, tma, _precision(q), want_dk, want_dv), c)
+             causal, head_dim == D, ragged, tma, _precision(q), want_dk, want_dv),
+            num_warps=c.num_warps, num_stages=c.num_stages)
         by_key.append((launch, _inputs(tma, (q, c.BLOCK_M), (do, c.BLOCK_M), head_dim=head_dim)))
 
     c, tma = table.dq, _uses_tma(k, v)
     launch = _Launch(
         flash_bwd_dq_kernel, triton.cdiv(N_Q, c.BLOCK_M) * B * H,
         (*strides, *_contiguous(q), *sizes, c.BLOCK_M, c.BLOCK_N, head_dim, causal, head_dim == D,
-         N_K % c.BLOCK_N != 0, tma, _precision(q)), c)
+         N_K % c.BLOCK_N != 0, tma, _precision(q)),
+        num_warps=c.num_warps, num_stages=c.num_stages)
     return delta, by_key, launch, _inputs(tma, (k, c.BLOCK_N), (v, c.BLOCK_N), head_dim=head_dim)
 
 

@@ -15,9 +15,40 @@ import torch
 OPTIONS = "bool causal, float scale, str backend"
 
 
+def _hopper():
+    from flashlib.kernels import launch_hopper
+
+    return launch_hopper
+
+
+@functools.cache
+def _has_hopper(device: torch.device) -> bool:
+    """Tell whether the Gluon kernel may be asked at all: a Hopper GPU, and a Triton with Gluon."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
+        return False
+    try:
+        _hopper()
+    except ImportError:
+        return False
+    return True
+
+
+def chosen(backend: str, q, k, v, causal: bool):
+    """Return the module that computes a forward: "auto" is decided here, by device and shape."""
+    if backend == "auto":
+        if _has_hopper(q.device):
+            hopper = _hopper()
+            if hopper.is_faster(q, causal) and hopper.refusal(q, k, v) is None:
+                return hopper
+        backend = "triton" if q.is_cuda else "reference"
+    return launcher(backend, q.device, q.dtype)
+
+
 @functools.cache
 def launcher(backend: str, device: torch.device, dtype: torch.dtype):
     """Return the module whose `forward` and `backward` run a backend, or say why it cannot run."""
+    if backend == "auto":                                   # the backward is the same on every GPU
+        backend = "triton" if device.type == "cuda" else "reference"
     if device.type == "cuda" and dtype == torch.bfloat16:
         capability = torch.cuda.get_device_capability(device)
         if capability < (8, 0):
@@ -31,8 +62,14 @@ def launcher(backend: str, device: torch.device, dtype: torch.dtype):
         from flashlib.kernels import launch
     except ImportError as error:
         raise NotImplementedError(
-            f"impl: expected a backend of this machine, got 'triton', and Triton does not import"
+            f"impl: expected a backend of this machine, got {backend!r}, and Triton does not import"
             f" ({error}). Use impl='reference', or a Linux machine with Triton") from None
+    if backend == "gluon":
+        if device.type != "cuda":
+            raise NotImplementedError(
+                f"impl: 'gluon' expected tensors on a Hopper GPU, got {device.type}; Gluon has no"
+                " interpreter: use impl='reference'")
+        return _hopper()
     if device.type == "cpu":
         if not launch.interpreted():
             raise NotImplementedError(
@@ -50,7 +87,7 @@ def launcher(backend: str, device: torch.device, dtype: torch.dtype):
 
 def forward(q, k, v, causal: bool, scale: float, backend: str):
     """Return O and lse (B, H, N_q) float32 or, for float64, float64; nothing to attend to is O = 0."""
-    run = launcher(backend, q.device, q.dtype).forward
+    run = chosen(backend, q, k, v, causal).forward
     if q.numel() == 0 or k.numel() == 0:
         return torch.zeros_like(q, memory_format=torch.contiguous_format), _lse_like(q, -math.inf)
     if scale < 0:                                           # kernels take the maximum of raw scores

@@ -14,7 +14,8 @@ from flashlib.plots.theme import GREY, INK, SMALL, TINY, styled
 
 # Who ran: a name for people, a color, a marker. What is ours stands out, the others are quiet.
 _RACERS = {
-    "ours": ("this chapter's kernels", "#31688E", "D"),
+    "ours": ("this course's kernels", "#31688E", "D"),
+    "ours_triton": ("this course's Triton kernels", "#6F9CC4", "d"),
     "sdpa_flash": ("SDPA FLASH (FlashAttention-2)", "#8C8C8C", "s"),
     "sdpa_cudnn": ("SDPA cuDNN", "#C9A66B", "h"),
     "flex": ("FlexAttention", "#A78BB0", "<"),

@@ -19,20 +19,13 @@ pytestmark = [needs_triton, pytest.mark.slow]
 GENERATIONS = ("sm_80", "sm_90", "sm_100")
 FAMILY_IN_SASS = {"mma": "HMMA", "wgmma": "HGMMA", "tcgen05": "UTCHMMA"}
 
-# Hopper's rows were chosen by their time on an H200, and these spill: the most bytes that a thread may
-# store, by kernel, head dimension and causal, under Triton 3.6 and 3.7.1.
+# Two of Hopper's rows spill where the mask cuts a tile; without spills, d = 256 causal is slower than
+# SDPA FLASH. The most bytes that a thread may store, by kernel, head dimension and causal, under
+# Triton 3.6 and 3.7.1.
 HOPPER_SPILLS = {
-    ("flash_bwd_dkdv_kernel", 16, True): 152,
-    ("flash_bwd_dkdv_kernel", 32, False): 8,
-    ("flash_bwd_dkdv_kernel", 32, True): 148,
-    ("flash_bwd_dkdv_kernel", 128, True): 52,
-    ("flash_bwd_dkdv_kernel[dk]", 256, False): 12,
-    ("flash_bwd_dkdv_kernel[dk]", 256, True): 256,
-    ("flash_bwd_dkdv_kernel[dv]", 256, True): 48,
+    ("flash_bwd_dkdv_kernel[dk]", 256, True): 68,
     ("flash_bwd_dq_kernel", 256, True): 172,
 }
-# And here Triton 3.7.1 (not 3.6) makes ptxas serialize the wgmmas, C7515.
-HOPPER_SERIALIZED = {("flash_bwd_dkdv_kernel", 16, False)}
 
 
 @functools.cache
@@ -99,12 +92,10 @@ def test_every_default_fits_its_generation(arch):
 
 
 @pytest.mark.parametrize("arch", GENERATIONS)
-def test_wgmma_is_serialized_only_where_that_is_listed(arch):
+def test_no_wgmma_is_serialized(arch):
     """C7512 and its kin cost speed without a word; ptxas says them only when asked."""
-    warned = {(part(case), case.given["head_dim"], case.given.get("causal", False)): report.warnings
-              for case, report in compiled(arch, "bfloat16") if "serialized" in str(report.warnings)}
-    assert not {key: words for key, words in warned.items()
-                if arch != "sm_90" or key not in HOPPER_SERIALIZED}
+    assert not {str(case): report.warnings for case, report in compiled(arch, "bfloat16")
+                if "serialized" in str(report.warnings)}
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "sm_100"])

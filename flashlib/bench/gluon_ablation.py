@@ -1,0 +1,216 @@
+"""Switch the techniques of the Hopper kernel off, one at a time, and time each; then the same in FP8.
+
+    python -m flashlib.bench.gluon_ablation --out assets/measurements --name h200
+
+Needs a Hopper GPU. Every variant is held against float64 before it is timed; times are medians of
+rounds in which the variants alternate. Notebooks 12, 13 and 14 show the results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+from pathlib import Path
+
+from flashlib.bench import binaries
+from flashlib.bench.attention import flops, timer
+from flashlib.bench.provenance import collect, write_csv
+
+SHAPES = [(4, 16, 4096, 128), (4, 32, 4096, 64)]            # (B, H, N, d)
+FP8_SHAPES = [(4, 16, 4096, 128), (1, 16, 16384, 128), (4, 32, 4096, 64), (4, 8, 4096, 256)]
+ROUNDS = 7
+TOLERANCE = 5e-3                                            # relative, of bfloat16 against float64
+FP8_TOLERANCE = 1.0                                         # a wrong kernel is off by more
+SAMPLED_ROWS = 256                                          # of a head, for the error in FP8
+
+
+def variants(config):
+    """Return name → configuration: the full kernel, then one technique less, or one of v4's more."""
+    plain = config._replace(CONSUMERS=2, SPECIALIZED=False)
+    return {
+        "full": config,
+        "no_pingpong": config._replace(PING_PONG=False),
+        "no_overlap": config._replace(OVERLAP=False),
+        "no_persistence": config._replace(PERSISTENT=False),
+        "no_specialization": plain._replace(STAGES=2),
+        "synchronous": plain._replace(STAGES=1, OVERLAP=False),
+        "emulate_25": config._replace(EMULATED=1),
+        "emulate_50": config._replace(EMULATED=2),
+        "tau_8": config._replace(TAU=8.0),
+    }
+
+
+def inputs(shape, outliers=False):
+    """Return bfloat16 Q, K, V; with outliers, one element in a thousand comes from N(0, 101)."""
+    import torch
+
+    generator = torch.Generator("cuda").manual_seed(0)
+
+    def draw():
+        return torch.randn(shape, device="cuda", generator=generator)
+
+    def tensor():
+        x = draw()
+        if outliers:
+            x = x + 10.0 * draw() * (torch.rand(shape, device="cuda", generator=generator) < 1e-3)
+        return x.to(torch.bfloat16)
+
+    return [tensor() for _ in range(3)]
+
+
+def exact_rows(q, k, v, causal, rows):
+    """Return some rows of the first head's attention in float64."""
+    import torch
+
+    Q, K, V = (x[0, 0].double() for x in (q, k, v))
+    S = Q[rows] @ K.T / math.sqrt(Q.shape[1])
+    if causal:
+        S = S.masked_fill(torch.arange(K.shape[0], device=K.device)[None, :] > rows[:, None], -math.inf)
+    return torch.softmax(S, -1) @ V
+
+
+def rmse_and_relative(o, exact, rows):
+    """Return the root mean square error of some rows of the first head, and it relative to them."""
+    error = (o[0, 0, rows].double() - exact).square().mean().sqrt().item()
+    return error, error / exact.square().mean().sqrt().item()
+
+
+def race(calls, count, rounds, milliseconds):
+    """Return name → TFLOP/s of every round; the calls alternate."""
+    clock, rates = timer("cuda", milliseconds), {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            rates[name].append(count / clock(call) / 1e12)
+    return rates
+
+
+def _spread(rates):
+    return {"tflops": statistics.median(rates), "tflops_low": min(rates), "tflops_high": max(rates)}
+
+
+def ablation(shape, causal, rounds=ROUNDS, milliseconds=30, names=None):
+    """Check and time the variants at one shape, in bfloat16, and return one row each."""
+    import torch
+
+    from flashlib.kernels import launch_hopper
+
+    q, k, v = inputs(shape)
+    rows = torch.arange(0, shape[2], max(1, shape[2] // SAMPLED_ROWS), device="cuda")
+    exact = exact_rows(q, k, v, causal, rows)
+    calls, built = {}, {}
+    for name, config in variants(launch_hopper.config_for(shape[3], causal, shape[2])).items():
+        if names is not None and name not in names:
+            continue
+
+        def call(config=config):
+            return launch_hopper.forward(q, k, v, causal=causal, scale=shape[3] ** -0.5, config=config)
+
+        binaries.forget()
+        _, relative = rmse_and_relative(call()[0], exact, rows)
+        if not relative < TOLERANCE:
+            raise RuntimeError(f"{name} is wrong at {shape}, causal={causal}: error {relative}")
+        calls[name], built[name] = call, binaries.worst(binaries.loaded())
+    rates = race(calls, flops(shape, causal, "forward"), rounds, milliseconds)
+    case = dict(zip("BHND", shape, strict=True))
+    return [{**case, "causal": int(causal), "dtype": "bfloat16", "variant": name,
+             **_spread(rates[name]), "registers": built[name]["registers"],
+             "spills": built[name]["spilled_words"], "rounds": rounds} for name in calls]
+
+
+def fp8(shape, causal, rounds=ROUNDS, milliseconds=30):
+    """Check and time the FP8 forward against our bfloat16 one; errors with outliers in the data.
+
+    The time is the kernel's; "fp8_prepared" adds rotation and quantisation, as torch does them.
+    """
+    import torch
+
+    from flashlib.kernels import fp8 as prepare_fp8
+    from flashlib.kernels import launch_hopper
+
+    q, k, v = inputs(shape, outliers=True)
+    rows = torch.arange(0, shape[2], max(1, shape[2] // SAMPLED_ROWS), device="cuda")
+    exact, scale = exact_rows(q, k, v, causal, rows), shape[3] ** -0.5
+    choices = {"fp8_block": {}, "fp8_tensor": {"per_block": False},
+               "fp8_no_rotation": {"rotation": False}}
+    calls = {"own_bf16": lambda: launch_hopper.forward(q, k, v, causal=causal, scale=scale)}
+    for name, options in choices.items():
+        prepared = prepare_fp8.prepare(q, k, v, **options)
+        calls[name] = lambda prepared=prepared: launch_hopper.forward_fp8(
+            *prepared, causal=causal, scale=scale)
+    calls["fp8_prepared"] = lambda: launch_hopper.forward_fp8(
+        *prepare_fp8.prepare(q, k, v), causal=causal, scale=scale)
+    errors = {name: rmse_and_relative(call()[0], exact, rows) for name, call in calls.items()}
+    for name, (_, relative) in errors.items():
+        if not relative < (TOLERANCE if name == "own_bf16" else FP8_TOLERANCE):
+            raise RuntimeError(f"{name} is wrong at {shape}, causal={causal}: error {relative}")
+    rates = race(calls, flops(shape, causal, "forward"), rounds, milliseconds)
+    ours = statistics.median(rates["own_bf16"])
+    case = dict(zip("BHND", shape, strict=True))
+    return [{**case, "causal": int(causal), "variant": name, **_spread(rates[name]),
+             "rmse": errors[name][0], "ratio_to_bf16": statistics.median(rates[name]) / ours,
+             "rounds": rounds} for name in calls]
+
+
+def measure_here(shape=SHAPES[0], causal=False) -> None:
+    """On a Hopper GPU, time the variants at one shape and print them; elsewhere say why not."""
+    try:
+        import torch
+    except ImportError:
+        torch = None
+    if torch is None or not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
+        print("No Hopper GPU here: all times in this chapter are the recorded ones.")
+        return
+    print(f"Measured here, on {torch.cuda.get_device_name()}, (B, H, N, d) = {shape}:")
+    for row in ablation(shape, causal, rounds=3):
+        print(f"{row['variant']:>18} {row['tflops']:5.0f} TFLOP/s")
+
+
+def _warm(case):
+    kind, shape, causal = case
+    try:
+        (ablation if kind == "ablation" else fp8)(shape, causal, rounds=1, milliseconds=1)
+    except Exception as error:                              # the run itself reports it with the case
+        return f"{case}: {type(error).__name__} {error}"[:300]
+    return None
+
+
+def main(argv=None):
+    """Check, measure, print a table and write the CSV files."""
+    from flashlib.bench.attention import warm_all
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="folder for the CSV files (default: only print)")
+    parser.add_argument("--name", default="this_gpu", help="ending of the files' names")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often to time each case")
+    options = parser.parse_args(argv)
+    try:
+        import torch
+    except ImportError:
+        sys.exit("This measurement needs torch: install the course's requirements first.")
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
+        sys.exit("This measurement needs a Hopper GPU (compute capability 9.0).")
+    cases = [(kind, shape, causal) for kind, shapes in (("ablation", SHAPES), ("fp8", FP8_SHAPES))
+             for shape in shapes for causal in (False, True)]
+    print(*warm_all(_warm, cases), sep="\n", flush=True)
+    rows = {"ablation": [], "fp8": []}
+    for kind, shape, causal in cases:
+        found = (ablation if kind == "ablation" else fp8)(shape, causal, options.rounds)
+        rows[kind] += found
+        print(shape, "causal" if causal else "full",
+              *(f"{r['variant']} {r['tflops']:.0f}" for r in found), flush=True)
+    origin = collect(
+        f"python -m flashlib.bench.gluon_ablation --out assets/measurements --name {options.name}",
+        timing="median of rounds of triton.testing.do_bench medians, variants alternating",
+        flops="4 B H N N d forward, half if causal")
+    if options.out:
+        write_csv(options.out / f"gluon_ablation_{options.name}.csv", rows["ablation"],
+                  {**origin, "dtype": "bfloat16, standard normal inputs"})
+        write_csv(options.out / f"fp8_{options.name}.csv", rows["fp8"],
+                  {**origin, "dtype": "bfloat16 inputs, N(0,1) + N(0,100) in one element of a thousand",
+                   "rmse": f"of {SAMPLED_ROWS} rows of the first head, against float64"})
+
+
+if __name__ == "__main__":
+    main()

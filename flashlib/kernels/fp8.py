@@ -1,0 +1,73 @@
+"""FP8 attention on a Hopper GPU: what is done to Q, K and V before the kernel, and the call.
+
+Inference only. Taught in notebook 13; the NumPy page that it follows is `flashlib.algorithms.flash_v3`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+E4M3_MAX = 448.0
+BLOCK_ROWS = 128                                            # rows of Q or K that share a scale
+
+
+def hadamard(d: int, device) -> torch.Tensor:
+    """Return the orthogonal (d, d) Hadamard matrix, d a power of 2."""
+    H = torch.ones(1, 1, device=device)
+    while H.shape[0] < d:
+        H = torch.cat([torch.cat([H, H], 1), torch.cat([H, -H], 1)], 0)
+    return H / math.sqrt(d)
+
+
+def rotate(x: torch.Tensor, seed: int = 0) -> torch.Tensor:
+    """Return x times a signed Hadamard matrix, (..., d): Q and K rotated alike keep QKᵀ."""
+    d = x.shape[-1]
+    generator = torch.Generator().manual_seed(seed)
+    signs = torch.randint(0, 2, (d,), generator=generator).to(x.device) * 2.0 - 1.0
+    return (x.float() * signs) @ hadamard(d, x.device)
+
+
+def quantize_rows(x: torch.Tensor, per_block: bool = True):
+    """Return x (B, H, N, d) in e4m3 and the scales (B, H, blocks) that bring it back.
+
+    One scale per 128 rows, or with per_block=False one for the whole tensor, repeated.
+    """
+    B, H, N, d = x.shape
+    blocks = -(-N // BLOCK_ROWS)
+    x = torch.nn.functional.pad(x.float(), (0, 0, 0, blocks * BLOCK_ROWS - N))
+    x = x.view(B, H, blocks, BLOCK_ROWS, d)
+    largest = x.abs().amax((-1, -2)) if per_block else x.abs().amax().expand(B, H, blocks)
+    scale = (largest / E4M3_MAX).clamp_min(1e-30)
+    x8 = (x / scale[..., None, None]).to(torch.float8_e4m3fn)
+    return x8.view(B, H, blocks * BLOCK_ROWS, d)[:, :, :N], scale.contiguous()
+
+
+def permute_keys(v: torch.Tensor) -> torch.Tensor:
+    """Return v with the rows of every 16 in the order in which a thread's registers hold P.
+
+    Row 8j + 2t + b of 16 comes to 4t + 2j + b: a thread's columns of S are then its columns of P.
+    """
+    *lead, N, d = v.shape
+    return v.view(*lead, N // 16, 2, 4, 2, d).transpose(-4, -3).reshape(*lead, N, d)
+
+
+def quantize_values(v: torch.Tensor, per_block: bool = True):
+    """Return Vᵀ (B, H, d, N padded to 32) in e4m3, keys permuted, and its scales (B, H, d).
+
+    One scale per head and column, or with per_block=False one for the whole tensor, repeated.
+    """
+    B, H, N, d = v.shape
+    v = torch.nn.functional.pad(v.float(), (0, 0, 0, -N % 32))
+    largest = v.abs().amax(-2) if per_block else v.abs().amax().expand(B, H, d)
+    scale = (largest / E4M3_MAX).clamp_min(1e-30)
+    v8 = (permute_keys(v) / scale[..., None, :]).to(torch.float8_e4m3fn)
+    return v8.transpose(-1, -2).contiguous(), scale.contiguous()
+
+
+def prepare(q, k, v, *, rotation: bool = True, per_block: bool = True):
+    """Return ((q8, scales), (k8, scales), (v8ᵀ, scales)) for `flash_attention_fp8_prepared`."""
+    if rotation:
+        q, k = rotate(q), rotate(k)
+    return quantize_rows(q, per_block), quantize_rows(k, per_block), quantize_values(v, per_block)

@@ -1,0 +1,213 @@
+"""From tensors to the Gluon kernel: descriptors, a grid that fills the GPU once, a table of tiles.
+
+The arguments were checked by `flashlib.kernels.attention`; nothing here is public. The backward is
+that of `flashlib.kernels.launch`: its kernels need only O and lse.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import torch
+import triton
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from flashlib.kernels import launch
+from flashlib.kernels.configs import padded
+from flashlib.kernels.gluon_hopper import flash_fwd_hopper_kernel
+from flashlib.kernels.gluon_parts import ROWS
+from flashlib.kernels.gluon_pipelined import flash_fwd_pipelined_kernel
+from flashlib.kernels.launch import backward  # noqa: F401  (the same for both)
+from flashlib.kernels.tile_order import deal, order_tiles, tile_lengths
+
+LOG2E = launch.LOG2E
+L2_SHARE_BYTES = 32 * 2**20                                 # of keys and values at a time
+MANY_TILES = 100_000                                        # beyond, dealing them out is not worth it
+
+
+class HopperConfig(NamedTuple):
+    """Rows of a key tile, consumer warpgroups, slots of the ring; then what can be switched.
+
+    Without SPECIALIZED the warps that compute also ask for tiles (`gluon_pipelined`), and only OVERLAP
+    counts. EMULATED of four exponentials and the threshold TAU are ideas of FlashAttention-4.
+    """
+
+    BLOCK_N: int
+    CONSUMERS: int
+    STAGES: int
+    Q_SLOTS: int = 2
+    O_PARTS: int = 1
+    PING_PONG: bool = True
+    OVERLAP: bool = True
+    PERSISTENT: bool = True
+    SPECIALIZED: bool = True
+    EMULATED: int = 0
+    TAU: float = 0.0
+
+    @property
+    def BLOCK_M(self) -> int:
+        """Rows of a query tile."""
+        return self.CONSUMERS * ROWS.value
+
+
+CONFIGS = {  # (head dimension, whether a mask cuts tiles: causal, or keys that no tile divides)
+    (32, False): HopperConfig(128, 3, 4),
+    (64, False): HopperConfig(128, 3, 3),
+    (128, False): HopperConfig(128, 2, 2),
+    (256, False): HopperConfig(64, 2, 2, Q_SLOTS=1, O_PARTS=2),
+    (32, True): HopperConfig(128, 3, 3),
+    (64, True): HopperConfig(128, 2, 4),                    # with three, a mask makes registers spill
+    (128, True): HopperConfig(128, 2, 2),
+    (256, True): HopperConfig(64, 2, 2, Q_SLOTS=1, O_PARTS=2),
+}
+SLOWER = {(32, True)}                                       # than `flash_forward`, on an H200
+# With two slots for Q, masked tiles come out wrong in 8 bits (Triton 3.6).
+FP8_CONFIGS = {  # head dimension
+    64: HopperConfig(128, 2, 4, Q_SLOTS=1),
+    128: HopperConfig(128, 2, 4, Q_SLOTS=1),
+    256: HopperConfig(64, 2, 2, Q_SLOTS=1),
+}
+ELEMENT = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16, torch.float8_e4m3fn: gl.float8e4nv}
+# With two or three consumers: registers of a consumer's thread, and the cap that the launch asks for.
+REGISTERS = {2: (232, 168), 3: (160, 128)}
+
+
+@functools.cache
+def _sms(device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+class _Checked(TensorDescriptor):
+    """A descriptor whose conditions were checked before."""
+
+    def __post_init__(self):
+        pass
+
+
+def _describe(x, rows: int, head_dim: int):
+    """Return a function that makes the descriptor of any tensor that lies in memory as x does."""
+    block = [1, 1, rows, head_dim]
+    layout = gl.NVMMASharedLayout.get_default_for(block, ELEMENT[x.dtype])
+    shape = list(x.shape)
+    strides = [stride if size > 1 else 128 for size, stride in zip(shape, x.stride(), strict=True)]
+    strides[3] = 1
+    TensorDescriptor(x, shape, strides, block, layout)      # Triton checks it, once
+    return lambda tensor: _Checked(tensor, shape, strides, block, layout)
+
+
+def refusal(q, k, v) -> str | None:
+    """Return why this kernel cannot take these tensors, or None."""
+    capability = launch.capability_of(q.device)
+    if capability is None or capability[0] != 9:
+        found = "the CPU" if capability is None else "compute capability {}.{}".format(*capability)
+        return f"impl: 'gluon' expected a Hopper GPU (compute capability 9.0), got {found}"
+    if q.dtype not in (torch.float16, torch.bfloat16):
+        return f"impl: 'gluon' expected float16 or bfloat16, got {q.dtype}"
+    if q.shape[3] < launch.NARROW:
+        return (f"impl: 'gluon' expected a head dimension D of at least {launch.NARROW},"
+                f" got {q.shape[3]}")
+    if not launch._uses_tma(q, k, v):
+        return ("impl: 'gluon' expected q, k and v as the copy engine reads them: the last dimension"
+                " contiguous, other strides positive multiples of 8 elements, addresses of 16 bytes")
+    return None
+
+
+def is_faster(q, causal: bool) -> bool:
+    """Tell whether this kernel was faster on an H200 than the one of `flash_forward`."""
+    return q.shape[3] > 16 and (padded(q.shape[3]), causal) not in SLOWER
+
+
+def config_for(D: int, causal: bool, N_K: int) -> HopperConfig:
+    """Return the table's entry."""
+    head_dim = max(32, padded(D))
+    ragged = N_K % CONFIGS[head_dim, False].BLOCK_N != 0
+    return CONFIGS[head_dim, causal or ragged]
+
+
+def _order(q, k, config, causal):
+    """Return the table of who computes what: int32, per program the count, the tiles, and zeros."""
+    (B, H, N_Q, D), (H_K, N_K) = q.shape, k.shape[1:3]
+    lengths = tile_lengths(N_Q, N_K, config.BLOCK_M, config.BLOCK_N, causal)
+    tiles = len(lengths) * B * H
+    heads_at_once = max(1, L2_SHARE_BYTES // (2 * N_K * D * q.element_size())) * (H // H_K)
+    order = range(tiles) if tiles > MANY_TILES else order_tiles(B * H, lengths, heads_at_once)
+    if not config.PERSISTENT:
+        hands = [[tile] for tile in order]
+    elif tiles > MANY_TILES:
+        hands = [order[i::_sms(q.device)] for i in range(_sms(q.device))]
+    else:
+        hands = deal(order, lengths, min(tiles, _sms(q.device)))
+    turns = max(map(len, hands))
+    table = [[len(hand), *hand, *[0] * (turns + 1 - len(hand))] for hand in hands]
+    return torch.tensor(table, dtype=torch.int32, device=q.device)
+
+
+def _specialized(q, k, v, o, N_K, causal, c, fp8):
+    """Return the launch of the warp-specialised kernel, and its four descriptors."""
+    _, H, N_Q, D = q.shape
+    head_dim, rows = max(32, padded(D)), ROWS.value
+    registers, cap = REGISTERS[c.CONSUMERS]
+    order = _order(q, k, c, causal)
+    run = launch._Launch(
+        flash_fwd_hopper_kernel, order.shape[0],
+        (order, order.shape[1], H, H // k.shape[1], N_Q, N_K, c.BLOCK_N, head_dim, causal,
+         N_K % c.BLOCK_N != 0, c.CONSUMERS, c.STAGES, c.Q_SLOTS, c.O_PARTS, c.PING_PONG, c.OVERLAP, fp8,
+         c.EMULATED, c.TAU, registers), num_warps=4, maxnreg=cap)
+    v_block = (head_dim, c.BLOCK_N) if fp8 else (c.BLOCK_N, head_dim)
+    return run, [_describe(q, rows, head_dim), _describe(k, c.BLOCK_N, head_dim),
+                 _describe(v, *v_block), _describe(o, rows, head_dim // c.O_PARTS)]
+
+
+def _pipelined(q, k, v, o, causal, c):
+    """Return the launch of the kernel without warp specialisation, and its four descriptors."""
+    B, H, N_Q, D = q.shape
+    N_K, head_dim, rows = k.shape[2], max(32, padded(D)), c.BLOCK_M
+    run = launch._Launch(
+        flash_fwd_pipelined_kernel, triton.cdiv(N_Q, rows) * B * H,
+        (H, H // k.shape[1], N_Q, N_K, rows, c.BLOCK_N, head_dim, causal, N_K % c.BLOCK_N != 0,
+         c.STAGES, c.OVERLAP), num_warps=4 * c.CONSUMERS)
+    return run, [_describe(q, rows, head_dim), _describe(k, c.BLOCK_N, head_dim),
+                 _describe(v, c.BLOCK_N, head_dim), _describe(o, rows, head_dim)]
+
+
+def _plan_forward(q, k, v, causal, config):
+    config = config or config_for(q.shape[3], causal, k.shape[2])
+    o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    if config.SPECIALIZED:
+        return _specialized(q, k, v, o, k.shape[2], causal, config, False)
+    return _pipelined(q, k, v, o, causal, config)
+
+
+def forward(q, k, v, *, causal: bool, scale: float, config=None):
+    """Return O, like q but contiguous, and lse (B, H, N_Q) float32."""
+    if (reason := refusal(q, k, v)) is not None:
+        raise NotImplementedError(f"{reason}; use impl='auto'")
+    run, (as_q, as_k, as_v, as_o) = launch._plan_for(_plan_forward, (q, k, v), causal, config)
+    o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    # −∞ · 0 is NaN: where the scale is 0, a factor too small to be seen takes its place.
+    factor = (scale or 2.0**-100) * LOG2E
+    scales = (lse, lse, lse) if (config is None or config.SPECIALIZED) else ()     # in 8 bits only
+    with launch._on(q.device):
+        run(as_q(q), as_k(k), as_v(v), as_o(o), lse, *scales, factor)
+    return o, lse
+
+
+def _plan_fp8(q, k, v, N_K, causal, dtype, config):
+    o = torch.empty(q.shape, dtype=dtype, device=q.device)
+    return _specialized(q, k, v, o, N_K, causal, config or FP8_CONFIGS[q.shape[3]], True)
+
+
+def forward_fp8(q, k, v, *, causal: bool, scale: float, dtype=torch.bfloat16, config=None):
+    """Return O in `dtype` and lse (B, H, N_Q) float32; q, k, v as `fp8.prepare` returns them."""
+    (q, q_scale), (k, k_scale), (v, v_scale) = q, k, v
+    run, (as_q, as_k, as_v, as_o) = launch._plan_for(_plan_fp8, (q, k, v), k.shape[2], causal, dtype,
+                                                     config)
+    o = torch.empty(q.shape, dtype=dtype, device=q.device)
+    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    with launch._on(q.device):
+        run(as_q(q), as_k(k), as_v(v), as_o(o), lse, q_scale, k_scale, v_scale,
+            (scale or 2.0**-100) * LOG2E)
+    return o, lse

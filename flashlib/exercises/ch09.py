@@ -57,32 +57,55 @@ def check_transposed(double_kernel):
         return praise
     M, N = 3, 5
     x = np.arange(M * N, dtype=np.float32).reshape(M, N) + 1
-    for what, held, strides in (("a contiguous matrix", x, (N, 1)),
-                                ("a transposed matrix", x.T, (1, M))):
-        memory = np.ascontiguousarray(held)
-        out, seen = interpreted.launch(
-            double_kernel, (M,), [("X", memory), ("Y", np.zeros((M, N), np.float32))],
-            *strides, N, 1, N, BLOCK=8)
-        y = out["Y"]
+    rows, columns = (N, 1), (1, M)                           # strides: contiguous, transposed
+    for what, xs, ys in (("a contiguous matrix", rows, rows), ("a transposed matrix X", columns, rows),
+                         ("a transposed matrix Y", rows, columns)):
+        memory = np.ascontiguousarray(x if xs == rows else x.T)
+        room = np.zeros((M, N) if ys == rows else (N, M), np.float32)
+        out, seen = interpreted.launch(double_kernel, (M,), [("X", memory), ("Y", room)],
+                                       *xs, *ys, N, BLOCK=8)
+        y = out["Y"] if ys == rows else out["Y"].T
         if np.allclose(y, 2 * x):
             if seen.outside:
                 raise Wrong(f"{what}: the numbers are right, but {seen.complaint()}")
             continue
-        swapped = [t for t in seen.of("X", "load") if np.array_equal(
-            t.lanes, t.program[0] * strides[1] + np.arange(t.lanes.size) * strides[0])]
-        if len(swapped) == M:
-            raise Wrong(f"{what}: row and column changed places: stride_xm belongs to the row")
+
+        def with_strides(load, store, memory=memory, ys=ys):
+            """Return Y where X is loaded by strides `load` and Y stored by strides `store`."""
+            flat = np.zeros(M * N)
+            for row, col in np.ndindex(M, N):
+                source, target = (row * s[0] + col * s[1] for s in (load, store))
+                if target < flat.size:
+                    flat[target] = 2 * memory.flat[source] if source < flat.size else np.nan
+            return flat.reshape(M, N) if ys == rows else flat.reshape(N, M).T
+
+        likely = {"the addresses assume that rows follow each other: use both of X's strides":
+                      with_strides(rows, ys),
+                  "the addresses assume that rows of Y follow each other: use both of Y's strides":
+                      with_strides(xs, rows),
+                  "X's strides were used for Y: each tensor has its own": with_strides(xs, xs),
+                  "row and column changed places: stride_xm and stride_ym belong to the row":
+                      with_strides(xs[::-1], ys),
+                  "row and column changed places in Y: stride_ym belongs to the row":
+                      with_strides(xs, ys[::-1]),
+                  "row and column changed places in both tensors: stride_xm belongs to the row":
+                      with_strides(xs[::-1], ys[::-1]),
+                  "the column's stride is missing: columns need not be neighbors":
+                      with_strides((xs[0], 1), (ys[0], 1)),
+                  "X is copied, not doubled": x, "nothing was stored": 0 * x,
+                  "every program stored to row 0 of Y: the row does not enter its address":
+                      np.where(np.arange(M)[:, None] == 0, 2 * x[-1], 0),
+                  "every program loads row 0 of X: the row does not enter its address":
+                      np.broadcast_to(2 * x[0], x.shape)}
+        right = np.arange(8) * xs[1]
+        if all(np.array_equal(t.lanes, t.program[0] * xs[0] + right) for t in seen.of("X", "load")):
+            del likely["the addresses assume that rows follow each other: use both of X's strides"]
+        for mistake, value in likely.items():
+            if np.allclose(y, value, equal_nan=True):
+                raise Wrong(f"{what}: {mistake}")
         if seen.outside:
             raise Wrong(f"{what}: {seen.complaint()}")
-        wrong = {"the addresses assume that rows follow each other: use both of X's strides": memory,
-                 "X is copied, not doubled": x / 2,
-                 "nothing was stored": x * 0}
-        expect_close(y, 2 * x, what, rtol=1e-6, mistakes={
-            text: 2 * value.ravel().reshape(M, N) for text, value in wrong.items()} | {
-                "only row 0 is right: the row does not enter the address":
-                    np.where(np.arange(M)[:, None] == 0, 2 * x, 0),
-                "every program stored to row 0 of Y: the row does not enter its address":
-                    np.where(np.arange(M)[:, None] == 0, 2 * x[-1], 0)})
+        expect_close(y, 2 * x, what, rtol=1e-6)
     return "the kernel takes any strides, 0 and negative ones, too."
 
 
@@ -96,19 +119,27 @@ def check_row_max(row_max_kernel):
     praise = _examined_here("check_row_max", row_max_kernel)
     if praise is not None:
         return praise
-    for M, N, BLOCK in ((4, 8, 8), (4, 5, 8), (3, 11, 16)):
-        x = np.random.default_rng(92).normal(size=(M, N)).astype(np.float32)
+    for M, N, BLOCK, stride in ((4, 8, 8, 8), (4, 5, 8, 5), (3, 11, 16, 11), (3, 5, 8, 9)):
+        wide = np.random.default_rng(92).normal(size=(M, stride)).astype(np.float32)
+        x = wide[:, :N]
         x[1] = -np.abs(x[1]) - 1
         x[:, -1] = np.where(np.arange(M) == 2, 9, x[:, -1])
         y = np.full(M, 77, np.float32)
-        out, seen = interpreted.launch(row_max_kernel, (M,), [("X", x), ("Y", y)], N, N, BLOCK=BLOCK)
-        what, y = f"{M} rows of {N}, BLOCK = {BLOCK}", out["Y"]
-        crossed = [t for t in seen.of("X", "load")
-                   if (t.lanes[t.mask] // N != t.program[0]).any()]
-        if crossed:
-            lane = int(crossed[0].lanes[crossed[0].mask].max())
-            raise Wrong(f"{what}: program {crossed[0].program[0]} reads element {lane}, which is in row"
-                        f" {lane // N}: the mask must end at N")
+        out, seen = interpreted.launch(row_max_kernel, (M,), [("X", wide), ("Y", y)], stride, N,
+                                       BLOCK=BLOCK)
+        what, y = f"{M} rows of {N}" + f" in rows of {stride}" * (stride > N), out["Y"]
+        what += f", BLOCK = {BLOCK}"
+        loads = seen.of("X", "load")
+        if stride > N and all(t.lanes.flat[0] == t.program[0] * N for t in loads):
+            raise Wrong(f"{what}: row {M - 1} was looked for at {M - 1} · N: rows need not follow each"
+                        " other, a row's address is X + row · stride_xm")
+        for touch in loads:
+            beyond = touch.mask & ((touch.lanes // stride != touch.program[0])
+                                   | (touch.lanes % stride >= N))
+            if beyond.any():
+                lane = int(touch.lanes[beyond].max())
+                raise Wrong(f"{what}: program {touch.program[0]} reads element {lane}, which is in row"
+                            f" {lane // stride}, column {lane % stride}: the mask must end at N")
         if seen.outside:
             raise Wrong(f"{what}: {seen.complaint()}")
         top = x.max(axis=1)
@@ -135,23 +166,37 @@ def check_online(online_kernel):
     if praise is not None:
         return praise
     rng = np.random.default_rng(93)
-    for M, N, BLOCK, scale in ((2, 8, 8, 1), (3, 24, 8, 2), (3, 21, 8, 2), (2, 24, 8, 80)):
-        x = (rng.normal(size=(M, N)) * scale).astype(np.float32)
+    for M, N, BLOCK, scale, pad in ((2, 8, 8, 1, 0), (3, 24, 8, 2, 0), (3, 21, 8, 2, 0),
+                                    (2, 24, 8, 80, 0), (3, 24, 8, 2, 3)):
+        wide = (rng.normal(size=(M, N + pad)) * scale).astype(np.float32)
+        x = wide[:, :N]
         x[:, -3] += 3 * scale                                # the last block raises the maximum
         x[0, 1] += 9 * scale                                 # and in row 0 the first one holds it
-        out, seen = interpreted.launch(online_kernel, (M,), [("X", x), ("Y", np.zeros_like(x))],
-                                       N, N, N, BLOCK=BLOCK)
+        out, seen = interpreted.launch(
+            online_kernel, (M,), [("X", wide), ("Y", np.zeros((M, N + 2 * pad), np.float32))],
+            N + pad, N + 2 * pad, N, BLOCK=BLOCK)
+        y = out["Y"][:, :N]
         what = f"softmax of {M} rows of {N} in blocks of {BLOCK}" + ", large logits" * (scale > 9)
+        what += f", in rows of {N + pad} of X and {N + 2 * pad} of Y" * (pad > 0)
+        if not seen.of("Y", "store"):
+            raise Wrong(f"{what}: nothing was stored in Y")
+        if (y == 0).all():
+            raise Wrong(f"{what}: every weight is 0, so l became infinite: an exponential took the old"
+                        " m, and needs m_new")
         if seen.outside:
             raise Wrong(f"{what}: {seen.complaint()}")
-        if scale > 9 and not np.isfinite(out["Y"]).all():
+        if scale > 9 and not np.isfinite(y).all():
             raise Wrong(f"{what}: NaN or ∞, because an exponent was positive: m must be the maximum of"
                         " all blocks so far")
         exact = x.astype(np.float64)
         e = np.exp(exact - exact.max(axis=1, keepdims=True))
-        expect_close(out["Y"], e / e.sum(axis=1, keepdims=True), what, rtol=1e-4, atol=1e-6,
-                     mistakes=_wrong_softmaxes(exact, BLOCK))
-        read, least = seen.nbytes("X", "load"), x.nbytes
+        mistakes = _wrong_softmaxes(exact, BLOCK)
+        if pad:
+            mistakes["a row's address is row · stride_xm in X and row · stride_ym in Y: rows need not"
+                     " follow each other"] = y
+        expect_close(y, e / e.sum(axis=1, keepdims=True), what, rtol=1e-4, atol=1e-6,
+                     mistakes=mistakes)
+        read, least = seen.nbytes("X", "load"), M * N * x.itemsize
         if read == 3 * least:
             raise Wrong(f"{what}: right, but X was read three times: find m and l in the same pass")
         if read != 2 * least and N > BLOCK:
@@ -181,9 +226,23 @@ def _wrong_softmaxes(x: np.ndarray, BLOCK: int) -> dict[str, np.ndarray]:
         with np.errstate(all="ignore"):
             return np.exp(x - m) / l
 
+    def so_far():
+        """Return every block divided by the sum of the blocks up to it."""
+        m, l, parts = np.full((M, 1), -np.inf), np.zeros((M, 1)), []
+        for block in blocks:
+            new = np.maximum(m, block.max(axis=1, keepdims=True))
+            l = l * np.exp(m - new) + np.exp(block - new).sum(axis=1, keepdims=True)
+            m = new
+            parts.append(np.exp(block - m) / l)
+        return np.concatenate(parts, axis=1)
+
     e = np.exp(x - x.max(axis=1, keepdims=True))
+    first = np.exp(blocks[0] - blocks[0].max(axis=1, keepdims=True))
     with np.errstate(all="ignore"):
         wrong = {
+            "divided while l was still growing: a second loop has to come after the first": so_far(),
+            "only the first BLOCK columns were worked on: loop over all blocks of the row":
+                np.pad(first / first.sum(axis=1, keepdims=True), ((0, 0), (0, N - first.shape[1]))),
             "the old l was not rescaled: multiply it by exp(m − m_new)": run(lambda m, new: 1.0),
             "l was rescaled with the wrong sign: the factor is exp(m − m_new)":
                 run(lambda m, new: np.exp(new - m)),
@@ -235,7 +294,9 @@ def check_programs_per_sm(programs_per_sm):
         "an SM holds 64 warps at most": without("warps"),
         "an SM holds 32 programs at most": without("slots"),
         "each program takes 1,024 bytes of shared memory for the system":
-            lambda *case: min(alone(*case, kept=0).values())}
+            lambda *case: min(alone(*case, kept=0).values()),
+        "a part of a program does not run: round down, with //":
+            lambda r, s, w: min(65536 / (32 * w * r), 64 / w, 32, 233472 / (s + 1024))}
     for text, mistaken in mistakes.items():
         if got == [mistaken(*case) for case in cases]:
             raise Wrong(text)

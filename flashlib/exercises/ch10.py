@@ -57,6 +57,8 @@ def check_lse(natural_lse):
     m = x.max(axis=1)
     l = np.exp2(x - m[:, None]).sum(axis=1)
     expect_close(natural_lse(m.copy(), l.copy()), np.log(np.exp(S).sum(axis=1)), "lse", mistakes={
+        "the sum is of powers of 2: it needs log2 as long as m is in units of log2":
+            (m + np.log(l)) * LN2,
         "this is the lse in base 2: one factor is missing": m + np.log2(l),
         "m is in units of log2 and ln l is not: bring m to natural units, too": m + np.log(l),
         "only the logarithm was converted: m is in units of log2, too": m + np.log2(l) * LN2,
@@ -64,6 +66,10 @@ def check_lse(natural_lse):
         "the wrong way round: ln x = log2(x) · ln 2, not divided by it": (m + np.log2(l)) / LN2,
         "the sum is of powers of 2, relative to m: m has to be added, not multiplied":
             np.log(l) * m * LN2})
+    with np.errstate(over="ignore"):
+        large = natural_lse(m + 3000, l.copy())
+    expect_close(large, (m + 3000 + np.log2(l)) * LN2, "lse of large logits", mistakes={
+        "2^m overflowed: leave m in the exponent, and add logarithms": np.full(m.shape, np.inf)})
     return "one multiplication per row, and nobody outside has to know about base 2."
 
 
@@ -94,6 +100,9 @@ def check_address(address):
                 b * sb + h * sh + i * sn + j * sd,
             "h % GROUP deals the heads out in turn: neighbors share a head, so it is h // GROUP":
                 b * sb + h % group * sh + i * sn + j * sd,
+            "heads are shared the other way round: GROUP query heads have one key head, h // GROUP":
+                b * sb + h * group * sh + i * sn + j * sd,
+            "half of a head is no head: divide with //": b * sb + h / group * sh + i * sn + j * sd,
             "the column's stride is missing: columns need not be neighbors":
                 b * sb + hk * sh + i * sn + j,
             "the batch is missing: every sequence has its own keys": hk * sh + i * sn + j * sd,
@@ -134,7 +143,9 @@ def check_stages(stages):
                 "the last row of the tile decides what is visited, not the first":
                     min(Nk, max(a + 1 + shift, 0)),
                 "nothing was skipped: keys after the last row's are never seen": Nk,
-                "row i sees key i, too: one key is missing": min(Nk, max(b + shift - 1, 0))})
+                "row i sees key i, too: one key is missing": min(Nk, max(b + shift - 1, 0)),
+                "rounded up to whole tiles: asked is how many keys the last row sees":
+                    -(-end // BN) * BN})
             expect_close(got[0], whole, f"whole of {where}", mistakes={
                 "the first row sees its own key, too: a + 1 keys":
                     min(Nk // BN, max(a + shift, 0) // BN) * BN,
@@ -152,13 +163,13 @@ def check_stages(stages):
 
 
 @exercise("10.4", "Fold the scale into the exponential", difficulty=3, minutes=15,
-          solution="fold",
+          solution="fold_scaled",
           hints=("Everything in the exponent is in units of log2 now, m included. Only qk is raw.",
                  "The maximum of qk · c is max(qk) · c, because c is not negative: scale it once per"
                  " row and not once per logit.",
                  "p = exp2(qk · c − m_new): one fused multiply-add and one exp2 a logit."))
-def check_fold(fold):
-    """Accept `fold(acc, l, m, qk, v, scale_log2) -> (acc, l, m)`; qk is raw, m in units of log2."""
+def check_fold(fold_scaled):
+    """Accept `fold_scaled(acc, l, m, qk, v, scale_log2) -> (acc, l, m)`: qk raw, m in units of log2."""
     rng = np.random.default_rng(104)
     qk0, qk, v0, v = (rng.normal(scale=s, size=n) for s, n in
                       ((9, (4, 5)), (9, (4, 3)), (1, (5, 6)), (1, (3, 6))))
@@ -168,16 +179,19 @@ def check_fold(fold):
     m = qk0.max(axis=1) * c
     p0 = np.exp2(qk0 * c - m[:, None])
     l, acc = p0.sum(axis=1), p0 @ v0
-    got = fold(acc.copy(), l.copy(), m.copy(), qk.copy(), v.copy(), c)
+    got = fold_scaled(acc.copy(), l.copy(), m.copy(), qk.copy(), v.copy(), c)
     if got is None:
         raise NotImplementedError
     if not isinstance(got, tuple) or len(got) != 3:
         raise Wrong(f"expected a tuple (acc, l, m), got {type(got).__name__}")
+    if np.shape(got[0]) == m.shape and np.shape(got[2]) == acc.shape:
+        raise Wrong("the order is (acc, l, m), got (m, l, acc)")
     new = np.maximum(m, qk.max(axis=1) * c)
     alpha, p = np.exp2(m - new), np.exp2(qk * c - new[:, None])
     with np.errstate(over="ignore"):
         e = np.exp(qk * c - new[:, None])
         late = np.exp2((qk - new[:, None]) * c)
+        upside_down = np.exp2(new - m) * l + p.sum(axis=1)
     expect_close(got[2], new, "m", mistakes={
         "the maximum of raw logits was compared with a scaled one: multiply it by scale_log2":
             np.maximum(m, qk.max(axis=1)),
@@ -194,6 +208,7 @@ def check_fold(fold):
         "m_new was scaled again: it is in units of log2 already": alpha * l + late.sum(axis=1),
         "alpha was scaled again: m is in units of log2 already":
             np.exp2((m - new) * c) * l + p.sum(axis=1),
+        "alpha is upside down: 2^(m − m_new), at most 1, because the maximum only grows": upside_down,
         "the logits were not scaled": alpha * l + np.exp2(qk - new[:, None]).sum(axis=1),
         "the old l was not rescaled by alpha": l + p.sum(axis=1)})
     expect_close(got[0], alpha[:, None] * acc + p @ v, "acc", mistakes={

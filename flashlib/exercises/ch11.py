@@ -1,4 +1,4 @@
-"""Exercises of chapter 11: residents of an SM, waves, the bytes behind L2, a tile for another GPU."""
+"""Exercises of chapter 11: room for two programs, waves, the bytes behind L2, another GPU's tile."""
 
 from __future__ import annotations
 
@@ -19,38 +19,39 @@ from flashlib.exercises.core import (
 )
 from flashlib.models import predict as model
 
-__all__ = ["check_my_tile", "check_programs_per_sm", "check_time_in_waves",
+__all__ = ["check_most_stages", "check_my_tile", "check_time_in_waves",
            "check_where_bytes_come_from", "hint", "show_source", "solution", "table"]
 
 
-@exercise("11.1", "Who lives on an SM?", difficulty=1, minutes=5,
-          solution="programs_per_sm",
-          hints=("Two budgets, and the smaller answer wins. Registers are per thread.",
-                 "min(shared_per_sm // (shared_bytes + reserved), registers_per_sm // (registers *"
-                 " threads))"))
-def check_programs_per_sm(programs_per_sm):
-    """Accept `programs_per_sm(shared_bytes, registers, threads) -> int` for an H200."""
-    room, kept, file = 228 * 1024, 1024, 64 * 1024
-    cases = ((98304, 168, 128), (40960, 168, 256), (77824, 64, 128), (8192, 255, 128))
-    got = [programs_per_sm(*case) for case in cases]
+@exercise("11.1", "Leave room for a second program", difficulty=1, minutes=5,
+          solution="most_stages",
+          hints=("Half of an SM's shared memory, less what the system keeps, is what one of two"
+                 " programs may have. How many rows of 2·d bytes is that?",
+                 "Br of these rows are Q's; every stage takes 2·Bc of the others, one tile for K and"
+                 " one for V."))
+def check_most_stages(most_stages):
+    """Accept `most_stages(Br, Bc, d) -> int`: stages with which two programs share an H200's SM."""
+    room, kept = 228 * 1024, 1024
+    cases = ((128, 64, 128), (64, 64, 64), (256, 128, 128), (16, 16, 16), (32, 16, 16))
+    got = [most_stages(*case) for case in cases]
     if None in got:
         raise NotImplementedError
-    by_shared = np.array([room // (shared + kept) for shared, _, _ in cases])
-    by_regs = np.array([file // (regs * threads) for _, regs, threads in cases])
-    what = f"(shared_bytes, registers, threads) of {cases}"
-    expect_close(got, np.minimum(by_shared, by_regs), what, mistakes={
-        "the larger answer: both budgets must hold, so the smaller one counts":
-            np.maximum(by_shared, by_regs),
-        "only shared memory counts in these answers: registers are per thread, and a program has many"
-        " threads": by_shared,
-        "only registers are counted, sometimes shared memory runs out first": by_regs,
-        "the register file has 65,536 registers of 4 bytes; you divided bytes by registers":
-            [min(s, 4 * file // (r * t)) for s, (_, r, t) in zip(by_shared, cases, strict=True)],
+    Br, Bc, d = (np.array(column) for column in zip(*cases, strict=True))
+    half = room // 2 - kept
+    rows = half // (2 * d)
+    expect_close(got, np.maximum((rows - Br) // (2 * Bc), 0), f"(Br, Bc, d) of {cases}", mistakes={
+        "that is what one program could have alone: two share the SM":
+            ((room - kept) // (2 * d) - Br) // (2 * Bc),
+        "the system keeps 1,024 B with each of the two programs, not once":
+            ((room - kept) // 2 // (2 * d) - Br) // (2 * Bc),
         "the system keeps 1,024 B of shared memory with every program":
-            [min(room // s, r) for r, (s, _, _) in zip(by_regs, cases, strict=True)],
-        "a part of a program does not run: round down":
-            [min(room / (s + kept), file / (r * t)) for s, r, t in cases]})
-    return "and a second resident is what hides softmax behind matmul."
+            (room // 2 // (2 * d) - Br) // (2 * Bc),
+        "every stage holds a tile of K and one of V": (rows - Br) // Bc,
+        "these are elements, bf16 has 2 bytes": (half // d - Br) // (2 * Bc),
+        "the tile of Q needs room, too": rows // (2 * Bc),
+        "Q is loaded once and needs no stages": rows // (Br + 2 * Bc),
+        "a part of a stage holds no tile: round down": (half / (2 * d) - Br) / (2 * Bc)})
+    return "so many copies can be under way while two programs take turns at the tensor cores."
 
 
 @exercise("11.2", "Time in waves", difficulty=2, minutes=8,
@@ -63,7 +64,7 @@ def check_time_in_waves(time_in_waves):
     got = [time_in_waves(*case) for case in cases]
     if None in got:
         raise NotImplementedError
-    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in got):
+    if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in got):
         raise Wrong(f"expected two numbers, (seconds, efficiency), got {got[0]!r}")
     programs, sms, per_sm, each = (np.array(column) for column in zip(*cases, strict=True))
     slots = sms * per_sm
@@ -80,6 +81,9 @@ def check_time_in_waves(time_in_waves):
     expect_close([pair[1] for pair in got], share, f"efficiency, {what}", mistakes={
         "this is the last wave's share; asked is that of all waves":
             (programs - (rounds - 1) * slots) / slots,
+        "this is the last wave's share, with 0 where it is full; asked is that of all waves":
+            programs % slots / slots,
+        "this is a number of waves: divide by the whole ones": programs / slots,
         "upside down: efficiency is work over room, at most 1": rounds * slots / programs})
     return "133 programs on 132 SMs: one straggler, half of the time."
 
@@ -95,10 +99,12 @@ def check_where_bytes_come_from(where_bytes_come_from):
         got = where_bytes_come_from(heads, N, d, Br)
         if got is None:
             raise NotImplementedError
-        if not isinstance(got, tuple) or len(got) != 2:
+        if not isinstance(got, tuple | list) or len(got) != 2:
             raise Wrong(f"expected two numbers, (l2_bytes, dram_bytes), got {got!r}")
         Tr, tensor = -(-N // Br), heads * N * d * 2
         what = f"{heads} heads, {N=}, {d=}, {Br=}"
+        if tuple(got) == (3 * tensor, tensor * (1 + 2 * Tr)):
+            raise Wrong(f"{what}: the two changed places: L2 answers every request, DRAM the first one")
         expect_close(got[0], tensor * (1 + 2 * Tr), f"{what}: from L2", mistakes={
             "these are elements, bf16 has 2 bytes": tensor * (1 + 2 * Tr) // 2,
             "K is there, V is missing": tensor * (1 + Tr),
@@ -106,6 +112,8 @@ def check_where_bytes_come_from(where_bytes_come_from):
             "Q is loaded once, only K and V once per row tile": tensor * 3 * Tr,
             "that is one head": tensor * (1 + 2 * Tr) // heads,
             "the last row tile may be smaller, but it loads all keys, too": tensor * (1 + 2 * (N / Br)),
+            "the last row tile is ragged, and it loads all keys, too: round up":
+                tensor * (1 + 2 * (N // Br)),
             "only reads are asked for, O is written": tensor * (2 + 2 * Tr)})
         expect_close(got[1], 3 * tensor, f"{what}: from DRAM", mistakes={
             "these are elements, bf16 has 2 bytes": 3 * tensor // 2,

@@ -6,11 +6,14 @@ reader's session with it: addresses outside the tensors are caught by `flashlib.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import os
+import secrets
 import subprocess
 import sys
+import tempfile
 import textwrap
 
 from flashlib.exercises.core import Wrong
@@ -20,16 +23,26 @@ TIMEOUT_S = 120
 
 
 def refuse_stub(kernel) -> None:
-    """Raise NotImplementedError if the function's body does nothing but that."""
+    """Raise NotImplementedError if the function's body does nothing but that; it is not called."""
     if not callable(kernel):
         raise Wrong(f"expected a function, got {type(kernel).__name__}")
-    kernel = getattr(kernel, "fn", kernel)
     try:
-        kernel(*[None] * len(inspect.signature(kernel).parameters))
-    except NotImplementedError:
-        raise
-    except Exception:                                # a real body needs the interpreter
-        return
+        [function] = ast.parse(_source(kernel)).body
+        body = function.body[ast.get_docstring(function) is not None:]
+    except (SyntaxError, ValueError, AttributeError, TypeError):
+        return                                       # no `def`: whoever runs it will say so
+    if all(isinstance(line, ast.Pass)
+           or (isinstance(line, ast.Raise) and "NotImplementedError" in ast.dump(line))
+           or (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)) for line in body):
+        raise NotImplementedError
+
+
+def _source(kernel) -> str:
+    """Return the text of a function; raise `Wrong` where Python does not know it."""
+    try:
+        return textwrap.dedent(inspect.getsource(getattr(kernel, "fn", kernel)))
+    except OSError:
+        raise Wrong("the kernel's source is not to be found: define it in a cell") from None
 
 
 def is_on() -> bool:
@@ -60,28 +73,57 @@ def launch(kernel, grid, tensors, *arguments, **constants):
                 jitted[grid](*made.values(), *arguments, **constants)
         except Exception as error:
             cause = error.__cause__ or error
+            if isinstance(cause, NotImplementedError) and not str(cause):
+                raise NotImplementedError from None  # a stub with something before its last line
             raise Wrong(f"the kernel raised {type(cause).__name__}: {cause}") from None
     return {name: tensor.numpy() for name, tensor in made.items()}, seen
 
 
 def elsewhere(module: str, check: str, kernel) -> str:
-    """Run a check in a new process with the interpreter on; return its praise or raise `Wrong`."""
+    """Run a check in a new process with the interpreter on; return its praise or raise `Wrong`.
+
+    The verdict comes through a file of its own and with a number that only this call knows: what the
+    kernel prints is shown to the reader, and decides nothing.
+    """
     if missing():
         raise Wrong(f"this check needs Triton's interpreter: {missing()}")
     kernel = getattr(kernel, "fn", kernel)
-    try:
-        source = textwrap.dedent(inspect.getsource(kernel))
-    except OSError:
-        raise Wrong("the kernel's source is not to be found: define it in a cell") from None
-    job = json.dumps({"module": module, "check": check, "name": kernel.__name__, "source": source})
-    done = subprocess.run([sys.executable, "-m", "flashlib.exercises.interpreted"], input=job,
-                          capture_output=True, text=True, timeout=TIMEOUT_S,
-                          env={**os.environ, "TRITON_INTERPRET": "1",
-                               "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)})
+    nonce = secrets.token_hex(16)
+    job = json.dumps({"module": module, "check": check, "name": kernel.__name__,
+                      "source": _source(kernel), "nonce": nonce})
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as channel:
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "flashlib.exercises.interpreted", str(channel.fileno())],
+                input=job, capture_output=True, text=True, timeout=TIMEOUT_S,
+                pass_fds=(channel.fileno(),),
+                env={**os.environ, "TRITON_INTERPRET": "1",
+                     "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)})
+        except subprocess.TimeoutExpired:
+            raise Wrong(f"no result after {TIMEOUT_S} s: does every loop end?") from None
+        channel.seek(0)
+        verdict = channel.read()
+    print(done.stdout, end="")
     if done.returncode:
         raise Wrong(f"the interpreter ended badly: {done.stderr.strip().splitlines()[-1:]}")
-    answer = json.loads(done.stdout.splitlines()[-1])
-    if not answer["passed"]:
+    return _praise(verdict, nonce)
+
+
+def _praise(verdict: str, nonce: str) -> str:
+    """Return the message of a verdict that passed; raise `Wrong` for any other, or for none.
+
+    One that is neither right nor wrong is a stub's: NotImplementedError.
+    """
+    try:
+        answer = json.loads(verdict)
+        genuine = secrets.compare_digest(answer["nonce"], nonce)
+    except (ValueError, TypeError, KeyError):
+        genuine = False
+    if not genuine:
+        raise Wrong("the interpreter ended without a verdict: does the kernel leave Python?")
+    if answer["passed"] is None:
+        raise NotImplementedError
+    if answer["passed"] is not True:
         raise Wrong(answer["message"])
     return answer["message"]
 
@@ -104,7 +146,10 @@ def _main() -> None:
         message, passed = examine(space[job["name"]]), True
     except Wrong as wrong:
         message, passed = str(wrong), False
-    print(json.dumps({"passed": passed, "message": message}))
+    except NotImplementedError:
+        message, passed = "", None
+    with os.fdopen(int(sys.argv[1]), "w", encoding="utf-8") as channel:
+        json.dump({"passed": passed, "message": message, "nonce": job["nonce"]}, channel)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ class SideBySide:
             lines = [f"{self.file}:{row.line}  {row.source.strip()}"]
             for stage in STAGES:
                 for i, text in enumerate(self._short(row, stage)):
-                    lines.append(f"  {stage.upper() if i == 0 else '':<6}{text[:104]}")
+                    lines.append(f"  {stage.upper() if i == 0 else '':<6}{_cut(text)}")
             blocks.append("\n".join(lines))
         return "\n\n".join(blocks)
 
@@ -65,14 +65,15 @@ class SideBySide:
 
     def _repr_html_(self) -> str:
         left = "style='text-align:left;vertical-align:top'"
-        body = []
+        lines = []
         for row in self.rows:
-            texts = ("\n".join(t[:80] for t in self._short(row, stage)) for stage in STAGES)
-            cells = "".join(f"<td {left}><pre>{escape(text)}</pre></td>" for text in texts)
-            body.append(f"<tr><td {left}>{row.line}</td>"
-                        f"<td {left}><pre>{escape(row.source.strip()[:80])}</pre></td>{cells}</tr>")
-        head = "".join(f"<th {left}>{name}</th>" for name in ("", self.file, *map(str.upper, STAGES)))
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+            lines.append(f"<tr><th {left}>line {row.line}</th>"
+                         f"<td {left}><pre>{escape(_cut(row.source.strip()))}</pre></td></tr>")
+            for stage in STAGES:
+                text = escape("\n".join(map(_cut, self._short(row, stage)))) or "–"
+                lines.append(f"<tr><td {left}>{stage.upper()}</td>"
+                             f"<td {left}><pre>{text}</pre></td></tr>")
+        return f"<table><caption>{escape(self.file)}</caption><tbody>{''.join(lines)}</tbody></table>"
 
     def _short(self, row: Row, stage: str) -> list[str]:
         """Return a stage's operations, repetitions counted: matrix first, then memory, then rest."""
@@ -172,6 +173,10 @@ def _wanted(lines, text: list[str]) -> set[int] | None:
     except (TypeError, ValueError):
         raise TypeError("lines: expected None, a line, (first, last), or text in the line, got"
                         f" {lines!r}") from None
+
+
+def _cut(text: str, width: int = 96) -> str:
+    return text if len(text) <= width else text[:width - 1] + "…"
 
 
 def _rank(text: str) -> int:

@@ -22,7 +22,8 @@ class Compiled:
 
     Attributes:
         label: what was asked for.  arch: the generation.  triton: the compiler's version.
-        ttir, ttgir, ptx: text; `sass` is disassembled when first asked for.  cubin: the binary.
+        ttir, ttgir, ptx: text; `sass` is disassembled when first asked for.  cubin: the binary. A Gluon
+            kernel starts as TTGIR: its `ttir` is that, before any pass.
         registers: per thread.  spill_store_bytes, spill_load_bytes: per thread, as ptxas counts them.
         shared_bytes: of one program.  num_warps, num_stages: as launched; `warps` counts specialized
             ones, too.

@@ -20,6 +20,7 @@ from flashlib.lens.targets import Arch, arch_of
 DTYPES = {"float16": ("fp16", 2), "bfloat16": ("bf16", 2), "float32": ("fp32", 4),
           "float8_e4m3": ("fp8e4nv", 1), "float8_e5m2": ("fp8e5", 1)}
 LOG2E = 1.4426950408889634
+NARROW = 16             # a 16-bit head narrower than this is computed in float32: kernels/launch.py
 
 
 @dataclass(frozen=True)
@@ -92,15 +93,22 @@ class _Attention:
         if heads % kv_heads or head_dim > 256:
             raise ValueError("kv_heads, head_dim: expected a divisor of heads and at most 256, got"
                              f" {kv_heads} of {heads} and {head_dim}")
-        self.arch, self.dtype, self.D, self.causal = arch, dtype, head_dim, bool(causal)
+        self.asked, narrow = dtype, head_dim < NARROW and DTYPES[dtype][1] == 2
+        self.dtype = "float32" if narrow else dtype
+        self.arch, self.D, self.causal = arch, head_dim, bool(causal)
         self.heads, self.kv_heads, self.Nq, self.Nk = heads, kv_heads, Nq, Nk
-        self.head_dim, (self.kind, size) = padded(head_dim), DTYPES[dtype]
+        self.head_dim, (self.kind, size) = padded(head_dim), DTYPES[self.dtype]
         able = arch.number >= 90 and size == 2 and head_dim * size % 16 == 0
         self.tma = able if USE_TMA is None else bool(USE_TMA)
         if self.tma and not able:
             raise ValueError("USE_TMA: expected False: descriptors need sm_90 or newer, a 16-bit dtype"
-                             f" and rows of whole 16 bytes, got {arch.name}, {dtype}, {head_dim}")
+                             f" and rows of whole 16 bytes, got {arch.name}, {self.what}, {head_dim}")
         self.table = configs_for(arch.capability, size, head_dim, self.causal)
+
+    @property
+    def what(self) -> str:
+        """Return the dtype that is launched, and beside it the one that was asked for."""
+        return self.dtype if self.dtype == self.asked else f"{self.dtype} (for {self.asked})"
 
     def config(self, default, config, **chosen) -> Config:
         """Return the table's configuration, or `config`, with single values changed."""
@@ -136,7 +144,7 @@ class _Attention:
         """Return the choices in words."""
         causal = "causal" if self.causal else ""
         tiles = f"{c.BLOCK_M}×{c.BLOCK_N}, {c.num_warps} warps, {c.num_stages} stages"
-        return " ".join(filter(None, (self.dtype, f"d={self.D}", causal, *more, tiles)))
+        return " ".join(filter(None, (self.what, f"d={self.D}", causal, *more, tiles)))
 
     def tensor(self, rows: int) -> str:
         """Return how a tensor is passed that the kernel walks: a descriptor where TMA can read it."""
@@ -200,7 +208,95 @@ def delta_call(*, arch, dtype="bfloat16", head_dim=128, Nq=4096, heads=16, BLOCK
                  "DELTA": "*fp32", **a.rows("o", "g"), "H": heads, "N_Q": Nq, "D": a.D,
                  "BLOCK_M": c.BLOCK_M, "HEAD_DIM": a.head_dim, "HAS_DLSE": bool(has_dlse)},
                 c.num_warps, c.num_stages,
-                label=f"{dtype} d={head_dim} {c.BLOCK_M} rows, {c.num_warps} warps")
+                label=f"{a.what} d={head_dim} {c.BLOCK_M} rows, {c.num_warps} warps")
+
+
+def _hopper_config(table, config, chosen: dict):
+    """Return an entry of `launch_hopper`'s table, or `config`, with single values changed."""
+    from flashlib.kernels.launch_hopper import REGISTERS, HopperConfig
+
+    base = table if config is None else HopperConfig(*config)
+    c = base._replace(**{name: value for name, value in chosen.items() if value is not None})
+    for name, value in c._asdict().items():
+        kind = type(HopperConfig._field_defaults.get(name, 1))
+        least = 0 if name in ("EMULATED", "TAU") else 1
+        right = isinstance(value, bool) if kind is bool else (
+            not isinstance(value, bool) and isinstance(value, int if kind is int else int | float)
+            and value >= least)
+        if not right:
+            raise ValueError(f"{name}: expected {'True or False' if kind is bool else 'a number'}"
+                             f"{'' if kind is bool else f' of at least {least}'}, got {value!r}")
+    if c.SPECIALIZED and (c.CONSUMERS not in REGISTERS or c.EMULATED > 2 or c.O_PARTS > 2):
+        raise ValueError("CONSUMERS, EMULATED, O_PARTS: expected 2 or 3, at most 2, and 1 or 2, got"
+                         f" {c.CONSUMERS}, {c.EMULATED} and {c.O_PARTS}")
+    return c
+
+
+def _hopper(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, dtypes):
+    """Return the sizes of an attention on Hopper, as `launch_hopper.refusal` takes them."""
+    if arch.number != 90:
+        raise ValueError(f"arch: expected sm_90 (Hopper), got {arch.name}")
+    if dtype not in dtypes:
+        raise ValueError(f"dtype: expected one of {', '.join(dtypes)}, got {dtype!r}")
+    fp8 = DTYPES[dtype][1] == 1
+    a = _Attention(arch, "bfloat16" if fp8 else dtype, head_dim, causal, Nq, Nk, heads, kv_heads, None)
+    if not a.tma or (fp8 and head_dim not in (64, 128, 256)):
+        able = "64, 128 or 256" if fp8 else "a multiple of 8, at least 16"
+        raise ValueError(f"head_dim: expected {able}, got {head_dim}")
+    a.head_dim = max(32, a.head_dim)
+    return a
+
+
+def hopper_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=None, BLOCK_N=None,
+                CONSUMERS=None, STAGES=None, Q_SLOTS=None, O_PARTS=None, PING_PONG=None, OVERLAP=None,
+                EMULATED=None, TAU=None, Nq=4096, Nk=4096, heads=16, kv_heads=None) -> Call:
+    """Call `flash_fwd_hopper_kernel` as impl="gluon" does; dtype "float8_e4m3" writes bfloat16."""
+    from flashlib.kernels import launch_hopper as hopper
+
+    a = _hopper(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads,
+                ("float16", "bfloat16", "float8_e4m3"))
+    fp8, rows = dtype == "float8_e4m3", hopper.ROWS.value
+    table = hopper.FP8_CONFIGS[head_dim] if fp8 else hopper.config_for(head_dim, a.causal, Nk)
+    c = _hopper_config(table, config, dict(
+        BLOCK_N=BLOCK_N, CONSUMERS=CONSUMERS, STAGES=STAGES, Q_SLOTS=Q_SLOTS, O_PARTS=O_PARTS,
+        PING_PONG=PING_PONG, OVERLAP=OVERLAP, EMULATED=EMULATED, TAU=TAU, SPECIALIZED=True))
+    registers, cap = hopper.REGISTERS[c.CONSUMERS]
+    turns = -(-(-(-Nq // c.BLOCK_M) * heads) // 132) if c.PERSISTENT else 1     # of 132 SMs
+    keys = _tensor(dtype, c.BLOCK_N, a.head_dim, True)
+    switches = [f"{name}={getattr(c, name)}" for name in ("EMULATED", "TAU") if getattr(c, name)]
+    return Call({
+        "q_desc": _tensor(dtype, rows, a.head_dim, True), "k_desc": keys,
+        "v_desc": _tensor(dtype, a.head_dim, c.BLOCK_N, True) if fp8 else keys,
+        "o_desc": _tensor(a.dtype, rows, a.head_dim // c.O_PARTS, True), "LSE": "*fp32",
+        "Q_SCALE": "*fp32", "K_SCALE": "*fp32", "V_SCALE": "*fp32", "scale_log2": LOG2E,
+        "ORDER": "*i32", "TURNS": turns + 1, "H": heads, "GROUP": heads // a.kv_heads, "N_Q": Nq,
+        "N_K": Nk, "BLOCK_N": c.BLOCK_N, "HEAD_DIM": a.head_dim, "IS_CAUSAL": a.causal,
+        "RAGGED": Nk % c.BLOCK_N != 0, "CONSUMERS": c.CONSUMERS, "STAGES": c.STAGES,
+        "Q_SLOTS": c.Q_SLOTS, "O_PARTS": c.O_PARTS, "PING_PONG": c.PING_PONG, "OVERLAP": c.OVERLAP,
+        "FP8": fp8, "EMULATED": c.EMULATED, "TAU": c.TAU, "REGISTERS": registers},
+        options={"maxnreg": cap}, label=" ".join(filter(None, (
+            dtype, f"d={head_dim}", "causal" if a.causal else "", f"{c.BLOCK_M}×{c.BLOCK_N},",
+            f"{c.CONSUMERS} consumers, {c.STAGES} stages", *switches))))
+
+
+def pipelined_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=None, BLOCK_N=None,
+                   CONSUMERS=None, STAGES=None, OVERLAP=None, Nq=4096, Nk=4096, heads=16,
+                   kv_heads=None) -> Call:
+    """Call `flash_fwd_pipelined_kernel`, the one without warp specialisation."""
+    from flashlib.kernels.launch_hopper import config_for
+
+    a = _hopper(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, ("float16", "bfloat16"))
+    c = _hopper_config(config_for(head_dim, a.causal, Nk), config, dict(
+        BLOCK_N=BLOCK_N, CONSUMERS=CONSUMERS, STAGES=STAGES, OVERLAP=OVERLAP, SPECIALIZED=False))
+    rows, keys = (_tensor(dtype, n, a.head_dim, True) for n in (c.BLOCK_M, c.BLOCK_N))
+    return Call({
+        "q_desc": rows, "k_desc": keys, "v_desc": keys, "o_desc": rows, "LSE": "*fp32",
+        "scale_log2": LOG2E, "H": heads, "GROUP": heads // a.kv_heads, "N_Q": Nq, "N_K": Nk,
+        "TILE_M": c.BLOCK_M, "BLOCK_N": c.BLOCK_N, "HEAD_DIM": a.head_dim, "IS_CAUSAL": a.causal,
+        "RAGGED": Nk % c.BLOCK_N != 0, "STAGES": c.STAGES, "OVERLAP": c.OVERLAP},
+        num_warps=4 * c.CONSUMERS, label=" ".join(filter(None, (
+            dtype, f"d={head_dim}", "causal" if a.causal else "", f"{c.BLOCK_M}×{c.BLOCK_N},",
+            f"{4 * c.CONSUMERS} warps, {c.STAGES} stages"))))
 
 
 def softmax_call(*, arch, dtype="bfloat16", impl="fused", M=4096, N=4096, BLOCK_M=None, BLOCK_N=None,
@@ -236,6 +332,8 @@ register("flash_fwd_kernel", "flashlib.kernels.flash_forward", forward_call)
 register("flash_bwd_delta_kernel", "flashlib.kernels.flash_backward", delta_call)
 register("flash_bwd_dkdv_kernel", "flashlib.kernels.flash_backward", dkdv_call)
 register("flash_bwd_dq_kernel", "flashlib.kernels.flash_backward", dq_call)
+register("flash_fwd_hopper_kernel", "flashlib.kernels.gluon_hopper", hopper_call)
+register("flash_fwd_pipelined_kernel", "flashlib.kernels.gluon_pipelined", pipelined_call)
 
 
 for _impl in ("3pass", "online", "fused"):
@@ -270,7 +368,8 @@ def defaults(arch, dtype: str = "bfloat16", *, head_dims=(16, 32, 64, 128, 256))
         cases.append(known("flash_bwd_delta_kernel", arch, {"dtype": dtype, "head_dim": head_dim}))
         for causal in (False, True):
             choices = {"dtype": dtype, "head_dim": head_dim, "causal": causal}
-            table = configs_for(arch.capability, DTYPES[dtype][1], head_dim, causal)
+            size = 4 if head_dim < NARROW else DTYPES[dtype][1]
+            table = configs_for(arch.capability, size, head_dim, causal)
             parts = [{}] if table.dkdv else [{"want_dv": False}, {"want_dk": False}]
             cases.append(known("flash_fwd_kernel", arch, choices))
             cases += [known("flash_bwd_dkdv_kernel", arch, choices | part) for part in parts]

@@ -56,6 +56,26 @@ def specialize(fn, arguments: dict):
     return signature, constants, attributes
 
 
+def source_for(fn, arguments: dict):
+    """Return what Triton compiles: for Gluon, descriptors name the layout of their tile as well."""
+    signature, constants, attributes = specialize(fn, arguments)
+    if not (hasattr(fn, "is_gluon") and fn.is_gluon()):
+        from triton.compiler import ASTSource
+
+        return ASTSource(fn, signature, constants, attributes)
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    elements = {"fp16": gl.float16, "bf16": gl.bfloat16, "fp32": gl.float32, "fp8e4nv": gl.float8e4nv,
+                "fp8e5": gl.float8e5}
+    for name, kind in signature.items():
+        if tile := re.fullmatch(r"tensordesc<(\w+)\[([\d, ]+)\]>", kind):
+            block = [int(size) for size in tile[2].split(",")]
+            layout = gl.NVMMASharedLayout.get_default_for(block, elements[tile[1]])
+            signature[name] = f"tensordesc<{tile[1]}{block},{layout!r}>"
+    return GluonASTSource(fn, signature, constants, attributes)
+
+
 def run_ptxas(ptx: str, arch: int) -> str:
     """Return what `ptxas -v` says about a kernel, called as Triton calls it."""
     from triton.backends.nvidia import compiler as nvidia
@@ -89,11 +109,10 @@ def build(job: dict, folder: str) -> dict:
     """Compile one request and return the text of every stage, the cubin and ptxas' own words."""
     import triton
     from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
     from triton.runtime.cache import get_cache_manager
 
     fn = load(job["kernel"], folder)
-    source = ASTSource(fn, *specialize(fn, job["arguments"]))
+    source = source_for(fn, job["arguments"])
     triton.knobs.nvidia.dump_ptxas_log = True
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
@@ -120,7 +139,8 @@ def describe(kernel) -> dict:
         "num_stages": meta.num_stages, "shared_bytes": meta.shared,
         "tensor_memory_columns": getattr(meta, "tmem_size", 0) or 0, "hash": meta.hash,
         "triton": triton.__version__,
-        **{stage: kernel.asm[stage] for stage in ("ttir", "ttgir", "ptx")},
+        **{stage: kernel.asm[stage] for stage in ("ttgir", "ptx")},
+        "ttir": kernel.asm["ttir" if "ttir" in kernel.asm else "source"],     # Gluon has no TTIR
         "cubin": base64.b64encode(kernel.asm["cubin"]).decode(),
     }
 

@@ -47,6 +47,12 @@ CASES = [
     (ch09.check_transposed, right.double_kernel, [(OLD_X, "row * N + col")], "follow each other"),
     (ch09.check_transposed, right.double_kernel, [(OLD_X, "row * stride_xn + col * stride_xm")],
      "changed places"),
+    (ch09.check_transposed, right.double_kernel, [(OLD_Y, "row * N + col")], "both of Y's strides"),
+    (ch09.check_transposed, right.double_kernel, [(OLD_Y, OLD_X)], "each tensor has its own"),
+    (ch09.check_transposed, right.double_kernel, [(OLD_X, "row * stride_xm + col"),
+     (OLD_Y, "row * stride_ym + col")], "column's stride is missing"),
+    (ch09.check_transposed, right.double_kernel, [(OLD_X, "col * stride_xn")], "row 0 of X"),
+    (ch09.check_transposed, right.double_kernel, [(MASK, "", 1)], "which is outside"),
     (ch09.check_transposed, right.double_kernel, [("2 * x", "x")], "copied, not doubled"),
     (ch09.check_transposed, right.double_kernel, [(OLD_Y, "col * stride_yn")], "row 0 of Y"),
     (ch09.check_transposed, right.double_kernel, [(MASK, "", 0)], "which is outside"),
@@ -57,6 +63,7 @@ CASES = [
     (ch09.check_row_max, right.row_max_kernel, [("col < N", "col <= N")], "the mask must end at N"),
     (ch09.check_row_max, right.row_max_kernel, [(PAD, "other=0.0")], "count as −∞"),
     (ch09.check_row_max, right.row_max_kernel, [("col < N", "col < N - 1")], "last element is missing"),
+    (ch09.check_row_max, right.row_max_kernel, [("stride_xm + col", "N + col")], "row · stride_xm"),
     (ch09.check_row_max, right.row_max_kernel, [("Y + row", "Y")], "Y + row"),
     (ch09.check_row_max, right.row_max_kernel, [("Y + row", "Y + row * stride_xm")], "is outside"),
     (ch09.check_online, right.online_kernel, [(RESCALE, "l +")], "old l was not rescaled"),
@@ -72,6 +79,16 @@ CASES = [
      "all blocks so far"),
     (ch09.check_online, right.online_kernel, [("        x = tl.load(", "        tl.load(X + row * "
      "stride_xm + col, mask=col < N)\n        x = tl.load(", 0)], "read three times"),
+    (ch09.check_online, right.online_kernel, [("tl.exp(x - m_new)", "tl.exp(x - m)")], "needs m_new"),
+    (ch09.check_online, right.online_kernel, [("row * stride_xm", "row * N")], "row · stride_xm"),
+    (ch09.check_online, right.online_kernel, [("        tl.store", "        # tl.store")],
+     "nothing was stored"),
+    (ch09.check_online, right.online_kernel, [("range(0, N, BLOCK)", "range(0, BLOCK, BLOCK)")],
+     "loop over all blocks"),
+    (ch09.check_online, right.online_kernel, [("        m = m_new\n", "        m = m_new\n        "
+     "tl.store(Y + row * stride_ym + col, tl.exp(x - m) / l, mask=col < N)\n"),
+     ("    for start in range(0, N, BLOCK):", "    for start in range(0, 0, BLOCK):", 1)],
+     "while l was still growing"),
     (ch09.check_online, right.online_kernel, [("tl.exp(x - m) / l", "unknown")], "raised NameError"),
 ]
 

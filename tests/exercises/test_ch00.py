@@ -1,10 +1,9 @@
 """The checks of chapter 00 accept the solution and name each seeded mistake."""
 
-import pytest
 
 from flashlib.exercises import ch00
-from flashlib.exercises.core import ExerciseFailed
 from flashlib.exercises.solutions import ch00 as right
+from tests.exercises.examine import examine
 
 
 def _copy(machine, x, factor, rows_per_tile, *, scale=True, free=True, twice=False, rows=None):
@@ -49,24 +48,4 @@ PAIRS = [(ch00.check_bytes_of_S, right.bytes_of_S),
          (ch00.check_scaled_copy, right.scaled_copy),
          (ch00.check_seconds_at_least, right.seconds_at_least)]
 
-
-@pytest.mark.parametrize(("check", "answer"), PAIRS)
-def test_solution_passes(check, answer):
-    assert check(answer, strict=True)
-
-
-@pytest.mark.parametrize(("check", "answer", "diagnosis"), WRONG)
-def test_mistake_is_named(check, answer, diagnosis):
-    verdict = check(answer)
-    assert not verdict
-    assert diagnosis in verdict.message
-
-
-@pytest.mark.parametrize("check", [check for check, _ in PAIRS])
-def test_stub_is_not_answered_and_strict_raises(check):
-    def stub(*args):
-        raise NotImplementedError
-
-    assert "not answered yet" in check(stub).message
-    with pytest.raises(ExerciseFailed):
-        check(stub, strict=True)
+TestAnswers = examine(right=PAIRS, wrong=WRONG)

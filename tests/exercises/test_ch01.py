@@ -3,12 +3,10 @@
 import math
 from itertools import pairwise
 
-import pytest
-
 from flashlib.exercises import ch01
-from flashlib.exercises.core import ExerciseFailed
 from flashlib.exercises.solutions import ch01 as right
 from flashlib.models import transformer
+from tests.exercises.examine import examine
 
 
 def _tokens(D, F, e, ridge, *, flops=2, into=1, out=1, rounded=math.ceil, give_up=True):
@@ -64,27 +62,7 @@ PAIRS = [(ch01.check_longest_sequence, right.longest_sequence),
          (ch01.check_tokens_to_compute, right.tokens_to_compute),
          (ch01.check_best_pair, right.best_pair)]
 
-
-@pytest.mark.parametrize(("check", "answer"), PAIRS)
-def test_solution_passes(check, answer):
-    assert check(answer, strict=True)
-
-
-@pytest.mark.parametrize(("check", "answer", "diagnosis"), WRONG)
-def test_mistake_is_named(check, answer, diagnosis):
-    verdict = check(answer)
-    assert not verdict
-    assert diagnosis in verdict.message
-
-
-@pytest.mark.parametrize("check", [check for check, _ in PAIRS])
-def test_stub_is_not_answered_and_strict_raises(check):
-    def stub(*args):
-        raise NotImplementedError
-
-    assert "not answered yet" in check(stub).message
-    with pytest.raises(ExerciseFailed):
-        check(stub, strict=True)
+TestAnswers = examine(right=PAIRS, wrong=WRONG)
 
 
 def test_the_operators_themselves_are_an_answer_too():

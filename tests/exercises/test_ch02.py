@@ -3,12 +3,10 @@
 from collections import Counter
 from math import ceil, isqrt
 
-import pytest
-
 from flashlib.exercises import ch02
-from flashlib.exercises.core import REGISTRY, ExerciseFailed
 from flashlib.exercises.solutions import ch02 as right
 from flashlib.masks import tiles
+from tests.exercises.examine import examine
 
 
 def kernel(*, add=True, reload=False, store_every=False, whole_rows=False, hoard=False, fill=0.0,
@@ -102,33 +100,4 @@ PAIRS = [(ch02.check_tiled_loads, right.tiled_loads), (ch02.check_largest_tile, 
          (ch02.check_my_tiled_matmul, right.my_tiled_matmul),
          (ch02.check_bank_passes, right.bank_passes)]
 
-
-@pytest.mark.parametrize(("check", "answer"), PAIRS)
-def test_solution_passes(check, answer):
-    assert check(answer, strict=True)
-
-
-@pytest.mark.parametrize(("check", "answer", "diagnosis"), WRONG)
-def test_mistake_is_named(check, answer, diagnosis):
-    verdict = check(answer)
-    assert not verdict
-    assert diagnosis in verdict.message
-
-
-@pytest.mark.parametrize("check", [check for check, _ in PAIRS])
-def test_stub_is_not_answered_and_strict_raises(check):
-    def stub(*args):
-        raise NotImplementedError
-
-    assert "not answered yet" in check(stub).message
-    assert "not answered yet" in check(lambda *args: None).message
-    with pytest.raises(ExerciseFailed):
-        check(stub, strict=True)
-
-
-@pytest.mark.parametrize("name", ["02.1", "02.2", "02.3", "02.4"])
-def test_hints_and_solutions_are_there(name, capsys):
-    assert len(REGISTRY[name].hints) >= 2
-    ch02.hint(name)
-    ch02.solution(name)
-    assert f"def {REGISTRY[name].solution}(" in capsys.readouterr().out
+TestAnswers = examine(right=PAIRS, wrong=WRONG)

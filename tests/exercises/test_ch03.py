@@ -8,10 +8,11 @@ import pytest
 
 import flashlib as fl
 from flashlib.exercises import ch03 as ex
-from flashlib.exercises.core import REGISTRY, ExerciseFailed
+from flashlib.exercises.core import REGISTRY
 from flashlib.exercises.solutions import ch03 as solutions
 from flashlib.masks import tiles
 from flashlib.numerics import facts
+from tests.exercises.examine import examine
 
 NOTEBOOK = Path(fl.__file__).parent.parent / "notebooks" / "03_keep_softmax_safe.ipynb"
 CHECKS = {
@@ -20,10 +21,6 @@ CHECKS = {
     "03.3": (ex.check_logsumexp, solutions.logsumexp_rows),
     "03.4": (ex.check_three_pass_bytes, solutions.three_pass_bytes),
 }
-
-
-def stub(*args, **kwargs):
-    raise NotImplementedError
 
 
 def row_softmax(shift=lambda x: x.max(axis=1, keepdims=True), axis=1):
@@ -178,41 +175,10 @@ BUGS = {
         "fraction": (byte_count(Tr=lambda N, Br: N / Br), "no fraction"),
     },
 }
-EVERY_BUG = [pytest.param(name, bug, words, id=f"{name}-{label}")
-             for name, bugs in BUGS.items() for label, (bug, words) in bugs.items()]
 
-
-@pytest.mark.parametrize("name", CHECKS)
-def test_accepts_the_solution(name):
-    check, solution = CHECKS[name]
-    assert check(solution, strict=True)
-
-
-@pytest.mark.parametrize("name", CHECKS)
-@pytest.mark.parametrize("answer", [stub, lambda *a, **k: None, None, ...], 
-                         ids=["stub", "returns None", "None", "ellipsis"])
-def test_the_stub_is_not_answered_yet(name, answer):
-    verdict = CHECKS[name][0](answer)
-    assert not verdict and "not answered yet" in verdict.message
-
-
-@pytest.mark.parametrize(("name", "bug", "words"), EVERY_BUG)
-def test_names_the_mistake(name, bug, words, capsys):
-    check = CHECKS[name][0]
-    verdict = check(bug)
-    assert not verdict and words in verdict.message
-    assert capsys.readouterr().out.startswith(f"✗ exercise {name}")
-    with pytest.raises(ExerciseFailed):
-        check(bug, strict=True)
-
-
-@pytest.mark.parametrize("name", CHECKS)
-def test_has_hints_and_a_solution_that_prints(name, capsys):
-    registered = REGISTRY[name]
-    for number in range(1, len(registered.hints) + 1):
-        ex.hint(name, number)
-    ex.solution(name)
-    assert f"def {registered.solution}" in capsys.readouterr().out
+TestAnswers = examine(
+    right=CHECKS.values(),
+    wrong=[(CHECKS[name][0], *bug) for name, bugs in BUGS.items() for bug in bugs.values()])
 
 
 def test_the_largest_value_below_the_threshold_is_accepted_too():

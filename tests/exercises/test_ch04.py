@@ -11,13 +11,10 @@ import flashlib as fl
 from flashlib.exercises import ch04 as ex
 from flashlib.exercises import core
 from flashlib.exercises.solutions import ch04 as solutions
+from tests.exercises.examine import examine, stub
 
 EMPTY = (-np.inf, 0.0)
 NOTEBOOK = Path(fl.__file__).parent.parent / "notebooks" / "04_run_softmax_online.ipynb"
-
-
-def stub(*args):
-    raise NotImplementedError
 
 
 CHECKS = {
@@ -26,27 +23,6 @@ CHECKS = {
     "04.3": (ex.check_rescales, solutions.count_and_expect),
     "04.4": (ex.check_property_test, solutions.trusts),
 }
-
-
-@pytest.mark.parametrize("name", CHECKS)
-def test_accepts_the_solution_and_prints_it(name, capsys):
-    check, answer = CHECKS[name]
-    assert check(answer)
-    assert "✓" in capsys.readouterr().out
-    core.solution(name)
-    assert f"def {answer.__name__}" in capsys.readouterr().out
-    for number in range(1, len(core.REGISTRY[name].hints) + 1):
-        core.hint(name, number)
-
-
-@pytest.mark.parametrize("name", CHECKS)
-@pytest.mark.parametrize("unanswered", [stub, None, ...], ids=["stub", "None", "dots"])
-def test_an_unanswered_stub_is_no_error_and_no_pass(name, unanswered):
-    verdict = CHECKS[name][0](unanswered)
-    assert not verdict
-    assert "not answered yet" in verdict.message
-    with pytest.raises(core.ExerciseFailed):
-        CHECKS[name][0](unanswered, strict=True)
 
 
 def joint(a, b):
@@ -162,15 +138,8 @@ MISTAKES = {
                             "over all orders"),
 }
 
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_names_the_mistake(mistake):
-    check, wrong, diagnosis = MISTAKES[mistake]
-    verdict = check(wrong)
-    assert not verdict
-    assert diagnosis in verdict.message
-    with pytest.raises(core.ExerciseFailed, match="exercise 04"):
-        check(wrong, strict=True)
+# A property test that returns None is told what to return: see WEAK_TESTS.
+TestAnswers = examine(right=CHECKS.values(), wrong=MISTAKES.values(), unanswered=(stub, None, ...))
 
 
 def test_praises_only_what_happened():

@@ -1,11 +1,10 @@
 """The checks of chapter 05 accept the solution and name each seeded mistake."""
 
 import numpy as np
-import pytest
 
 from flashlib.exercises import ch05
-from flashlib.exercises.core import ExerciseFailed
 from flashlib.exercises.solutions import ch05 as right
+from tests.exercises.examine import examine
 
 
 def _step(m, l, o, s, v, *, l_old=None, o_old=None, p_of=None):
@@ -56,24 +55,4 @@ PAIRS = [(ch05.check_finish, right.finish), (ch05.check_step, right.step),
          (ch05.check_merge_finished, right.merge_finished),
          (ch05.check_one_pass_bytes, right.one_pass_bytes)]
 
-
-@pytest.mark.parametrize(("check", "answer"), PAIRS)
-def test_solution_passes(check, answer):
-    assert check(answer, strict=True)
-
-
-@pytest.mark.parametrize(("check", "answer", "diagnosis"), WRONG)
-def test_mistake_is_named(check, answer, diagnosis):
-    verdict = check(answer)
-    assert not verdict
-    assert diagnosis in verdict.message
-
-
-@pytest.mark.parametrize("check", [check for check, _ in PAIRS])
-def test_stub_is_not_answered_and_strict_raises(check):
-    def stub(*args):
-        raise NotImplementedError
-
-    assert "not answered yet" in check(stub).message
-    with pytest.raises(ExerciseFailed):
-        check(stub, strict=True)
+TestAnswers = examine(right=PAIRS, wrong=WRONG)

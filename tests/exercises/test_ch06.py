@@ -3,12 +3,11 @@
 import math
 
 import numpy as np
-import pytest
 
 from flashlib.exercises import ch06
-from flashlib.exercises.core import REGISTRY, ExerciseFailed
 from flashlib.exercises.solutions import ch06 as right
 from flashlib.models.blocks import largest_blocks, paper_blocks, working_set_bytes
+from tests.exercises.examine import examine
 
 
 def reads(N, d, Br, Bc, e, s, *, Tc=None, kv=2, qo=2, stats=2):
@@ -153,37 +152,8 @@ WRONG = [
 PAIRS = [(ch06.check_skips, right.skips), (ch06.check_v1_read_bytes, right.v1_read_bytes),
          (ch06.check_merge_tile, right.merge_tile), (ch06.check_choose_blocks, right.choose_blocks)]
 
-
-@pytest.mark.parametrize(("check", "answer"), PAIRS)
-def test_solution_passes(check, answer):
-    assert check(answer, strict=True)
-
-
-@pytest.mark.parametrize(("check", "answer", "diagnosis"), WRONG)
-def test_mistake_is_named(check, answer, diagnosis):
-    verdict = check(answer)
-    assert not verdict
-    assert diagnosis in verdict.message
-
-
-@pytest.mark.parametrize("check", [check for check, _ in PAIRS])
-def test_stub_is_not_answered_and_strict_raises(check):
-    def stub(*args):
-        raise NotImplementedError
-
-    assert "not answered yet" in check(stub).message
-    assert "not answered yet" in check(lambda *args: None).message
-    with pytest.raises(ExerciseFailed):
-        check(stub, strict=True)
+TestAnswers = examine(right=PAIRS, wrong=WRONG)
 
 
 def test_an_error_in_the_answer_is_a_verdict_not_a_traceback():
     assert "ZeroDivisionError" in ch06.check_v1_read_bytes(lambda *args: 1 // 0).message
-
-
-@pytest.mark.parametrize("name", ["06.1", "06.2", "06.3", "06.4"])
-def test_hints_and_solutions_are_there(name, capsys):
-    assert len(REGISTRY[name].hints) >= 2
-    ch06.hint(name)
-    ch06.solution(name)
-    assert f"def {REGISTRY[name].solution}(" in capsys.readouterr().out

@@ -1,11 +1,10 @@
 """The checks of chapter 08 accept the solution and name each seeded mistake."""
 
 import numpy as np
-import pytest
 
 from flashlib.exercises import ch08
-from flashlib.exercises.core import ExerciseFailed
 from flashlib.exercises.solutions import ch08 as right
+from tests.exercises.examine import examine
 
 
 def _ceil(a, b):
@@ -83,24 +82,4 @@ PAIRS = [(ch08.check_count_waves, right.count_waves), (ch08.check_update, right.
          (ch08.check_count_classes, right.count_classes),
          (ch08.check_split_k_exchange, right.split_k_exchange)]
 
-
-@pytest.mark.parametrize(("check", "answer"), PAIRS)
-def test_solution_passes(check, answer):
-    assert check(answer, strict=True)
-
-
-@pytest.mark.parametrize(("check", "answer", "diagnosis"), WRONG)
-def test_mistake_is_named(check, answer, diagnosis):
-    verdict = check(answer)
-    assert not verdict
-    assert diagnosis in verdict.message
-
-
-@pytest.mark.parametrize("check", [check for check, _ in PAIRS])
-def test_stub_is_not_answered_and_strict_raises(check):
-    def stub(*args):
-        raise NotImplementedError
-
-    assert "not answered yet" in check(stub).message
-    with pytest.raises(ExerciseFailed):
-        check(stub, strict=True)
+TestAnswers = examine(right=PAIRS, wrong=WRONG)

@@ -8,7 +8,8 @@ import textwrap
 import pytest
 
 import flashlib.lens as lens
-from tests.lens.toolchain import needs_triton
+from flashlib.lens.targets import ARCHS
+from tests.lens.toolchain import WORKERS, needs_triton
 
 pytestmark = needs_triton
 
@@ -59,7 +60,10 @@ def test_side_by_side_follows_a_line_through_all_stages(forward):
         assert any("warp_group_dot" in text for text in row.ttgir)
         assert any("wgmma.mma_async" in text for text in row.ptx)
         assert {t.split()[0] for t in row.sass if "HGMMA" in t} == {f"HGMMA.{shape}.F32.BF16"}
-    assert "×16" in str(both) and "<pre>" in both._repr_html_()
+    page = both._repr_html_()
+    assert "×16" in str(both) and "<pre>" in page
+    assert page.count("<th ") == page.count(">SASS<") == 2
+    assert all(len(line) <= 104 for line in str(both).splitlines() if line.startswith(" "))
 
 
 def test_side_by_side_knows_helpers_and_ranges(forward):
@@ -178,6 +182,61 @@ def test_a_kernel_from_a_cell_compiles_under_the_interpreter(tmp_path):
     done = subprocess.run([sys.executable, str(cell)], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "tt.load" in done.stdout and "LDG.E.128" in done.stdout
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("head_dim", [1, 8, 15, 16, 40])
+def test_the_lens_takes_the_dtype_that_a_launch_computes_in(dtype, head_dim, monkeypatch):
+    """Heads narrower than 16 are computed in float32, whatever their own dtype."""
+    torch = pytest.importorskip("torch")
+    from flashlib.kernels import launch
+
+    class Launched(Exception):
+        pass
+
+    def stop(make, tensors, *options):
+        raise Launched(str(tensors[0].dtype).removeprefix("torch."))
+
+    monkeypatch.setattr(launch, "_plan_for", stop)
+    x = torch.zeros(1, 1, 4, head_dim, dtype=getattr(torch, dtype))
+    passes = {"flash_fwd_kernel": lambda: launch.forward(x, x, x, causal=False, scale=1.0)}
+    for kernel in ("flash_bwd_delta_kernel", "flash_bwd_dkdv_kernel", "flash_bwd_dq_kernel"):
+        passes[kernel] = lambda: launch.backward(x, x, x, x, x[..., 0].float(), x, None, causal=False,
+                                                 scale=1.0)
+    for kernel, start in passes.items():
+        with pytest.raises(Launched) as launched:
+            start()
+        call = lens.request(kernel, arch="H100", dtype=dtype, head_dim=head_dim).call
+        kind = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}[str(launched.value)]
+        tensors = [call.arguments[name] for name in ("Q", "K", "V", "O", "DO", "DQ", "DK", "DV")
+                   if name in call.arguments]
+        assert len(tensors) >= 2 and all(kind in tensor for tensor in tensors), kernel
+        assert str(launched.value) in call.label
+        assert (f"(for {dtype})" in call.label) == (str(launched.value) != dtype)
+        if "PRECISION" in call.arguments:
+            assert call.arguments["PRECISION"] == ("ieee" if kind == "fp32" else "tf32")
+            assert not (kind == "fp32" and call.arguments["USE_TMA"])
+
+
+def test_a_narrow_head_is_compiled_without_tensor_cores():
+    narrow, wide = lens.compile_many([lens.request("flash_fwd_kernel", arch="H100", dtype="bfloat16",
+                                                   head_dim=d) for d in (8, 16)])
+    assert narrow.matrix_family is None and "bf16" not in narrow.ttir
+    assert wide.matrix_family == "wgmma" and "bf16" in wide.ttir
+    assert "float32 (for bfloat16) d=8" in str(narrow)
+    with pytest.raises(ValueError, match=r"USE_TMA: expected False.*float32 \(for bfloat16\), 8"):
+        lens.request("flash_fwd_kernel", arch="H100", dtype="bfloat16", head_dim=8, USE_TMA=True)
+
+
+def test_each_generation_emits_the_family_that_its_target_names():
+    """A T4 has tensor cores, and Triton emits no instruction for them."""
+    assert ARCHS["sm_75"].matrix is None
+    cases = [lens.request("flash_fwd_kernel", arch=name, dtype="float16", head_dim=64)
+             for name in ARCHS]
+    for case, report in zip(cases, lens.compile_many(cases, workers=WORKERS), strict=True):
+        assert report.matrix_family == report.arch.matrix, str(case)
+        in_sass = [name for name in report.matrix_instructions if "MMA" in name]
+        assert bool(in_sass) == (report.arch.matrix is not None), str(case)
 
 
 def test_the_lens_compiles_what_a_launch_would(forward):

@@ -21,7 +21,10 @@ MODULES = {                        # fresh copies are made in this order
     "flash_v1": "algorithms/flash_v1",
     "flash_v2": "algorithms/flash_v2",
     "matmul": "algorithms/matmul",
+    "flash_backward": "algorithms/flash_backward",
 }
+BACKWARD = ("masks", "flash_backward")
+FORWARD = tuple(name for name in MODULES if name != "flash_backward")
 FROM_MASKS = ("mask_of", "tiles")
 
 
@@ -40,10 +43,11 @@ def patched(module, edits):
     return text
 
 
-def build(module=None, edits=()):
-    """Return a namespace with all public functions, of which `module` carries the edits."""
+def build(module=None, edits=(), *, names=FORWARD):
+    """Return a namespace with all public functions of `names`, of which `module` carries the edits."""
     built, masks = SimpleNamespace(), None
-    for name, path in MODULES.items():
+    for name in names:
+        path = MODULES[name]
         text = patched(name, edits) if name == module else source_of(name)
         fresh = types.ModuleType(f"mutant_{name}")
         sys.modules[fresh.__name__] = fresh            # dataclasses look their module up

@@ -1,51 +1,25 @@
 """Planted bugs in the backward pass: each is caught by the check that was named for it."""
 
-import sys
-import types
 from functools import partial
 
 import numpy as np
-import pytest
 
 from flashlib import Machine, flash_v2
 from flashlib.models import traffic
 from tests import oracle
 from tests.cases import normal, qkv
-from tests.mutants.build import SOURCE
+from tests.mutants.build import BACKWARD, build
 from tests.mutants.catalogue import Mutant
 from tests.mutants.checks import close
+from tests.mutants.runner import examine
 
-MODULES = ("masks", "flash_backward")
-PATHS = {"masks": "masks", "flash_backward": "algorithms/flash_backward"}
 ORDERS = ("kv", "q")
 TILINGS = ({"Br": 5, "Bc": 3}, {"Br": 2, "Bc": 4})
 
 
-def patched(module, edits=()):
-    """Return the source with every (old, new) applied; each old must occur exactly once."""
-    text = (SOURCE / f"{PATHS[module]}.py").read_text(encoding="utf-8")
-    for old, new in edits:
-        if text.count(old) != 1:
-            raise LookupError(f"{module}: expected exactly one {old!r}, found {text.count(old)}")
-        text = text.replace(old, new)
-    return text
-
-
-def build(module=None, edits=()):
+def backward(module=None, edits=()):
     """Return `flash_backward`, made anew from its source, with the edits in `module`."""
-    made = {}
-    for name in MODULES:
-        fresh = types.ModuleType(f"mutant_{name}")
-        sys.modules[fresh.__name__] = fresh
-        try:
-            exec(compile(patched(name, edits if name == module else ()), f"<{name}, patched>",
-                         "exec"), fresh.__dict__)
-        finally:
-            del sys.modules[fresh.__name__]
-        made[name] = fresh
-    for shared in ("mask_of", "tiles"):
-        setattr(made["flash_backward"], shared, getattr(made["masks"], shared))
-    return made["flash_backward"].flash_backward
+    return build(module, edits, names=BACKWARD).flash_backward
 
 
 def _problem(seed, Nq, Nk, *, causal=False, scale=None):
@@ -289,37 +263,4 @@ MUTANTS = [
          + WEIGHTS), "check_arithmetic", [*RESULTS, "check_bytes", "check_sram"]),
 ]
 
-every_mutant = pytest.mark.parametrize(
-    "mutant", [pytest.param(m, id=m.name.replace(" ", "_")) for m in MUTANTS])
-
-
-@pytest.fixture(scope="module")
-def unmutated():
-    return build()
-
-
-@pytest.mark.parametrize("check", CHECKS)
-def test_the_unmutated_source_passes(check, unmutated):
-    CHECKS[check](unmutated)
-
-
-@every_mutant
-def test_the_named_check_catches_it(mutant):
-    built = build(mutant.module, mutant.edits)
-    with np.errstate(all="ignore"), pytest.raises(AssertionError):     # any other error fails here
-        CHECKS[mutant.caught_by](built)
-
-
-@every_mutant
-def test_the_checks_that_cannot_see_it_pass(mutant):
-    assert mutant.caught_by not in mutant.survives
-    built = build(mutant.module, mutant.edits)
-    for check in mutant.survives:
-        CHECKS[check](built)
-
-
-def test_the_list_is_long_and_no_bug_stands_in_it_twice():
-    assert len(MUTANTS) >= 30
-    assert len({m.name for m in MUTANTS}) == len(MUTANTS)
-    assert len({patched(m.module, m.edits) for m in MUTANTS}) == len(MUTANTS)
-    assert {m.caught_by for m in MUTANTS} == CHECKS.keys()
+TestMutants = examine(MUTANTS, CHECKS, backward, at_least=30)

@@ -21,7 +21,7 @@ def stages(tile, BLOCK_M, BLOCK_N, Nq, Nk):
     return min(Nk, first_row_sees) // BLOCK_N * BLOCK_N, end
 
 
-def fold(acc, l, m, qk, v, scale_log2):
+def fold_scaled(acc, l, m, qk, v, scale_log2):
     """10.4: the kernel's five lines, in NumPy."""
     m_new = np.maximum(m, qk.max(axis=1) * scale_log2)
     p = np.exp2(qk * scale_log2 - m_new[:, None])

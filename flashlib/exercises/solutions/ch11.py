@@ -1,9 +1,9 @@
 """Reference solutions of chapter 11."""
 
 
-def programs_per_sm(shared_bytes, registers, threads):
-    """11.1: the smaller of two budgets, each in whole programs."""
-    return min(228 * 1024 // (shared_bytes + 1024), 65536 // (registers * threads))
+def most_stages(Br, Bc, d):
+    """11.1: what half an SM can hold, in rows of 2·d bytes, less Q's, in pairs of K and V tiles."""
+    return max(0, ((228 * 1024 // 2 - 1024) // (2 * d) - Br) // (2 * Bc))
 
 
 def time_in_waves(programs, sms, per_sm, program_s):

@@ -22,6 +22,8 @@ _HOMES = {
     "one_pass_attention": "algorithms.one_pass",
     "flash_v1": "algorithms.flash_v1",
     "flash_v2": "algorithms.flash_v2",
+    "flash_v3": "algorithms.flash_v3",
+    "flash_v4": "algorithms.flash_v4",
     "flash_backward": "algorithms.flash_backward",
     "standard_training_forward": "algorithms.standard_backward",
     "standard_backward": "algorithms.standard_backward",
@@ -32,8 +34,8 @@ _HOMES = {
     "flash_attention": "kernels.attention",
     "doctor": "checkup",
 }
-_MODULES = ("data", "exercises", "hardware", "kernels", "masks", "models", "numerics", "plots",
-            "widgets")
+_MODULES = ("data", "exercises", "hardware", "kernels", "lens", "masks", "models", "numerics", "plots",
+            "quant", "widgets")
 
 __all__ = [*_HOMES, *_MODULES]
 

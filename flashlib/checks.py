@@ -53,6 +53,15 @@ def check_choice(name: str, value, choices: tuple[str, ...]) -> str:
     return value
 
 
+def check_share(name: str, value, most: float = 1.0) -> float:
+    """Refuse what is not a number from 0 to `most`."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name}: expected a number, got {value!r}")
+    if not 0 <= value <= most:
+        raise ValueError(f"{name}: expected a number from 0 to {most:g}, got {value}")
+    return float(value)
+
+
 def check_scale(scale, d: int) -> float:
     """Return the factor on the logits: 1/√d for None; refuse what is not a finite number."""
     if scale is None:

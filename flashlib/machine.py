@@ -6,8 +6,9 @@ What counts is fixed once, here, and not by the author of an algorithm:
 * arithmetic on what was loaded counts itself: `@` as matmul FLOPs, `np.exp` as exponentials, every
   other elementwise operation or reduction as one vector FLOP per element;
 * an operand that is neither a number nor came through a load is refused;
-* every value that is computed must have the shape of a tile that the kernel declared, so that a
-  matrix cannot hide from the capacity.
+* every value that is computed must have the shape of a tile that the kernel declared, or of the
+  part of a tile that it is computed from, so that a matrix cannot hide from the capacity;
+* a kernel may branch on data only by `SRAM.vote`, which counts and is traced.
 
 Taught in notebook 00; used by every algorithm of the course.
 """
@@ -18,171 +19,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
-from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from flashlib.errors import HBMReadError, SRAMOverflow
 from flashlib.trace import Event, Trace
 from flashlib.traffic import Moved, Traffic
+from flashlib.values import HBMArray, Room, Tile, Value, squeezed
 
-KINDS = ("element", "stats", "accumulator", "mask")
+KINDS = ("element", "stats", "accumulator", "mask", "half")
 EXPONENTIALS = (np.exp, np.exp2, np.expm1, np.logaddexp, np.logaddexp2, np.float_power)
-
-
-class HBMArray(NDArrayOperatorsMixin):
-    """An array in HBM. `Q[rows]` is an address: nothing moves before `sram.load(Q[rows])`."""
-
-    def __init__(self, machine, name, array, kind, regions=None):
-        self._machine, self._array = machine, array
-        self.name, self.kind = name, kind
-        self.regions = regions or tuple((0, n) for n in array.shape)
-
-    @property
-    def shape(self):
-        return self._array.shape
-
-    def __getitem__(self, index) -> HBMArray:
-        index = index if isinstance(index, tuple) else (index,)
-        if not all(isinstance(i, slice) and i.step in (None, 1) for i in index):
-            raise TypeError(f"{self.name}: address a range of HBM by slices, got index {index!r}")
-        regions = list(self.regions)
-        for axis, part in enumerate(index):
-            base = self.regions[axis][0]
-            start, stop, _ = part.indices(self.shape[axis])
-            regions[axis] = (base + start, base + max(start, stop))
-        return HBMArray(self._machine, self.name, self._array[index], self.kind, tuple(regions))
-
-    def _refuse(self, *args, **kwargs):
-        raise HBMReadError(
-            f"{self.name} lives in HBM and cannot be read there: sram.load({self.name}[rows]) first"
-        )
-
-    __getattr__ = __iter__ = __float__ = __bool__ = _refuse
-    __array__ = __array_ufunc__ = __array_function__ = _refuse
-
-    def to_host(self) -> np.ndarray:
-        """Return a copy for the host, which no kernel sees and nothing counts."""
-        if self._machine.sram is not None:
-            raise HBMReadError(f"{self.name}.to_host() inside a kernel: use sram.load instead")
-        return self._array.copy()
-
-    def __repr__(self):
-        return f"<HBM {self.name} {self.shape} {self.kind}>"
-
-
-def _squeeze(shape):
-    return tuple(n for n in shape if n != 1)
-
-
-def _basic(index):
-    for i in index if isinstance(index, tuple) else (index,):
-        if not (i is None or i is ... or isinstance(i, slice | int | np.integer)):
-            raise TypeError(f"index: a tile takes slices, whole numbers, None and ..., got {i!r};"
-                            " np.where(mask, tile, number) selects, and counts")
-    return index
-
-
-class _Room:
-    """Room in SRAM: for one tile, or for the values of a shape while any tile of it is there."""
-
-    def __init__(self, name, tiles=0):
-        self.name, self.tiles, self.live = name, tiles, True
-
-
-class Value(NDArrayOperatorsMixin):
-    """What a kernel computes with: NumPy arithmetic that counts itself."""
-
-    def __init__(self, machine, array, owner=None):
-        self._machine, self._array, self._owner = machine, array, owner
-
-    shape = HBMArray.shape
-
-    @property
-    def T(self) -> Value:
-        return Value(self._machine, self._alive().T, self._owner)
-
-    def __getitem__(self, index) -> Value:
-        return Value(self._machine, self._alive()[_basic(index)], self._owner)
-
-    def __array__(self, *args, **kwargs):
-        raise HBMReadError(
-            "a tile is not a NumPy array, or its arithmetic would go uncounted: compute with the"
-            " tile itself, or look at a copy with sram.peek(tile)"
-        )
-
-    def __bool__(self):
-        raise HBMReadError("a tile has no truth value: on the machine, choose with np.where")
-
-    def max(self, axis: int) -> Value:
-        return self._machine._reduce(np.maximum.reduce, self, axis)
-
-    def sum(self, axis: int) -> Value:
-        return self._machine._reduce(np.add.reduce, self, axis)
-
-    def dot(self, other: Value, where: np.ndarray | None = None) -> Value:
-        """Return self @ other, in which row i ignores row j of other unless where[i, j].
-
-        With `where=None` it is plain `@`; the FLOPs are dense either way. Outside of a mask the
-        weights self[i, j] are exact zeros already; it keeps 0 × NaN from leaking a forbidden key.
-        """
-        product = self @ other
-        if where is None:
-            return product
-        if np.shape(where) != self.shape or where.dtype != bool:
-            raise ValueError(f"where: expected booleans of shape {self.shape}, got {where!r}")
-        weights, values = self._alive(), other._alive()
-        tainted = ~np.isfinite(values).all(axis=1)
-        if tainted.any():
-            with np.errstate(all="ignore"):
-                clean = weights @ np.where(tainted[:, None], 0, values)
-                for j in np.flatnonzero(tainted):
-                    clean[where[:, j]] += weights[where[:, j], j, None] * values[j]
-            product._array = clean
-        return product
-
-    def _alive(self) -> np.ndarray:
-        if self._owner is not None and not self._owner.live:
-            raise HBMReadError(f"{self._owner.name} was freed and cannot be used any more")
-        return self._array
-
-    def __array_ufunc__(self, ufunc, method, *inputs, out=None, **kwargs):
-        known = getattr(np, ufunc.__name__, None) is ufunc and not ufunc.signature
-        if method != "__call__" or kwargs or not (known or ufunc is np.matmul):
-            raise TypeError(f"np.{ufunc.__name__}.{method} is not on the machine: it has @,"
-                            " elementwise ufuncs without keywords, .max(axis) and .sum(axis)")
-        result = self._machine._compute(ufunc, inputs)
-        if out is None:
-            return result
-        (target,) = out
-        target[...] = result
-        return target
-
-    def __array_function__(self, function, types, args, kwargs):
-        if function is np.where and len(args) == 3 and not kwargs:
-            return self._machine._compute(np.where, args)
-        raise TypeError(f"np.{function.__name__} is not on the machine: it has ufuncs, @, np.where,"
-                        " .max(axis), .sum(axis) and .dot")
-
-    def __repr__(self):
-        return f"<Value {self.shape}>"
-
-
-class Tile(Value):
-    """Room in SRAM that a kernel declared; assign to it with `tile[...] = value`."""
-
-    def __init__(self, machine, name, array, kind, regions, size_bytes):
-        super().__init__(machine, array, _Room(name))      # no cycle: memory is back at once
-        self.name, self.kind, self.regions, self.size_bytes = name, kind, regions, size_bytes
-
-    @property
-    def live(self) -> bool:
-        """Whether the tile is still in SRAM."""
-        return self._owner.live
-
-    def __setitem__(self, index, value) -> None:
-        self._alive()[_basic(index)] = self._machine._operand(value)
-
-    def __repr__(self):
-        return f"<SRAM {self.name} {self.shape} {self.kind}, {self.size_bytes:,} B>"
 
 
 class SRAM:
@@ -192,7 +36,7 @@ class SRAM:
         self._machine, self._kernel = machine, kernel
         self.tiles: dict[int, Tile] = {}
         self.used_bytes = 0
-        self.rooms: dict[tuple, _Room] = {(): _Room("number", tiles=1)}      # numbers need no tile
+        self.rooms: dict[tuple, Room] = {(): Room("number", tiles=1)}      # numbers need no tile
 
     def load(self, source: HBMArray, *, kind: str | None = None) -> Tile:
         """Copy a range of HBM into a new tile, and count its bytes.
@@ -238,10 +82,10 @@ class SRAM:
                 raise ValueError(f"tile {tile!r} was freed already, or is not of this kernel")
             tile._owner.live = False
             self.used_bytes -= tile.size_bytes
-            room = self.rooms[_squeeze(tile.shape)]
+            room = self.rooms[squeezed(tile.shape)]
             room.tiles -= 1
             if not room.tiles:
-                self.rooms.pop(_squeeze(tile.shape)).live = False
+                self.rooms.pop(squeezed(tile.shape)).live = False
             self._machine._record(self._kernel, "free", tile.name, tile.regions, tile.size_bytes,
                                   self.used_bytes)
 
@@ -253,6 +97,20 @@ class SRAM:
             yield
         finally:
             self.free(*(tile for key, tile in list(self.tiles.items()) if key not in before))
+
+    def vote(self, question: str, rows: slice, ballot: Value) -> bool:
+        """Tell whether any element of `ballot` is true: a kernel may branch on that, and on no value.
+
+        It counts one vector FLOP an element, as a reduction does, and stands in the trace under the
+        name of its question, with `rows` and the number of ayes.
+        """
+        if not isinstance(ballot, Value) or ballot.dtype != bool:
+            raise TypeError(f"ballot: expected a tile of booleans, such as m > 0, got {ballot!r}")
+        ayes = int(np.sum(self._machine._operand(ballot)))
+        self._machine._vector_flops += ballot._array.size
+        self._machine._keep_event(Event(self._kernel, "vote", question, (rows.start, rows.stop),
+                                        (0, ayes), 0, self.used_bytes))
+        return ayes > 0
 
     def peek(self, value: Value) -> np.ndarray:
         """Return a copy for checking and drawing: no kernel can do this, so nothing is counted."""
@@ -272,7 +130,7 @@ class SRAM:
         self.tiles[id(tile)] = tile
         self.used_bytes += size
         self._machine._occupy(self, tile)
-        self.rooms.setdefault(_squeeze(array.shape), _Room(f"shape {array.shape}")).tiles += 1
+        self.rooms.setdefault(squeezed(array.shape), Room(f"shape {array.shape}")).tiles += 1
         return tile
 
 
@@ -291,6 +149,7 @@ class Machine:
     """
 
     mask_bytes = 1                     # a dropout mask is kept as one byte per weight
+    half_bytes = 2                     # what an eight-bit kernel stores: a sum needs more bits
 
     def __init__(self, sram_bytes=None, element_bytes=2, stats_bytes=4, accumulator_bytes=4, *,
                  record=True):
@@ -398,11 +257,13 @@ class Machine:
         self._record(kernel, op, hbm.name, hbm.regions, size, sram_bytes, atomic)
 
     def _record(self, kernel, op, tensor, regions, size, sram_bytes, atomic=False) -> None:
+        rows = regions[0] if regions else (0, 1)
+        cols = regions[1] if len(regions) > 1 else (0, 1)
+        self._keep_event(Event(kernel, op, tensor, rows, cols, size, sram_bytes, atomic))
+
+    def _keep_event(self, event) -> None:
         if self._keep:
-            rows = regions[0] if regions else (0, 1)
-            cols = regions[1] if len(regions) > 1 else (0, 1)
-            self.trace.events.append(Event(kernel, op, tensor, rows, cols, size, sram_bytes,
-                                           atomic))
+            self.trace.events.append(event)
 
     def _operand(self, value):
         if isinstance(value, Value):
@@ -430,7 +291,7 @@ class Machine:
             self._exps += result.size
         else:
             self._vector_flops += result.size
-        return self._housed(result)
+        return self._housed(result, () if function is np.matmul else inputs)
 
     def _reduce(self, function, value, axis) -> Value:
         array = value._alive()
@@ -438,10 +299,12 @@ class Machine:
         with np.errstate(all="ignore"):
             return self._housed(function(array, axis=axis))
 
-    def _housed(self, result) -> Value:
+    def _housed(self, result, inputs=()) -> Value:
+        """Find room for a result: of its shape, or that of the part of a tile it was made from."""
         if self.sram is None:
             raise HBMReadError("tiles are computed with inside `with machine.kernel(...)` only")
-        room = self.sram.rooms.get(_squeeze(result.shape))
+        room = self.sram.rooms.get(squeezed(result.shape)) or next(
+            (v._owner for v in inputs if isinstance(v, Value) and v.shape == result.shape), None)
         if room is None:
             raise HBMReadError(
                 f"a value of shape {result.shape} has no room: declare a tile of that shape with"

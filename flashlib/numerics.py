@@ -91,15 +91,15 @@ def _round_to_bfloat16(x: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         narrow = x.astype(np.float32)
     if x.dtype == np.float64:
-        narrow = _round_to_odd(x, narrow)
+        narrow = round_to_odd(x, narrow)
     bits = narrow.view(np.uint32)
     even = (bits >> np.uint32(16)) & np.uint32(1)
     bits = (bits + np.uint32(0x7FFF) + even) & np.uint32(0xFFFF0000)
     return np.where(np.isnan(x), x, bits.view(np.float32).astype(x.dtype))
 
 
-def _round_to_odd(x: np.ndarray, narrow: np.ndarray) -> np.ndarray:
-    """Return float32 whose last bit is set where `x` was not exact, so that ties stay visible.
+def round_to_odd(x: np.ndarray, narrow: np.ndarray) -> np.ndarray:
+    """Return `x` in float32, with the last bit set where it was not exact: ties stay visible.
 
     Rounding first to float32 and then to bfloat16 would round twice, and err on near-ties.
     """

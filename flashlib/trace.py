@@ -14,11 +14,12 @@ Range = tuple[int, int]
 class Event(NamedTuple):
     """One thing that happened on the machine.
 
-    `op` is "load" or "store" (bytes crossed between HBM and SRAM), "tile" (room was made in SRAM)
-    or "free". `rows` and `cols` are (start, stop) in the tensor's own coordinates; the tile of S
-    thus carries query rows and key columns. `bytes` counts HBM bytes for loads and stores, SRAM
-    bytes for the other two; `sram_bytes` is the SRAM in use after the event. `atomic` marks a store
-    that ends an update which a GPU must do atomically.
+    `op` is "load" or "store" (bytes crossed between HBM and SRAM), "tile" (room was made in SRAM),
+    "free" or "vote" (a branch: `tensor` is its question, `rows` voted, `cols` is (0, ayes)). Else
+    `rows` and `cols` are (start, stop) in the tensor's own coordinates; the tile of S thus carries
+    query rows and key columns. `bytes` counts HBM bytes for loads and stores, SRAM bytes for "tile"
+    and "free"; `sram_bytes` is the SRAM in use after the event. `atomic` marks a store that ends an
+    update which a GPU must do atomically.
     """
 
     kernel: str
@@ -49,6 +50,10 @@ class Trace:
     def visits(self, tensor: str = "S") -> list[int]:
         """Return the positions of the events at which a tile of `tensor` was made, in order."""
         return [n for n, e in enumerate(self.events) if e.op == "tile" and e.tensor == tensor]
+
+    def votes(self, question: str) -> list[tuple[Range, int]]:
+        """Return, for every vote on a question, the rows that voted and how many said yes."""
+        return [(e.rows, e.cols[1]) for e in self.events if (e.op, e.tensor) == ("vote", question)]
 
     def atomic_updates(self) -> int:
         """Return how many updates of HBM would have to be atomic on a GPU."""

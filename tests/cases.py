@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from hypothesis import HealthCheck, settings
 
@@ -17,6 +19,9 @@ TILED = {
     "standard": fl.standard_attention,
     "flash_v1": fl.flash_v1,
     "flash_v2": fl.flash_v2,
+    "flash_v3": fl.flash_v3,
+    "flash_v4": fl.flash_v4,
+    "flash_v4_tau8": partial(fl.flash_v4, tau=8.0),
 }
 STREAMED = {
     "multi_pass": _unblocked(fl.multi_pass_attention),

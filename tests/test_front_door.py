@@ -38,6 +38,8 @@ import numpy as np, flashlib as fl
 from flashlib.models import blocks, roofline, traffic
 x = np.ones((3, 2))
 fl.flash_v1(x, x, x, Br=2, Bc=2), fl.flash_v2(x, x, x, Br=2, Bc=2, machine=fl.Machine())
+fl.flash_v3(x, x, x, Br=2, Bc=2)
+fl.flash_v4(x, x, x, Br=2, Bc=2, exp2_degree=3, emulated_share=0.5, tau=8)
 fl.standard_attention(x, x, x), fl.multi_pass_attention(x, x, x), fl.one_pass_attention(x, x, x)
 fl.naive_softmax(x), fl.safe_softmax(x), fl.online_softmax(x), fl.SoftmaxState.identity(2, 2)
 fl.naive_matmul(x, x.T), fl.tiled_matmul(x, x.T, Bm=1, Bn=1, Bk=1)
@@ -86,6 +88,12 @@ def test_dir_lists_everything_without_loading_it():
                     " print(json.dumps([names, sorted(sys.modules)]))")
     assert set(fl.__all__) <= set(listed[0])
     assert "flashlib.machine" not in listed[1]
+
+
+def test_the_lens_opens_without_loading_a_compiler():
+    loaded = python("import flashlib; flashlib.lens.ARCHS; flashlib.lens.defaults('H100');"
+                    " print(json.dumps(sorted(sys.modules)))")
+    assert "flashlib.lens" in loaded and not [name for name in HEAVY if name in loaded]
 
 
 def test_the_contract_is_offered():

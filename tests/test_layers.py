@@ -16,25 +16,29 @@ every_file = pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative
 
 # A module may import from its own layer and from those below; a package counts by its name.
 LAYERS = [
-    {"errors", "checks", "trace", "traffic", "numerics", "hardware", "data", "chapters"},
-    {"masks", "machine", "warps", "kernels"},
+    {"errors", "checks", "trace", "traffic", "numerics", "hardware", "data", "chapters",
+     "exp2", "quant"},
+    {"values", "masks", "machine", "warps", "kernels"},
     {"algorithms", "models", "lens"},
     {"plots"},
     {"widgets", "exercises", "bench", "checkup"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 NARROW = {                         # tighter than its layer
-    "algorithms": {"machine", "masks", "checks", "errors", "algorithms", "warps"},
+    "algorithms": {"machine", "masks", "checks", "errors", "algorithms", "warps", "exp2",
+                   "quant"},
     "kernels": {"kernels", "checks", "errors"},                    # never the algorithms
     "plots": {"plots", "models", "machine", "hardware", "masks", "trace", "traffic", "numerics",
               "data", "chapters", "errors"},
-    "machine": {"trace", "traffic", "errors", "checks"},
+    "machine": {"values", "trace", "traffic", "errors", "checks"}, "values": {"errors", "quant"},
+    "exp2": {"checks"}, "quant": {"checks", "numerics"},
     "masks": {"checks"},
     "checks": set(), "trace": set(), "traffic": set(), "errors": set(),
 }
 LIGHT = {"__init__", "algorithms", "models", "machine", "masks", "checks", "trace", "traffic",
-         "errors", "numerics", "hardware"}
-SELF_COUNTING = {"errors", "checks", "trace", "traffic", "machine", "masks", "algorithms", "models"}
+         "errors", "numerics", "hardware", "values", "exp2", "quant"}
+SELF_COUNTING = {"errors", "checks", "trace", "traffic", "machine", "values", "exp2", "quant", "masks",
+                 "algorithms", "models"}
 
 
 def part_of(path):

@@ -8,6 +8,11 @@ the vector FLOPs per tile are these, for a tile of b rows and c keys:
     flash_v1     scale, max, subtract, sum 4bc, mask bc, statistics 8b, output 4bd; bc + 2b exps
     flash_v2     scale, max, subtract, sum 4bc, mask bc, statistics 4b, output 2bd; bc + b exps;
                  once per row tile: 3b + bd
+    flash_v3     as v2; in FP8 rounding bc, statistics 5b, output 3bd and 1 for the scale on top;
+                 once per row tile: 4b + bd + 1
+    flash_v4     scale, max, subtract, times log₂e, sum 5bc, mask bc, statistics 6b, output bd;
+                 if it rescales, statistics 4b, output bd, b exps; bc exps, of which an emulated one
+                 is 2·degree + 6 vector FLOPs instead; once per row tile: 3b + bd
 
 Masking is paid only on tiles that a mask cuts through.
 """
@@ -19,11 +24,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flashlib.checks import check_block, check_choice, check_flag
+from flashlib.checks import check_block, check_choice, check_flag, check_share
+from flashlib.exp2 import vector_flops
 from flashlib.models import traffic_backward
 from flashlib.traffic import Traffic
 
-LENGTHS = ("Nq", "Nk", "rows", "n", "M", "N", "K")         # these may be zero
+LENGTHS = ("Nq", "Nk", "rows", "n", "M", "N", "K", "rescaled_rows")         # these may be zero
 
 
 def _checked(closed_form):
@@ -33,10 +39,12 @@ def _checked(closed_form):
     @functools.wraps(closed_form)
     def checked(**sizes):
         for name, size in sizes.items():
-            if name in ("causal", "dlse", "dropout"):
+            if name in ("causal", "dlse", "dropout", "fp8"):
                 check_flag(name, size)
             elif name == "order":
                 check_choice(name, size, ("kv", "q"))
+            elif name == "emulated_share":
+                check_share(name, size)
             elif size is not None or defaults.get(name, 0) is not None:
                 check_block(name, size, least=0 if name in LENGTHS else 1)
         return closed_form(**sizes)
@@ -110,6 +118,60 @@ def flash_v2(*, Nq, Nk, d, Br, Bc, causal=False, element_bytes=2, stats_bytes=4,
                        O=(0, Nq * d), lse=(0, Nq))
     return Traffic.of(by_tensor, 4 * area * d,
                       4 * area + masked + touched * (4 + 2 * d) + Nq * (3 + d),
+                      area + touched, max(peak, default=0))
+
+
+@_checked
+def flash_v4(*, Nq, Nk, d, Br, Bc, causal=False, exp2_degree=None, emulated_share=0.0,
+             rescaled_rows=None, element_bytes=2, stats_bytes=4, accumulator_bytes=4) -> Traffic:
+    """Return what `flash_v4` costs: the bytes of `flash_v2`, and arithmetic that the data decides.
+
+    `rescaled_rows`: rows of the (row tile, key tile) steps that rescaled, summed; None for the
+    fewest, each row tile at its first tile only.
+    """
+    g = _grid(Nq, Nk, Br, Bc, causal)
+    touched, starts = int(np.sum(g.visited * g.b)), int(np.sum(g.b[g.visited > 0]))
+    area = int(np.sum(g.b * g.keys))
+    masked = int(np.sum(g.b * (g.keys - g.full_keys)))
+    rescaled = starts if rescaled_rows is None else rescaled_rows
+    if not starts <= rescaled <= touched:
+        raise ValueError(f"rescaled_rows: expected {starts} to {touched}, got {rescaled}")
+    if emulated_share and exp2_degree is None:
+        raise ValueError("exp2_degree: expected a degree for emulated_share > 0, got None")
+    whole, last = g.keys // Bc, g.keys % Bc
+    emulated = int(np.sum(g.b * (whole * round(emulated_share * Bc) + np.rint(emulated_share * last))))
+    software = emulated * vector_flops(exp2_degree) if emulated else 0
+    v2 = flash_v2(Nq=Nq, Nk=Nk, d=d, Br=Br, Bc=Bc, causal=causal, element_bytes=element_bytes,
+                  stats_bytes=stats_bytes, accumulator_bytes=accumulator_bytes)
+    return Traffic.of(v2.by_tensor, v2.matmul_flops,
+                      5 * area + masked + touched * (6 + d) + Nq * (3 + d) + rescaled * (4 + d)
+                      + software, area - emulated + rescaled, v2.sram_peak_bytes)
+
+
+@_checked
+def flash_v3(*, Nq, Nk, d, Br, Bc, causal=False, fp8=False, element_bytes=2, stats_bytes=4,
+             accumulator_bytes=4, half_bytes=2) -> Traffic:
+    """Return what `flash_v3` costs: v2's bytes, or in FP8 those with a 16-bit O and scales.
+
+    A tile of Q brings one scale, a tile of K and V two, whether blocks have their own or share one.
+    """
+    if not fp8:
+        return flash_v2(Nq=Nq, Nk=Nk, d=d, Br=Br, Bc=Bc, causal=causal, element_bytes=element_bytes,
+                        stats_bytes=stats_bytes, accumulator_bytes=accumulator_bytes)
+    g = _grid(Nq, Nk, Br, Bc, causal)
+    rows, visits = len(g.b), int(np.sum(g.visited))
+    touched, keys = int(np.sum(g.visited * g.b)), int(np.sum(g.keys))
+    area = int(np.sum(g.b * g.keys))
+    masked = int(np.sum(g.b * (g.keys - g.full_keys)))
+    c = min(Bc, Nk)
+    peak = g.b * (d * (element_bytes + accumulator_bytes) + 2 * stats_bytes) + stats_bytes
+    peak = peak + (g.visited > 0) * (element_bytes * c * (2 * d + g.b) + 2 * stats_bytes)
+    by_tensor = _moved(element_bytes, stats_bytes, Q=(Nq * d, 0), K=(keys * d, 0), V=(keys * d, 0),
+                       lse=(0, Nq))
+    by_tensor |= {"O": (0, Nq * d * half_bytes), "scale_Q": (rows * stats_bytes, 0),
+                  "scale_K": (visits * stats_bytes, 0), "scale_V": (visits * stats_bytes, 0)}
+    return Traffic.of(by_tensor, 4 * area * d,
+                      5 * area + masked + touched * (5 + 3 * d) + visits + Nq * (4 + d) + rows,
                       area + touched, max(peak, default=0))
 
 

@@ -25,7 +25,8 @@ def peak_bytes(run):
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-@pytest.mark.parametrize("algorithm", [fl.flash_v1, fl.flash_v2], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("algorithm", [fl.flash_v1, fl.flash_v2, fl.flash_v3, fl.flash_v4],
+                         ids=lambda f: f.__name__)
 def test_a_tiled_algorithm_makes_nothing_of_size_n_by_n(algorithm, causal):
     Q, K, V = normal(0, (N, D), (N, D), (N, D))
     peak = peak_bytes(lambda: algorithm(Q, K, V, Br=B, Bc=B, causal=causal))

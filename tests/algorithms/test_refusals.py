@@ -8,7 +8,7 @@ import pytest
 import flashlib as fl
 
 ALGORITHMS = [fl.standard_attention, fl.multi_pass_attention, fl.one_pass_attention, fl.flash_v1,
-              fl.flash_v2]
+              fl.flash_v2, fl.flash_v3, fl.flash_v4]
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda f: f.__name__)
 BLOCKED = [f for f in ALGORITHMS if "Br" in inspect.signature(f).parameters]
 
@@ -86,7 +86,7 @@ def test_wrong_blocks_are_refused(algorithm, name, value, error):
 def test_a_missing_block(missing):
     with pytest.raises(ValueError, match=r"Br, Bc: expected both or neither, got"):
         call(fl.standard_attention, **{missing: None})
-    for algorithm in (fl.flash_v1, fl.flash_v2):
+    for algorithm in (fl.flash_v1, fl.flash_v2, fl.flash_v3, fl.flash_v4):
         with pytest.raises(TypeError, match=f"{missing}: expected a whole number, got None"):
             call(algorithm, **{missing: None})
         with pytest.raises(TypeError, match=r"Br"):

@@ -33,14 +33,22 @@ def source_of(module):
     return (SOURCE / f"{MODULES[module]}.py").read_text(encoding="utf-8")
 
 
-def patched(module, edits):
-    """Return the source with every (old, new) applied; each old must occur exactly once."""
-    text = source_of(module)
-    for old, new in edits:
-        if text.count(old) != 1:
-            raise LookupError(f"{module}: expected exactly one {old!r}, found {text.count(old)}")
-        text = text.replace(old, new)
-    return text
+def patcher(paths):
+    """Return `patched(module, edits)`: the source with every (old, new) applied, each exactly once.
+
+    `paths` says where the modules are: name → path in the package, without .py.
+    """
+    def patched(module, edits=()):
+        text = (SOURCE / f"{paths[module]}.py").read_text(encoding="utf-8")
+        for old, new in edits:
+            if text.count(old) != 1:
+                raise LookupError(f"{module}: expected exactly one {old!r}, found {text.count(old)}")
+            text = text.replace(old, new)
+        return text
+    return patched
+
+
+patched = patcher(MODULES)
 
 
 def build(module=None, edits=(), *, names=FORWARD):
@@ -65,3 +73,20 @@ def build(module=None, edits=(), *, names=FORWARD):
             if getattr(value, "__module__", None) == fresh.__name__ and public in vars(original):
                 setattr(built, public, value)
     return built
+
+
+def rebuilt(paths, patched, module=None, edits=()):
+    """Return name → module, each made anew from its source, with the edits in `module`.
+
+    They still import the originals: whoever asks puts the new ones in their places.
+    """
+    made = {}
+    for name in paths:
+        made[name] = fresh = types.ModuleType(f"mutant_{name}")
+        sys.modules[fresh.__name__] = fresh                 # dataclasses look their module up
+        try:
+            code = patched(name, edits if name == module else ())
+            exec(compile(code, f"<{name}, patched>", "exec"), fresh.__dict__)
+        finally:
+            del sys.modules[fresh.__name__]
+    return made

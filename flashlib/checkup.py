@@ -13,6 +13,7 @@ REMEDIES = {
     "numpy": "run `make lab`, or pip install numpy",
     "matplotlib": "run `make lab`, or pip install matplotlib: without it there are no figures",
     "ipywidgets": "run `make lab`, or pip install ipywidgets: the figures stay, the sliders need it",
+    "ml_dtypes": "run `make lab`, or pip install ml_dtypes: it knows the eight-bit formats",
     "torch": "run `make lab`, or pip install the version that requirements.txt pins",
     "triton": "on Linux run `make lab`; macOS and Windows have no Triton: read those chapters with"
               " the outputs they carry",
@@ -58,7 +59,7 @@ def doctor() -> Report:
     machine = {"system": f"{platform.system()} {platform.machine()}",
                "Python": platform.python_version(), "CPU cores": str(os.cpu_count())}
     missing = {}
-    for package in ("numpy", "matplotlib", "ipywidgets", "torch", "triton"):
+    for package in ("numpy", "matplotlib", "ipywidgets", "ml_dtypes", "torch", "triton"):
         try:
             machine[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

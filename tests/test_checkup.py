@@ -81,3 +81,10 @@ def test_the_table_of_chapters_is_consistent():
     for chapter in CHAPTERS:
         assert chapter.question.endswith("?")
         assert not chapter.ready or (chapter.minutes > 0 and chapter.shows)
+
+
+def test_the_chapters_on_eight_bits_need_the_package_that_knows_them(monkeypatch):
+    without(monkeypatch, "ml_dtypes")
+    report = fl.doctor()
+    stuck = {row["chapter"][:2] for row in report.chapters if row["runs here"].startswith("not yet")}
+    assert stuck == {"13", "14"} and "pip install ml_dtypes" in report.missing["ml_dtypes"]

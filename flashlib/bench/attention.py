@@ -170,14 +170,19 @@ def measure(shapes, device, rounds, say=print):
                     built = our_binaries(calls["ours"], shape, causal, mode)
                     kernels += [{"mode": mode, "causal": int(causal), **case, **b} for b in built]
                 times = {name: [] for name in calls}
-                for _ in range(rounds):
-                    for name, call in calls.items():
-                        times[name].append(clock(call))
+                for turn in range(rounds):
+                    for name in back_and_forth(calls, turn):
+                        times[name].append(clock(calls[name]))
                 rows += _rows(times, built, errors[mode], shape, causal, mode)
                 say(line(rows[-len(times):]))
                 del calls
             del tensors
     return rows, kernels, absent
+
+
+def back_and_forth(names, turn):
+    """Return the names in their order, every other turn backwards: what ran before warms the chip."""
+    return list(names)[::-1] if turn % 2 else list(names)
 
 
 def _rows(times, built, errors, shape, causal, mode):
@@ -258,7 +263,8 @@ def main(argv=None):
     origin = collect(
         command + (" --dry-run" if options.dry_run else ""),
         dtype="bfloat16, standard normal inputs",
-        timing="median of rounds of triton.testing.do_bench medians, implementations alternating",
+        timing="median of rounds of triton.testing.do_bench medians, implementations alternating,"
+               " every other round backwards",
         flops="4 B H N N d forward, half if causal, 2.5 times that backward",
         peers=", ".join(f"{name} = {peers.NAMES[name]}" for name in dict.fromkeys(
             row["impl"] for row in rows)),

@@ -1,4 +1,4 @@
-"""The GPU: attention as Triton kernels behind one differentiable torch function.
+"""The GPU: attention as Triton and Gluon kernels behind one differentiable torch function.
 
 `flash_attention` needs torch; Triton is imported when a backend first needs it. Kernels never import
 `flashlib.algorithms`.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 
-_HOMES = {"flash_attention": "attention"}
+_HOMES = {"flash_attention": "attention", "flash_attention_fp8": "fp8"}
 
 __all__ = [*_HOMES, "available"]
 

@@ -67,7 +67,49 @@ def quantize_values(v: torch.Tensor, per_block: bool = True):
 
 
 def prepare(q, k, v, *, rotation: bool = True, per_block: bool = True):
-    """Return ((q8, scales), (k8, scales), (v8ᵀ, scales)) for `flash_attention_fp8_prepared`."""
+    """Return ((q8, scales), (k8, scales), (v8ᵀ, scales)) as `launch_hopper.forward_fp8` takes them."""
     if rotation:
         q, k = rotate(q), rotate(k)
     return quantize_rows(q, per_block), quantize_rows(k, per_block), quantize_values(v, per_block)
+
+
+def flash_attention_fp8(q, k, v, *, causal=False, scale=None, return_lse=False, rotation=True,
+                        per_block=True):
+    """Attention with e4m3 operands on a Hopper GPU: approximate, for inference.
+
+    FlashAttention-3 (Shah et al. 2024, arXiv:2407.08608), section 3.3. Taught in notebook 13. The
+    preparation is a handful of torch operations and takes longer than the kernel: in a model it belongs
+    into the kernel that writes Q, K and V.
+
+    Args:
+        q, k, v, causal, scale, return_lse: as in `flash_attention`; float16 or bfloat16, and D 64, 128
+            or 256.
+        rotation: turn Q and K by a Hadamard matrix with random signs.
+        per_block: a scale per 128 rows of Q and K and per column of V, or one per tensor.
+    Returns:
+        O in the dtype of q, or (O, lse).
+    Raises:
+        ValueError, TypeError: as `flash_attention`.  NotImplementedError: another GPU, dtype or D, an
+            empty input, or one that needs a gradient.
+    """
+    from flashlib.kernels.attention import _check
+
+    scale = _check(q, k, v, causal, scale, return_lse, "gluon")
+    if q.device.type != "cuda" or torch.cuda.get_device_capability(q.device)[0] != 9:
+        raise NotImplementedError(f"q: FP8 attention expected tensors on a Hopper GPU, got {q.device}")
+    if q.dtype not in (torch.float16, torch.bfloat16):
+        raise NotImplementedError(f"q: FP8 attention expected float16 or bfloat16, got {q.dtype}")
+    from flashlib.kernels import launch_hopper
+
+    if q.shape[3] not in launch_hopper.FP8_CONFIGS:
+        known = ", ".join(map(str, launch_hopper.FP8_CONFIGS))
+        raise NotImplementedError(f"q: FP8 attention expected a head dimension D of {known},"
+                                  f" got {q.shape[3]}")
+    if q.numel() == 0 or k.numel() == 0:
+        raise NotImplementedError(f"q, k: FP8 attention expected at least one row each, got shapes"
+                                  f" {tuple(q.shape)} and {tuple(k.shape)}")
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        raise NotImplementedError("q, k, v: FP8 attention is for inference; use torch.no_grad()")
+    prepared = prepare(-q if scale < 0 else q, k, v, rotation=rotation, per_block=per_block)
+    o, lse = launch_hopper.forward_fp8(*prepared, causal=causal, scale=abs(scale), dtype=q.dtype)
+    return (o, lse) if return_lse else o

@@ -22,6 +22,7 @@ setp.le.s32 seen, $2, $3; selp.f32 $0, $1, 0fFF800000, seen; }""")
 # Newer versions of Triton call them by other names.
 load_tile = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 store_tile = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+meet = getattr(gl, "barrier", None) or gl.thread_barrier    # all threads of a program
 
 
 def hex32(value):

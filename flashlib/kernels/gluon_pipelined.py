@@ -17,6 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from flashlib.kernels.gluon_parts import (
     LN2,
     load_tile,
+    meet,
     mma_layout,
     next_slot,
     read_tile,
@@ -97,7 +98,7 @@ def flash_fwd_pipelined_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, 
                                             IS_CAUSAL, 0, 0, 0.0)
         if OVERLAP:
             acc = warpgroup_mma_wait(0, deps=[acc])
-        gl.thread_barrier()                                 # all warps have read the slot
+        meet()                                              # all warps have read the slot
         ask(step + STAGES, slot, end, k_desc, v_desc, k_smem, v_smem, full, b, h // GROUP, BLOCK_N)
         p = gl.convert_layout(p32.to(dtype), P_LAYOUT)
         acc = acc * gl.expand_dims(gl.convert_layout(alpha, gl.SliceLayout(1, O_LAYOUT)), 1)

@@ -22,6 +22,9 @@ from flashlib.kernels.gluon_pipelined import flash_fwd_pipelined_kernel
 from flashlib.kernels.launch import backward  # noqa: F401  (the same for both)
 from flashlib.kernels.tile_order import deal, order_tiles, tile_lengths
 
+if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 6):
+    raise ImportError(f"the Hopper kernel needs Triton 3.6 or newer, got {triton.__version__}")
+
 LOG2E = launch.LOG2E
 L2_SHARE_BYTES = 32 * 2**20                                 # of keys and values at a time
 MANY_TILES = 100_000                                        # beyond, dealing them out is not worth it

@@ -69,7 +69,12 @@ def launcher(backend: str, device: torch.device, dtype: torch.dtype):
             raise NotImplementedError(
                 f"impl: 'gluon' expected tensors on a Hopper GPU, got {device.type}; Gluon has no"
                 " interpreter: use impl='reference'")
-        return _hopper()
+        try:
+            return _hopper()
+        except ImportError as error:
+            raise NotImplementedError(
+                f"impl: 'gluon' expected Gluon for Hopper, and it does not import ({error}): use"
+                " impl='triton'") from None
     if device.type == "cpu":
         if not launch.interpreted():
             raise NotImplementedError(

@@ -62,8 +62,43 @@ def test_a_wrong_or_failing_peer_is_named_as_absent(monkeypatch):
     monkeypatch.setattr(peers, "available", lambda device: (found, {}))
     rows, _, absent = attention.measure([(1, 1, 32, 16)], "cpu", 1, say=lambda text: None)
     assert {row["impl"] for row in rows} == {"ours"}
-    assert "wrong, relative errors" in absent["wrong at (1, 1, 32, 16)"]
-    assert "no such kernel" in absent["fails at (1, 1, 32, 16)"]
+    assert set(absent) == {f"{name} {mode} at (1, 1, 32, 16)" for name in ("wrong", "fails")
+                           for mode in attention.MODES}
+    for mode in attention.MODES:
+        assert "wrong, relative error" in absent[f"wrong {mode} at (1, 1, 32, 16)"]
+        assert "no such kernel" in absent[f"fails {mode} at (1, 1, 32, 16)"]
+
+
+def test_a_peer_whose_backward_is_wrong_or_fails_is_timed_forward_only(monkeypatch):
+    torch = pytest.importorskip("torch")
+    found, _ = peers.available("cpu")
+    ours = found["ours"]
+
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, q, k, v):
+            return ours(q, k, v, False)
+
+        @staticmethod
+        def backward(ctx, dO):
+            raise RuntimeError("no backward for this shape")
+
+    def wrong(q, k, v, causal):
+        return ours(q, k, v, causal) + (q - q.detach())     # the same O, another dQ
+
+    def fails(q, k, v, causal):
+        return ours(q, k, v, causal) if causal else Fails.apply(q, k, v)
+
+    monkeypatch.setattr(peers, "available", lambda device: (
+        {"ours": ours, "wrong": wrong, "fails": fails}, {}))
+    rows, _, absent = attention.measure([(1, 1, 32, 16)], "cpu", 1, say=lambda text: None)
+    timed = {(row["impl"], row["mode"], row["causal"]) for row in rows}
+    both = {(mode, causal) for mode in attention.MODES for causal in (0, 1)}
+    assert timed == ({("ours", *case) for case in both} | {("fails", *case) for case in both}
+                     | {("wrong", "forward", causal) for causal in (0, 1)}) - {("fails", "backward", 0)}
+    assert set(absent) == {"wrong backward at (1, 1, 32, 16)", "fails backward at (1, 1, 32, 16)"}
+    assert "wrong, relative error" in absent["wrong backward at (1, 1, 32, 16)"]
+    assert "no backward for this shape" in absent["fails backward at (1, 1, 32, 16)"]
 
 
 @pytest.mark.parametrize("module", [attention, accuracy, blocks_sweep], ids=lambda m: m.__name__)

@@ -36,8 +36,8 @@ def needs(gigabytes):
         free < gigabytes) else None
 
 
-def run_configuration(where, dtype, D, causal, N=2048, times=100):
-    """One row of the table at a length of many tiles: right, and the same bits 100 times over."""
+def run_configuration(where, dtype, D, causal, N=2048, times=200):
+    """One row of the table at a length of many tiles: right, and the same bits 200 times over."""
     given = problem(Shape(2, 4, 4, N, N, D, causal), dtype, device=where.device)
     first = solve(given, where)
     close(first, dense(given), dtype, "long")

@@ -29,6 +29,7 @@ from tests.kernels.gpu_checks import ALONE, Where, run_configuration  # noqa: E4
 from tests.kernels.grid import Column, columns, merged, run_column  # noqa: E402
 
 HALVES = (torch.float16, torch.bfloat16)
+WATCHDOG_S = 300
 
 
 class Outcome(NamedTuple):
@@ -102,15 +103,31 @@ def statistics(outcomes):
         yield Outcome(f"grid {dtype}", 1, failures, said=said)
 
 
-def run_all(where, *, processes, only="", each=lambda outcome: None):
-    """Run all tasks whose name contains `only`; call `each` with every outcome; return them."""
+def run_all(where, *, processes, only="", each=lambda outcome: None, watchdog_s=WATCHDOG_S):
+    """Run all tasks whose name contains `only`; call `each` with every outcome; return them.
+
+    A kernel that waits for ever would keep its process: when no task has ended for `watchdog_s`
+    seconds, the processes are killed, and the tasks that had no outcome fail by name.
+    """
     jobs = [(name, task, where) for name, task in tasks().items() if only in name]
     outcomes = []
     if jobs:
         context = multiprocessing.get_context("spawn")
         with context.Pool(min(processes, len(jobs)), initializer=torch.set_num_threads,
                           initargs=(1,)) as pool:
-            for outcome in pool.imap_unordered(run_task, jobs, chunksize=1):
+            results = pool.imap_unordered(run_task, jobs, chunksize=1)
+            for _ in jobs:
+                try:
+                    outcome = results.next(watchdog_s)
+                except multiprocessing.TimeoutError:
+                    pool.terminate()
+                    ended = {o.task for o in outcomes}
+                    said = f"no task ended for {watchdog_s} s: killed by the watchdog"
+                    stuck = [Outcome(name, 1, [said]) for name, *_ in jobs if name not in ended]
+                    outcomes += stuck
+                    for outcome in stuck:
+                        each(outcome)
+                    return outcomes
                 outcomes.append(outcome)
                 each(outcome)
     if any(outcome.grids for outcome in outcomes):
@@ -130,7 +147,7 @@ def main():
     """Parse the command line, run, and print the summary; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="run tasks whose name contains this")
-    parser.add_argument("--impl", default="triton")
+    parser.add_argument("--impl", default="auto", help="auto, or triton, or gluon")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--processes", type=int, default=max(1, min(14, (os.cpu_count() or 2) - 2)))
     parser.add_argument("--verbose", action="store_true", help="print every task, not failures only")

@@ -52,6 +52,73 @@ def test_the_interpreter_refuses_other_dtypes(dtype):
     assert f"wrong for torch.{dtype}: expected float32 or float16" in message
 
 
+GLUON = CALL.replace('"triton"', '"gluon"')
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+@pytest.mark.parametrize("interpreter", [{}, {"TRITON_INTERPRET": "1"}], ids=["", "interpreter"])
+def test_gluon_refuses_cpu_tensors(dtype, interpreter):
+    """Whatever the dtype, and with the interpreter as well: Gluon has none."""
+    pytest.importorskip("triton")
+    kind, message = python(f"DTYPE = {dtype!r}\n{GLUON}", **interpreter)
+    assert kind == "NotImplementedError"
+    assert message.startswith("impl: 'gluon' expected tensors on a Hopper GPU, got cpu")
+    assert "no interpreter" in message and message.endswith("use impl='reference'")
+
+
+def test_without_triton_gluon_is_refused_with_a_remedy():
+    kind, message = python(f"import sys; sys.modules['triton'] = None\nDTYPE = 'bfloat16'\n{GLUON}")
+    assert kind == "NotImplementedError"
+    assert message.startswith("impl: expected a backend of this machine, got 'gluon'")
+    assert "Triton does not import" in message and "impl='reference'" in message
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+def test_auto_on_the_cpu_stays_the_reference(dtype):
+    dtype = getattr(torch, dtype)
+    x = torch.ones(1, 1, 2, 64, dtype=dtype)
+    for causal in (False, True):
+        assert ops.chosen("auto", x, x, x, causal) is ops.launcher("reference", x.device, dtype)
+    assert ops.launcher("auto", x.device, dtype).__name__ == "flashlib.kernels.reference"
+    assert torch.equal(flash_attention(x, x, x), flash_attention(x, x, x, impl="reference"))
+
+
+@pytest.mark.parametrize("wrong, takes", [
+    (None, "launch_hopper"), ("refuses", "launch"), ("slower", "launch"), ("not Hopper", "launch")])
+def test_auto_on_a_gpu_takes_the_kernel_that_can_and_is_faster(monkeypatch, wrong, takes):
+    pytest.importorskip("triton.experimental.gluon")
+    from flashlib.kernels import launch, launch_hopper
+
+    class OnGPU(torch.Tensor):
+        is_cuda, device = True, torch.device("cuda", 0)
+
+    monkeypatch.setattr(launch, "capability_of", lambda device: (9, 0))
+    monkeypatch.setattr(ops, "_has_hopper", lambda device: wrong != "not Hopper")
+    monkeypatch.setattr(ops, "launcher", lambda backend, *a: {"triton": launch}[backend])
+    D, causal = (32, True) if wrong == "slower" else (64, False)
+    x = torch.zeros(1, 1, 16, D, dtype=torch.float32 if wrong == "refuses" else torch.bfloat16)
+    x = x.as_subclass(OnGPU)
+    modules = {"launch": launch, "launch_hopper": launch_hopper}
+    assert ops.chosen("auto", x, x, x, causal) is modules[takes]
+
+
+@pytest.mark.parametrize("device, capability, expected", [
+    ("cpu", None, False), ("cuda", (8, 0), False), ("cuda", (9, 0), True), ("cuda", (10, 0), False)])
+def test_hopper_is_known_by_its_capability(monkeypatch, device, capability, expected):
+    pytest.importorskip("triton.experimental.gluon")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert ops._has_hopper.__wrapped__(torch.device(device)) is expected
+
+
+def test_without_gluon_a_hopper_gpu_runs_what_triton_has(monkeypatch):
+    def missing():
+        raise ImportError("no Gluon")
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(ops, "_hopper", missing)
+    assert ops._has_hopper.__wrapped__(torch.device("cuda")) is False
+
+
 def test_without_triton_it_is_refused_with_a_remedy():
     kind, message = python(f"import sys; sys.modules['triton'] = None\nDTYPE = 'float32'\n{CALL}")
     assert kind == "NotImplementedError"

@@ -19,13 +19,14 @@ pytestmark = [pytest.mark.gpu, pytest.mark.slow,
 
 
 @functools.cache
-def outcomes():
+def outcomes(impl):
     processes = max(1, min(14, (os.cpu_count() or 2) - 2))
-    return {o.task: o for o in run_all(Where("triton", "cuda"), processes=processes)}
+    return {o.task: o for o in run_all(Where(impl, "cuda"), processes=processes)}
 
 
+@pytest.mark.parametrize("impl", ["triton", "auto"])
 @pytest.mark.parametrize("task", [*tasks(), "grid float16", "grid bfloat16",
                                   *(f"alone {name}" for name in ALONE)])
-def test_gpu(task):
-    outcome = outcomes()[task]
+def test_gpu(impl, task):
+    outcome = outcomes(impl)[task]
     assert not outcome.failures, "\n".join(outcome.failures)

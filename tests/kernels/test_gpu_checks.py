@@ -61,3 +61,10 @@ def test_the_grid_is_judged_by_dtype():
     grids["O"].add(y * (1 + 1e-3), y, y * (1 + 5e-4))
     made = list(statistics([Outcome("accuracy float16-D8", 1, [], grids=grids)]))
     assert [o.task for o in made] == ["grid float16"] and "RMSE 2.0" in made[0].failures[0]
+
+
+def test_the_watchdog_kills_and_names_what_does_not_end():
+    seen = []
+    outcomes = run_all(here, processes=1, only="promise empty", each=seen.append, watchdog_s=0.001)
+    assert outcomes == seen and {o.task for o in seen} >= {"promise empty float32"}
+    assert all("killed by the watchdog" in o.failures[0] for o in seen)

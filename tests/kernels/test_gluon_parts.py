@@ -1,0 +1,107 @@
+"""The PTX that stands in for an exponential, run line by line by a model of its arithmetic."""
+
+import re
+import struct
+
+import numpy as np
+import pytest
+
+pytest.importorskip("triton.experimental.gluon")
+
+from flashlib.kernels import gluon_parts
+
+
+def add_down(x, y):
+    """Return the float32 sum rounded towards −∞; |y| ≥ |x|."""
+    x, y = x.astype(np.float64), np.float64(y)
+    near = x + y
+    left = x - (near - y)                                   # what rounding to float64 lost, exactly
+    sum32 = near.astype(np.float32)
+    above = (sum32 > near) | ((sum32 == near) & (left < 0))
+    return np.where(above, np.nextafter(sum32, np.float32(-np.inf)), sum32)
+
+
+def run(ptx, inputs):
+    """Execute the lines that `exp2_asm` emits on float32 arrays $4 … $7 and return $0 … $3."""
+    registers = {f"${4 + i}": np.asarray(x, np.float32) for i, x in enumerate(inputs)}
+
+    def read(word):
+        if constant := re.fullmatch(r"0f([0-9A-F]{8})", word):
+            return np.float32(struct.unpack(">f", bytes.fromhex(constant[1]))[0])
+        return registers[word] if word in registers else int(word)
+
+    body = re.fullmatch(r"\{(.*)\}", ptx.strip())[1]
+    for line in filter(None, map(str.strip, body.split(";"))):
+        opcode, rest = line.split(maxsplit=1)
+        if opcode == ".reg":
+            continue
+        target, *words = (word.strip() for word in rest.split(","))
+        x = [read(word) for word in words]
+        if opcode == "max.f32":
+            result = np.maximum(x[0], x[1])
+        elif opcode == "add.rm.f32":
+            result = add_down(x[0], x[1])
+        elif opcode == "sub.f32":
+            result = (x[0] - x[1]).astype(np.float32)
+        elif opcode == "fma.rn.f32":                        # a product of two float32 fits a float64
+            result = (x[0].astype(np.float64) * x[1] + x[2]).astype(np.float32)
+        elif opcode == "mov.b32":
+            result = x[0]
+        elif opcode == "shl.b32":
+            result = (x[0].view(np.uint32) << np.uint32(x[1])).view(np.float32)
+        elif opcode == "add.s32":
+            result = (x[0].view(np.uint32) + x[1].view(np.uint32)).view(np.float32)
+        elif opcode == "ex2.approx.ftz.f32":
+            result = np.exp2(x[0].astype(np.float64)).astype(np.float32)
+        else:
+            raise LookupError(f"no model of {opcode}")
+        registers[target] = result
+    return [registers[f"${i}"] for i in range(4)]
+
+
+def relative_error(y, x):
+    return np.abs(y.astype(np.float64) / np.exp2(x.astype(np.float64)) - 1)
+
+
+WHOLE = -np.arange(127, dtype=np.float32)
+GRID = np.concatenate([np.linspace(-126, 0, 200_001), -np.logspace(-45, 2, 5_000), WHOLE,
+                       np.nextafter(WHOLE, np.float32(-200)),
+                       np.nextafter(WHOLE[1:], np.float32(0))]).astype(np.float32)
+GRID = GRID[GRID >= -126]
+
+
+@pytest.mark.parametrize("emulated", [0, 1, 2])
+def test_each_of_four_registers_is_an_exponential(emulated):
+    ptx = gluon_parts.exp2_asm(emulated)
+    inputs = [np.roll(GRID, 17 * i) for i in range(4)]
+    assert ptx.count("ex2.approx") == 4 - emulated
+    for i, (x, y) in enumerate(zip(inputs, run(ptx, inputs), strict=True)):
+        worst = relative_error(y, x).max()
+        assert worst < (1.2e-4 if i < emulated else 1e-7), i
+        assert worst > 5e-5 or i >= emulated                # and it is the cubic that was run
+
+
+def test_whole_numbers_are_exact_and_nothing_is_above_one():
+    assert (run(gluon_parts.exp2_asm(1), [WHOLE] * 4)[0] == np.exp2(WHOLE)).all()
+    assert run(gluon_parts.exp2_asm(1), [GRID] * 4)[0].max() == 1
+
+
+def test_below_the_smallest_exponent_it_is_as_good_as_zero():
+    x = np.array([-127, -128, -150, -1e4, -3e38, -np.inf], np.float32)
+    y = run(gluon_parts.exp2_asm(1), [x] * 4)[0]
+    assert ((y >= 0) & (y < 1.2e-38)).all()
+
+
+def test_the_cubic_is_one_at_zero_and_errs_as_documented():
+    f = np.linspace(0, 1, 100_001)
+    cubic = np.polynomial.polynomial.polyval(f, gluon_parts.CUBIC)
+    assert gluon_parts.CUBIC[0] == 1
+    assert 8.4e-5 < np.abs(cubic / np.exp2(f) - 1).max() < 8.65e-5
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -127.0, 1.5 * 2**23, float("-inf")])
+def test_constants_are_written_as_ptx_reads_them(value):
+    text = gluon_parts.hex32(value)
+    assert re.fullmatch(r"0f[0-9A-F]{8}", text)
+    assert struct.unpack(">f", bytes.fromhex(text[2:]))[0] == value
+    assert gluon_parts.hex32(-127.0) == "0fC2FE0000" and gluon_parts.hex32(1.5 * 2**23) == "0f4B400000"

@@ -1,0 +1,344 @@
+"""The Gluon kernels for Hopper, compiled for sm_90 without a GPU: what must hold of their code.
+
+Every entry of `launch_hopper`'s tables, each under all masks that use it: about two minutes on two
+cores the first time, and seconds from Triton's cache.
+"""
+
+import functools
+import itertools
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import flashlib.kernels
+import flashlib.lens as lens
+from flashlib import hardware
+from flashlib.lens.assembly import matrix_in_ptx
+from tests.lens.toolchain import WORKERS, needs_triton
+
+pytest.importorskip("torch")                                # the tables stand beside the launch
+pytest.importorskip("triton.experimental.gluon")
+
+pytestmark = [needs_triton, pytest.mark.slow]
+
+HOPPER, PIPELINED = "flash_fwd_hopper_kernel", "flash_fwd_pipelined_kernel"
+SOURCE = Path(flashlib.kernels.__file__).parent / "gluon_hopper.py"
+RAGGED = 4000                                               # keys, divided by no BLOCK_N of a table
+WHOLE = 4096
+HEAD_DIMS = {"bfloat16": (32, 64, 128, 256), "float16": (32, 64, 128, 256),
+             "float8_e4m3": (64, 128, 256)}
+# Of 16 bits two cases whose keys no tile divides, and FP8 at d = 256: the most bytes that a thread may
+# store, by dtype, head dimension, causal and ragged, under Triton 3.6 and 3.7.1.
+SPILLS = {
+    ("bfloat16", 32, False, True): 8, ("float16", 32, False, True): 8,
+    ("bfloat16", 256, False, True): 24, ("float16", 256, False, True): 24,
+    ("float8_e4m3", 256, False, False): 248, ("float8_e4m3", 256, False, True): 340,
+    ("float8_e4m3", 256, True, False): 268, ("float8_e4m3", 256, True, True): 268,
+}
+every_dtype = pytest.mark.parametrize("dtype", HEAD_DIMS)
+
+
+@functools.cache
+def compiled(dtype):
+    """Return (case, report) for every entry of the table of a dtype, under every mask."""
+    cases = [lens.request(HOPPER, arch="H200", dtype=dtype, head_dim=head_dim, causal=causal, Nk=Nk)
+             for head_dim, causal, Nk in itertools.product(HEAD_DIMS[dtype], (False, True),
+                                                           (WHOLE, RAGGED))]
+    return list(zip(cases, lens.compile_many(cases, workers=WORKERS), strict=True))
+
+
+def compile_one(kernel=HOPPER, **choices):
+    return lens.compile(kernel, arch="H200", head_dim=128, **choices)
+
+
+def shapes(report):
+    """Return the shapes of the matrix instructions in PTX."""
+    return {word for name in matrix_in_ptx(report.ptx) for word in name.split()
+            if word.startswith("m64")}
+
+
+def exponentials(report):
+    return len(re.findall(r"\bex2\.approx", report.ptx))
+
+
+def test_every_entry_of_the_tables_is_compiled():
+    from flashlib.kernels.launch_hopper import CONFIGS, FP8_CONFIGS
+
+    def found(dtype):
+        return {tuple(case.call.arguments[name] for name in ("HEAD_DIM", "IS_CAUSAL", "RAGGED"))
+                for case, _ in compiled(dtype)}
+
+    masks = set(itertools.product((False, True), repeat=2))
+    for dtype in ("bfloat16", "float16"):
+        assert found(dtype) == {(d, *mask) for d, _ in CONFIGS for mask in masks}
+        for case, _ in compiled(dtype):
+            a = case.call.arguments
+            table = CONFIGS[a["HEAD_DIM"], a["IS_CAUSAL"] or a["RAGGED"]]
+            for name in set(table._fields) & set(a):
+                assert a[name] == getattr(table, name), f"{case}: {name}"
+    assert found("float8_e4m3") == {(d, *mask) for d in FP8_CONFIGS for mask in masks}
+
+
+@every_dtype
+def test_nothing_spills_but_what_is_listed(dtype):
+    bad = []
+    for case, report in compiled(dtype):
+        a = case.call.arguments
+        key = (dtype, *(a[name] for name in ("HEAD_DIM", "IS_CAUSAL", "RAGGED")))
+        if report.spill_store_bytes > SPILLS.get(key, 0):
+            bad.append(f"{case}, {a['N_K']} keys: {report.spill_store_bytes} B stored,"
+                       f" {report.spill_load_bytes} B loaded")
+    assert not bad, "\n".join(bad)
+
+
+@pytest.mark.parametrize("dtype, head_dim", [("bfloat16", 64), ("bfloat16", 128), ("float16", 64),
+                                             ("float16", 128), ("float8_e4m3", 64),
+                                             ("float8_e4m3", 128)])
+def test_the_common_head_dimensions_are_not_on_that_list(dtype, head_dim):
+    found = [report for case, report in compiled(dtype) if case.given["head_dim"] == head_dim]
+    assert len(found) == 4 and not any(report.spills for report in found)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("causal", [False, True])
+def test_grouped_heads_spill_nothing_either(head_dim, causal):
+    """One query head per key head is a constant to Triton; a group of four is not."""
+    report = lens.compile(HOPPER, arch="H200", head_dim=head_dim, causal=causal, kv_heads=4)
+    assert not report.spills and not report.warnings and report.fits
+
+
+@every_dtype
+def test_ptxas_warns_of_nothing(dtype):
+    """C7512 and its kin: wgmma that wait for each other, or a setmaxnreg that does not count."""
+    assert not {str(case): r.warnings for case, r in compiled(dtype) if r.warnings}
+
+
+@every_dtype
+def test_shared_memory_suffices(dtype):
+    for case, report in compiled(dtype):
+        assert report.shared_bytes <= hardware.get("H200").sram_bytes == 232_448, str(case)
+        assert report.occupancy("H200").programs >= 1, str(case)
+
+
+@every_dtype
+def test_matrix_instructions_have_the_shapes_of_the_tiles(dtype):
+    name, depth = ("QGMMA", 32) if dtype == "float8_e4m3" else ("HGMMA", 16)
+    for case, report in compiled(dtype):
+        a = case.call.arguments
+        assert shapes(report) == {f"m64n{a[n]}k{depth}" for n in ("BLOCK_N", "HEAD_DIM")}, str(case)
+        assert report.matrix_family == "wgmma"
+        in_sass = [found for found in report.matrix_instructions if "MMA." in found]
+        assert in_sass and all(found.startswith(f"{name}.64x") for found in in_sass), str(case)
+
+
+@every_dtype
+def test_tiles_come_and_go_by_the_copy_engine(dtype):
+    for case, report in compiled(dtype):
+        assert re.search(r"cp\.async\.bulk\.tensor\.4d\.shared\S*\.global", report.ptx), str(case)
+        assert re.search(r"cp\.async\.bulk\.tensor\.4d\.global\.shared", report.ptx), str(case)
+        assert report.loads_by_width["UTMALDG 4D"] and report.stores_by_width["UTMASTG 4D"], str(case)
+        # the lse, 32 bits a row, is all that leaves otherwise
+        assert not set(report.stores_by_width) & {"STG 16", "STG 64", "STG 128"}, str(case)
+
+
+@every_dtype
+def test_registers_move_from_the_producer_to_the_consumers(dtype):
+    from flashlib.kernels.launch_hopper import REGISTERS
+
+    for case, report in compiled(dtype):
+        consumers = case.call.arguments["CONSUMERS"]
+        registers, cap = REGISTERS[consumers]
+        assert report.registers <= cap, str(case)
+        taken = [int(n) for n in re.findall(r"setmaxnreg\.inc\S*\s+(\d+)", report.ptx)]
+        given = [int(n) for n in re.findall(r"setmaxnreg\.dec\S*\s+(\d+)", report.ptx)]
+        assert registers in taken and min(given) < cap, str(case)
+        assert report.instructions["USETMAXREG"] >= consumers + 1, str(case)
+        # whole warpgroups; 65,536 registers are there, and a thread of the producer keeps its own
+        warpgroups = report.warps // 4
+        assert warpgroups == consumers + 1
+        assert 128 * (consumers * registers + min(given)) <= 65_536, str(case)
+
+
+def outermost_with_products(ttgir):
+    """Yield (header, body) of the outermost loops that multiply: one for each consumer."""
+    lines, i = ttgir.splitlines(), 0
+    while i < len(lines):
+        if head := re.match(r"(\s+)%\S+ = scf\.for ", lines[i]):
+            last = next(j for j in range(i + 1, len(lines)) if lines[j].startswith(f"{head[1]}}}"))
+            body = lines[i + 1:last]
+            if any("ttng.warp_group_dot " in line for line in body):
+                yield lines[i], body
+            i = last
+        i += 1
+
+
+def origins(value, body):
+    """Return all values that `value` comes from, by way of the operations of a loop's body."""
+    defined = {}
+    for line in body:
+        if found := re.match(r"\s+(%[\w]+)(?::\d+)? = (.*)", line):
+            defined[found[1]] = re.findall(r"%\w+", found[2].split(" loc(")[0])
+    seen, todo = set(), [value]
+    while todo:
+        name = todo.pop()
+        if name not in seen:
+            seen.add(name)
+            todo += defined.get(name, [])
+    return seen
+
+
+def require_carried(case, report):
+    """Raise AssertionError unless each consumer hands its variables on to the next query tile."""
+    a = case.call.arguments
+    loops = list(outermost_with_products(report.ttgir))
+    assert len(loops) == a["CONSUMERS"]
+    for header, body in loops:
+        carried = [pair.split(" = ") for pair in
+                   re.search(r"iter_args\((.*?)\) ->", header)[1].split(", ")]
+        kinds = re.findall(r"i32|f32|tensor<[x\d]+\w+", re.search(r"-> \((.*)\)\s+:", header)[1])
+        end = next(line for line in reversed(body) if "scf.yield" in line)
+        results = re.search(r"scf\.yield (.*?) :", end)[1].split(", ")
+        # P, the maximum and the sum of its rows; slot, phase, turn, and the tile's number
+        assert Counter(kinds) == {f"tensor<64x{a['BLOCK_N']}xf32": 1, "tensor<64xf32": 2, "i32": 4}
+        for (name, start), result in zip(carried, results, strict=True):
+            assert result not in (name, start), f"{name} never changes"
+        loads = {m[1] for line in body
+                 if (m := re.match(r"\s+(%\w+) = tt\.load .*: !tt\.ptr<i32>", line))}
+        tiles = [name for (name, _), result in zip(carried, results, strict=True) if result in loads]
+        assert len(tiles) == 1, "the number of the next tile is not carried"
+        stores = [line for line in body if "async_tma_copy_local_to_global" in line]
+        assert stores
+        for line in stores:                                 # where O goes follows the tile's number
+            row = re.search(r"\[(%\w+), (%\w+), (%\w+), %\w+\]", line)[3]
+            assert tiles[0] in origins(row, body), "O goes where the first tile was"
+        bounds = [m[1] for line in body if (m := re.search(r"scf\.for \S+ = \S+ to (%\w+) ", line))]
+        assert len(bounds) == (2 if a["IS_CAUSAL"] or a["RAGGED"] else 1)
+        if a["IS_CAUSAL"]:                                  # how many key tiles, and how many masked
+            assert all(tiles[0] in origins(bound, body) for bound in bounds), "all tiles are the first"
+
+
+@every_dtype
+def test_the_loop_over_query_tiles_carries_its_variables(dtype):
+    """Triton's front end once took what a loop assigns for a constant of the first round."""
+    for case, report in compiled(dtype):
+        require_carried(case, report)
+
+
+def test_a_loop_that_does_not_carry_the_tile_would_be_noticed():
+    text = SOURCE.read_text(encoding="utf-8")
+    old = "tile = gl.load(order + 2 + turn)"
+    assert text.count(old) == 1
+    before, after = text.split(old)
+    changed = (before + old.replace("tile", "upcoming")
+               + after.replace("= read_tile(tile, N_Q", "= read_tile(upcoming, N_Q", 1))
+    case = replace(lens.request(HOPPER, arch="H200", causal=True),
+                   where={"attribute": HOPPER, "source": changed})
+    [report] = lens.compile_many([case])
+    with pytest.raises(AssertionError):
+        require_carried(case, report)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_emulated_exponentials_leave_the_special_function_unit(causal):
+    """Of 64 columns a thread and softmax; with a mask the loop without one alone is emulated."""
+    consumers, softmaxes, elements = 2, 1 if causal else 3, 128 * 64 // 128
+    counts = [exponentials(compile_one(causal=causal, EMULATED=n)) for n in (0, 1, 2)]
+    quarter = consumers * softmaxes * elements // 4
+    assert counts[0] - counts[1] == counts[1] - counts[2] == quarter
+    if not causal:                                          # the rest: what to rescale 2 rows by
+        assert counts[0] == 4 * quarter + consumers * softmaxes * 2
+    for n in (1, 2):
+        report = compile_one(causal=causal, EMULATED=n)
+        assert report.ptx.count("add.rm.f32") == n * quarter
+        assert not report.warnings, report.warnings
+
+
+def test_a_stale_maximum_makes_the_rescaling_conditional():
+    always, sometimes = compile_one(), compile_one(TAU=8.0)
+
+    def branches(report):
+        return ["\n".join(body).count("scf.if") for _, body in outermost_with_products(report.ttgir)]
+
+    assert branches(sometimes) == [n + 1 for n in branches(always)] and len(branches(always)) == 2
+    assert not sometimes.warnings and sometimes.fits
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_the_pipelined_kernel_compiles(overlap):
+    report = compile_one(PIPELINED, OVERLAP=overlap)
+    assert shapes(report) == {"m64n128k16"} and report.fits and not report.warnings
+    assert report.loads_by_width["UTMALDG 4D"] and report.stores_by_width["UTMASTG 4D"]
+    assert report.warps == 8 and "setmaxnreg" not in report.ptx
+
+
+def test_the_report_holds_every_stage_and_source_lines():
+    report = compile_one()
+    assert "ttng.warp_group_dot" in report.ttir and "ttng.warp_group_dot" in report.ttgir
+    assert f".entry {HOPPER}" in report.ptx and "HGMMA.64x128x16.F32.BF16" in report.sass
+    rows = report.side_by_side("acc = warpgroup_mma(p, v").rows
+    assert len(rows) == 1 and all(any(word in text for text in getattr(rows[0], stage))
+                                  for stage, word in (("ttir", "warp_group_dot"), ("sass", "HGMMA"),
+                                                      ("ttgir", "warp_group_dot"), ("ptx", "wgmma")))
+    softmax = report.side_by_side("exp2(x)", file="gluon_parts.py").rows
+    assert any("MUFU.EX2" in text for row in softmax for text in row.sass)
+    assert str(report).startswith(f"{HOPPER} sm_90 bfloat16 d=128 128×128, 2 consumers, 2 stages")
+
+
+@pytest.mark.parametrize("choices, words", [
+    (dict(arch="A100"), r"arch: expected sm_90 \(Hopper\), got sm_80"),
+    (dict(arch="B200"), r"arch: expected sm_90 \(Hopper\), got sm_100"),
+    (dict(dtype="float32"), "dtype: expected one of float16, bfloat16, float8_e4m3, got 'float32'"),
+    (dict(head_dim=8), "head_dim: expected a multiple of 8, at least 16, got 8"),
+    (dict(head_dim=60), "head_dim: expected a multiple of 8, at least 16, got 60"),
+    (dict(dtype="float8_e4m3", head_dim=32), "head_dim: expected 64, 128 or 256, got 32"),
+    (dict(CONSUMERS=4), "CONSUMERS, EMULATED, O_PARTS: expected 2 or 3, .* got 4, 0 and 1"),
+    (dict(STAGES=0), "STAGES: expected a number of at least 1, got 0"),
+    (dict(OVERLAP=1), "OVERLAP: expected True or False, got 1"),
+    (dict(TAU=-1.0), r"TAU: expected a number of at least 0, got -1\.0"),
+    (dict(BLOCK_M=128), "BLOCK_M: flash_fwd_hopper_kernel has no such choice"),
+    (dict(kernel=PIPELINED, dtype="float8_e4m3"), "dtype: expected one of float16, bfloat16, got"),
+])
+def test_what_the_kernels_cannot_do_is_named(choices, words):
+    with pytest.raises(ValueError, match=f"^{words}"):
+        lens.request(**{"kernel": HOPPER, "arch": "H200"} | choices)
+
+
+@pytest.mark.parametrize("options", ["causal=False", "causal=True", "causal=False, SPECIALIZED=False"])
+def test_the_lens_compiles_what_a_launch_would(options):
+    """The builders imitate `launch_hopper`: its own plan, through a stub driver, gives the same PTX."""
+    causal, specialized = "causal=True" in options, "SPECIALIZED" not in options
+    script = textwrap.dedent(f'''
+        import sys
+        import torch, triton
+        from triton.backends.compiler import GPUTarget
+        from flashlib.kernels import launch_hopper as hopper
+
+        class Driver:
+            utils = type("Utils", (), {{"get_device_properties": lambda self, device: {{}}}})()
+            get_current_target = lambda self: GPUTarget("cuda", 90, 32)
+            get_current_device = lambda self: 0
+            get_current_stream = lambda self, device=None: 0
+            get_active_torch_device = lambda self: torch.device("cpu")
+
+        triton.runtime.driver.set_active(Driver())
+        hopper._sms = lambda device: 132
+        x = torch.empty(1, 16, 4096, 128, dtype=torch.bfloat16)
+        config = hopper.config_for(128, {causal}, 4096)._replace(SPECIALIZED={specialized})
+        run, describe = hopper._plan_forward(x, x, x, {causal}, config)
+        lse = torch.empty(1, 16, 4096)
+        leading = [*(make(x) for make in describe), lse, *[lse] * (3 if config.SPECIALIZED else 0), 0.1]
+        kernel = run._kernel.warmup(*leading, *run._tail, grid=run._grid, **run._options)
+        sys.stdout.write(kernel.asm["ptx"])
+        ''')
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    env["PYTHONPATH"] = os.pathsep.join(sys.path)
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == compile_one(HOPPER if specialized else PIPELINED, causal=causal).ptx

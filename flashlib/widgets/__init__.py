@@ -19,6 +19,10 @@ _HOMES = {
     "occupancy_lab": "occupancy_lab",
     "roofline_lab": "roofline_lab",
     "matmul_lab": "matmul_lab", "matmul_player": "matmul_lab",
+    "fp8_lab": "fp8_lab",
+    "schedule_lab": "schedule_lab",
+    "exp2_lab": "exp2_lab",
+    "tile_lab": "tile_lab",
 }
 
 __all__ = list(_HOMES)

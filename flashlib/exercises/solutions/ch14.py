@@ -1,0 +1,33 @@
+"""Reference solutions of chapter 14."""
+
+import numpy as np
+
+
+def take_apart(x):
+    """14.1: round down, also below zero; what remains lies in [0, 1)."""
+    n = np.floor(x)
+    return n, x - n
+
+
+def polynomial_exp2(x, c):
+    """14.2: clamp, take apart, Horner, scale. Below −126 the weight is 0."""
+    clamped = np.maximum(x, -127.0)
+    n = np.floor(clamped)
+    f = clamped - n
+    p = np.full_like(f, c[-1])
+    for smaller in c[-2::-1]:
+        p = p * f + smaller
+    return np.where(x < -126, 0.0, np.ldexp(p, n.astype(int)))
+
+
+def lazy_step(m, l, O, S, V, tau):
+    """14.3: a row renews its maximum if it grew by more than tau; P, l and O follow the same m."""
+    top = np.maximum(m, S.max(axis=1))
+    m_new = np.where(top - m > tau, top, m)
+    alpha, P = np.exp2(m - m_new), np.exp2(S - m_new[:, None])
+    return m_new, alpha * l + P.sum(axis=1), alpha[:, None] * O + P @ V
+
+
+def best_share(E, A, B):
+    """14.4: (1 − y)·E = A + y·B, and nothing is moved to lanes that are the later ones already."""
+    return max(0.0, (E - A) / (E + B))

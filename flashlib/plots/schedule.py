@@ -168,14 +168,16 @@ def schedule_lab(*, gpu="H200", program="pingpong_overlap", d=128, rows=128, key
     options = {"gpu": gpu, "d": d, "rows": rows, "keys": keys, "stages": stages, "dtype": dtype,
                "tiles": 24}
     made = programs.build(program, arbitration=arbitration, **options)
+    name = f"{getattr(gpu, 'name', gpu)}, {program}{' (first come)' if arbitration == 'fifo' else ''}"
     try:
         s = simulate(made)
     except DoesNotFit as error:
-        return _refusal(f"{program}, d = {d}, {rows} × {keys}, {stages} stages, {dtype}", str(error))
+        return _refusal(f"{name}, d = {d}, {rows} × {keys}, {stages} stages, {dtype}",
+                        str(error))
     work = programs.totals(**options)
     longest = max(work, key=work.get)
-    words = (f"{program}: {s.cycles_per_tile:,.0f} cycles per tile of {rows} × {keys}, the"
-             f" {UNITS[longest]} need {work[longest] / made.tiles:,.0f}")
+    words = (f"{name}: {s.cycles_per_tile:,.0f} cycles per tile of {rows} × {keys}, {UNITS[longest]} need"
+             f" {work[longest] / made.tiles:,.0f}")
     return gantt(s, title=words, alt=alt)
 
 

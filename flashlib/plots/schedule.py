@@ -176,8 +176,8 @@ def schedule_lab(*, gpu="H200", program="pingpong_overlap", d=128, rows=128, key
                         str(error))
     work = programs.totals(**options)
     longest = max(work, key=work.get)
-    words = (f"{name}: {s.cycles_per_tile:,.0f} cycles per tile of {rows} × {keys}, {UNITS[longest]} need"
-             f" {work[longest] / made.tiles:,.0f}")
+    words = (f"{name}: {s.cycles_per_tile:,.0f} cycles per tile of {rows} × {keys},"
+             f" {UNITS[longest]} need {work[longest] / made.tiles:,.0f}")
     return gantt(s, title=words, alt=alt)
 
 

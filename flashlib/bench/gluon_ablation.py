@@ -22,7 +22,8 @@ SHAPES = [(4, 16, 4096, 128), (4, 32, 4096, 64)]            # (B, H, N, d)
 FP8_SHAPES = [(4, 16, 4096, 128), (1, 16, 16384, 128), (4, 32, 4096, 64), (4, 8, 4096, 256)]
 ROUNDS = 7
 TOLERANCE = 5e-3                                            # relative, of bfloat16 against float64
-FP8_TOLERANCE = 1.0                                         # a wrong kernel is off by more
+FP8_TOLERANCE = 0.15                                        # recorded: up to 0.09, and without
+UNROTATED_TOLERANCE = 0.3                                   # rotation 0.2; broken masks gave 0.32
 SAMPLED_ROWS = 256                                          # of a head, for the error in FP8
 
 
@@ -143,7 +144,8 @@ def fp8(shape, causal, rounds=ROUNDS, milliseconds=30):
         *prepare_fp8.prepare(q, k, v), causal=causal, scale=scale)
     errors = {name: rmse_and_relative(call()[0], exact, rows) for name, call in calls.items()}
     for name, (_, relative) in errors.items():
-        if not relative < (TOLERANCE if name == "own_bf16" else FP8_TOLERANCE):
+        bound = {"own_bf16": TOLERANCE, "fp8_no_rotation": UNROTATED_TOLERANCE}.get(name, FP8_TOLERANCE)
+        if not relative < bound:
             raise RuntimeError(f"{name} is wrong at {shape}, causal={causal}: error {relative}")
     rates = race(calls, flops(shape, causal, "forward"), rounds, milliseconds)
     ours = statistics.median(rates["own_bf16"])

@@ -5,13 +5,14 @@ Every check takes a `Where` and raises AssertionError, or returns a sentence to 
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from typing import NamedTuple
 
 import torch
 
-from flashlib.kernels import flash_attention
+from flashlib.kernels import flash_attention, flash_attention_fp8
 from flashlib.kernels.configs import configs_for
 from tests.kernels.behaviours import TOLERANCE, close, require
 from tests.kernels.problems import Problem, Shape, dense, off, problem, solve
@@ -288,6 +289,29 @@ def check_refusals(where):
         else:
             raise AssertionError(f"not refused: {text}")
     return ""
+
+
+FP8_LENGTHS = ((256, 256), (1024, 1024), (513, 257), (1000, 1000), (300, 100), (64, 2048),
+               (1088, 1088))
+
+
+def check_fp8(where, attention=None, lengths=FP8_LENGTHS, heads=40):
+    """FP8 attention on a Hopper GPU: a few per cent from float64, with masks, ragged ends and groups."""
+    if attention is None:
+        if where.device == "cpu" or torch.cuda.get_device_capability()[0] != 9:
+            return "left out: needs a Hopper GPU"
+        attention = flash_attention_fp8
+    worst = 0.0
+    for D, causal, (N_Q, N_K) in itertools.product((64, 128, 256), (False, True), lengths):
+        case = Shape(2, heads if N_Q > 1024 else 4, 2, N_Q, N_K, D, causal)
+        given = problem(case, torch.bfloat16, device=where.device)
+        o, lse = attention(given.q, given.k, given.v, causal=causal, return_lse=True)
+        O, LSE = dense(given)[:2]
+        require(torch.equal(torch.isfinite(lse), torch.isfinite(LSE)), f"lse, {case}")
+        error = ((o.double() - O).norm() / O.norm()).item()
+        worst = max(worst, error)
+        require(error < 0.1, f"O is off by {error:.3g}, {case}")
+    return f"worst relative error {worst:.3f}"
 
 
 ALONE = {name.removeprefix("check_"): value for name, value in list(globals().items())

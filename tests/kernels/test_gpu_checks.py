@@ -68,3 +68,14 @@ def test_the_watchdog_kills_and_names_what_does_not_end():
     outcomes = run_all(here, processes=1, only="promise empty", each=seen.append, watchdog_s=0.001)
     assert outcomes == seen and {o.task for o in seen} >= {"promise empty float32"}
     assert all("killed by the watchdog" in o.failures[0] for o in seen)
+
+
+def test_the_check_of_fp8_sees_a_wrong_kernel():
+    def unmasked(q, k, v, *, causal, return_lse):
+        return flash_attention(q, k, v, return_lse=return_lse)
+
+    few = ((33, 29), (40, 64))
+    assert gpu_checks.check_fp8(here, flash_attention, few).startswith("worst relative error 0.0")
+    with pytest.raises(AssertionError):
+        gpu_checks.check_fp8(here, unmasked, few)
+    assert gpu_checks.check_fp8(here) == "left out: needs a Hopper GPU"

@@ -296,7 +296,7 @@ FP8_LENGTHS = ((256, 256), (1024, 1024), (513, 257), (1000, 1000), (300, 100), (
 
 
 def check_fp8(where, attention=None, lengths=FP8_LENGTHS, heads=40):
-    """FP8 attention on a Hopper GPU: a few per cent from float64, with masks, ragged ends and groups."""
+    """FP8 on a Hopper GPU: a few per cent from float64, with masks, ragged ends and groups."""
     if attention is None:
         if where.device == "cpu" or torch.cuda.get_device_capability()[0] != 9:
             return "left out: needs a Hopper GPU"

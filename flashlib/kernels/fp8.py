@@ -101,8 +101,8 @@ def flash_attention_fp8(q, k, v, *, causal=False, scale=None, return_lse=False, 
         raise NotImplementedError(f"q: FP8 attention expected float16 or bfloat16, got {q.dtype}")
     from flashlib.kernels import launch_hopper
 
-    if q.shape[3] not in launch_hopper.FP8_CONFIGS:
-        known = ", ".join(map(str, launch_hopper.FP8_CONFIGS))
+    if (q.shape[3], causal) not in launch_hopper.FP8_CONFIGS:
+        known = ", ".join(map(str, sorted({D for D, _ in launch_hopper.FP8_CONFIGS})))
         raise NotImplementedError(f"q: FP8 attention expected a head dimension D of {known},"
                                   f" got {q.shape[3]}")
     if q.numel() == 0 or k.numel() == 0:

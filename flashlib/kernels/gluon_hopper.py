@@ -20,10 +20,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from flashlib.kernels.gluon_parts import (
     LN2,
     ROWS,
+    key_tiles,
     load_tile,
     mma_layout,
     next_slot,
-    read_tile,
     softmax_step,
     store_tile,
 )
@@ -33,6 +33,10 @@ SCALED_ROWS = gl.constexpr(128)                             # of Q or K, in 8 bi
 TO_E4M3 = gl.constexpr("""{ .reg .b16 low, high;
 cvt.rn.satfinite.e4m3x2.f32 low, $2, $1; cvt.rn.satfinite.e4m3x2.f32 high, $4, $3;
 mov.b32 $0, {low, high}; }""")
+# A turn is a barrier of the hardware, on which one warpgroup waits and another only arrives: 2 · 128
+# threads. Triton numbers its own barriers from 0; these have the last of the sixteen.
+MY_TURN = gl.constexpr([f"barrier.sync {13 + c}, 256; mov.b32 $0, $1;" for c in range(3)])
+NEXT_TURN = gl.constexpr([f"barrier.arrive {13 + c}, 256; mov.b32 $0, $1;" for c in (1, 2, 0)])
 # From one loop to the next the compiler would take pairs of 16-bit numbers apart, and the loop would
 # put them together again at every step.
 KEEP_PAIRS = gl.constexpr("mov.b32 $0, $1;")
@@ -86,14 +90,35 @@ def key_factor(factor, K_SCALE, key, FP8: gl.constexpr):
 
 
 @gluon.jit
-def query_factor(factor, Q_SCALE, K_SCALE, head, first, H, GROUP, N_Q, N_K, FP8: gl.constexpr):
+def query_factor(factor, Q_SCALE, K_SCALE, b, h, first, H, GROUP, N_Q, N_K, FP8: gl.constexpr):
     """Return the factor on the raw logits of a query tile, and where the scales of its keys begin."""
     if FP8:
         blocks = gl.cdiv(N_Q, SCALED_ROWS)
         block = gl.minimum(first // SCALED_ROWS, blocks - 1)
-        factor = factor * gl.load(Q_SCALE + head * blocks + block)
-        K_SCALE += (head // H * (H // GROUP) + head % H // GROUP) * gl.cdiv(N_K, SCALED_ROWS)
+        factor = factor * gl.load(Q_SCALE + (b * H + h) * blocks + block)
+        K_SCALE += (b * (H // GROUP) + h // GROUP) * gl.cdiv(N_K, SCALED_ROWS)
     return factor, K_SCALE
+
+
+@gluon.jit
+def read_entry(order, turn):
+    """Return (batch, head, first row) of this program's query tile number `turn`."""
+    entry = order + 4 * (1 + turn)
+    return gl.load(entry), gl.load(entry + 1), gl.load(entry + 2)
+
+
+@gluon.jit
+def my_turn(x, c: gl.constexpr):
+    """Wait until warpgroup c may multiply; return x."""
+    return gl.inline_asm_elementwise(gl.constexpr(MY_TURN[c]), "=r,r", [x], dtype=gl.int32,
+                                     is_pure=False, pack=1)
+
+
+@gluon.jit
+def next_turn(x, c: gl.constexpr, CONSUMERS: gl.constexpr):
+    """Let the warpgroup after c multiply; return x."""
+    asm: gl.constexpr = NEXT_TURN[2] if c == CONSUMERS - 1 else NEXT_TURN[c]
+    return gl.inline_asm_elementwise(asm, "=r,r", [x], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
@@ -101,84 +126,92 @@ def producer(q_desc, k_desc, v_desc, shared, sizes,
              BLOCK_N: gl.constexpr, IS_CAUSAL: gl.constexpr, CONSUMERS: gl.constexpr,
              STAGES: gl.constexpr, Q_SLOTS: gl.constexpr, FP8: gl.constexpr):
     """Ask for tiles as slots become free: each step brings a K, and the V of the K before it."""
-    q_smem, k_smem, v_smem, _o_smem, q_full, q_empty, full, empty, _turns = shared
-    order, H, GROUP, N_Q, N_K = sizes
+    q_smem, k_smem, v_smem, _o_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = shared
+    order, _H, GROUP, N_Q, N_K = sizes
     nbytes: gl.constexpr = k_desc.block_type.nbytes
     slot, phase = 0, 1                                      # the first wait for a free slot passes
-    b, h, v_key = 0, 0, 0
+    last_b, last_h, last_key = 0, 0, 0
     count = gl.load(order)
     for turn in range(count):
-        head, start, end, _ = read_tile(gl.load(order + 1 + turn), N_Q, N_K, CONSUMERS * ROWS, BLOCK_N,
-                                        IS_CAUSAL)
+        b, h, start = read_entry(order, turn)
+        end, _ = key_tiles(start, N_Q, N_K, CONSUMERS * ROWS, BLOCK_N, IS_CAUSAL)
         for c in gl.static_range(CONSUMERS):
             place = turn % Q_SLOTS * CONSUMERS + c
             mbarrier.wait(q_empty.index(place), (turn // Q_SLOTS & 1) ^ 1)
             mbarrier.expect(q_full.index(place), q_desc.block_type.nbytes)
-            load_tile(q_desc, [head // H, head % H, start + c * ROWS, 0], q_full.index(place),
-                      q_smem.index(place))
+            load_tile(q_desc, [b, h, start + c * ROWS, 0], q_full.index(place), q_smem.index(place))
+        h = h // GROUP
         for step in range(end):
             key = (end - 1 - step) * BLOCK_N                # the last key tile comes first
-            has_v = (turn > 0) | (step > 0)
-            mbarrier.wait(empty.index(slot), phase)
-            mbarrier.expect(full.index(slot), 2 * nbytes, pred=has_v)
-            mbarrier.expect(full.index(slot), nbytes, pred=has_v == 0)
-            load_tile(k_desc, [head // H, head % H // GROUP, key, 0], full.index(slot),
-                      k_smem.index(slot))
+            mbarrier.wait(k_empty.index(slot), phase)
+            mbarrier.expect(k_full.index(slot), nbytes)
+            load_tile(k_desc, [b, h, key, 0], k_full.index(slot), k_smem.index(slot))
+            has_v = (turn > 0) | (step > 0)                 # before the first K there was none
+            mbarrier.wait(v_empty.index(slot), phase)
+            mbarrier.expect(v_full.index(slot), nbytes, pred=has_v)
+            mbarrier.expect(v_full.index(slot), 0, pred=has_v == 0)
             if has_v:
-                load_values(v_desc, b, h, v_key, full.index(slot), v_smem.index(slot), FP8)
-            b, h, v_key = head // H, head % H // GROUP, key
+                load_values(v_desc, last_b, last_h, last_key, v_full.index(slot), v_smem.index(slot),
+                            FP8)
+            last_b, last_h, last_key = b, h, key
             slot, phase = next_slot(slot, phase, STAGES)
-    mbarrier.wait(empty.index(slot), phase)                 # the last V of all
-    mbarrier.expect(full.index(slot), nbytes)
-    load_values(v_desc, b, h, v_key, full.index(slot), v_smem.index(slot), FP8)
+    mbarrier.wait(k_empty.index(slot), phase)               # the last V of all, and no K
+    mbarrier.expect(k_full.index(slot), 0)
+    mbarrier.wait(v_empty.index(slot), phase)
+    mbarrier.expect(v_full.index(slot), nbytes)
+    load_values(v_desc, last_b, last_h, last_key, v_full.index(slot), v_smem.index(slot), FP8)
 
 
 @gluon.jit
-def products(acc, p, q, k_smem, v_smem, full, turns, slot, phase, my_phase,
+def products(acc, p, q, shared, slot, phase, place, is_last,
              c: gl.constexpr, BLOCK_N: gl.constexpr, HEAD_DIM: gl.constexpr, CONSUMERS: gl.constexpr,
-             PING_PONG: gl.constexpr, OVERLAP: gl.constexpr, FP8: gl.constexpr):
+             Q_SLOTS: gl.constexpr, PING_PONG: gl.constexpr, OVERLAP: gl.constexpr, FP8: gl.constexpr):
     """Issue S = QKᵀ of a key tile and O += PV of the one before; return when S is there."""
+    _q_smem, k_smem, v_smem, _o_smem, _q_full, q_empty, k_full, k_empty, v_full, _v_empty = shared
     k = k_smem.index(slot).reshape([BLOCK_N, HEAD_DIM])
     v = values(v_smem, slot, BLOCK_N, HEAD_DIM, FP8)
-    mbarrier.wait(full.index(slot), phase)
+    mbarrier.wait(k_full.index(slot), phase)
     if PING_PONG:
-        mbarrier.wait(turns.index(c), my_phase)
-        my_phase ^= 1
+        my_turn(slot, c)
     zero = gl.zeros([ROWS, BLOCK_N], gl.float32, mma_layout(BLOCK_N, 4, 32 if FP8 else 16))
     qk = warpgroup_mma(q, k.permute([1, 0]), zero, use_acc=False, is_async=True)
     if not OVERLAP:
         qk = warpgroup_mma_wait(0, deps=[qk])
     if FP8:                                                 # in 8 bits P is rounded here, under QKᵀ
         p = as_operand(p, k_smem.dtype, BLOCK_N, HEAD_DIM, FP8)
+    mbarrier.wait(v_full.index(slot), phase)
     acc = warpgroup_mma(p, v, acc, is_async=True)
     if PING_PONG:
-        mbarrier.arrive(turns.index((c + 1) % CONSUMERS))
+        next_turn(slot, c, CONSUMERS)
     if OVERLAP:
         qk = warpgroup_mma_wait(1, deps=[qk])
     else:
         acc = warpgroup_mma_wait(0, deps=[acc])
-    return qk, acc, my_phase
+    mbarrier.arrive(k_empty.index(slot))
+    if Q_SLOTS == 1:                                        # the next Q can come under the softmax
+        mbarrier.arrive(q_empty.index(place), pred=is_last)
+    return qk, acc
 
 
 @gluon.jit
-def attend(acc, m_i, l_i, p, q, k_smem, v_smem, full, empty, turns, slot, phase, my_phase, key, steps,
-           row, N_Q, N_K, factor, K_SCALE,
+def attend(acc, m_i, l_i, p, q, shared, slot, phase, place, key, steps, row, N_Q, N_K, factor, K_SCALE,
            c: gl.constexpr, BLOCK_N: gl.constexpr, HEAD_DIM: gl.constexpr, MASKED: gl.constexpr,
            IS_CAUSAL: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr,
-           PING_PONG: gl.constexpr, OVERLAP: gl.constexpr, FP8: gl.constexpr, EMULATED: gl.constexpr,
-           TAU: gl.constexpr):
+           Q_SLOTS: gl.constexpr, PING_PONG: gl.constexpr, OVERLAP: gl.constexpr, FP8: gl.constexpr,
+           EMULATED: gl.constexpr, TAU: gl.constexpr):
     """Fold `steps` key tiles, downwards from `key`, into (acc, m, ℓ); p waits for its own V."""
+    _q_smem, k_smem, _v_smem, _o_smem, _q_full, _q_empty, _k_full, _k_empty, _v_full, v_empty = shared
     S_LAYOUT: gl.constexpr = mma_layout(BLOCK_N, 4, 32 if FP8 else 16)
     O_LAYOUT: gl.constexpr = mma_layout(HEAD_DIM, 4, 32 if FP8 else 16)
     for _ in range(steps):
         tile_factor = key_factor(factor, K_SCALE, key, FP8)
-        qk, acc, my_phase = products(acc, p, q, k_smem, v_smem, full, turns, slot, phase, my_phase,
-                                     c, BLOCK_N, HEAD_DIM, CONSUMERS, PING_PONG, OVERLAP, FP8)
+        qk, acc = products(acc, p, q, shared, slot, phase, place, key == 0, c, BLOCK_N, HEAD_DIM,
+                           CONSUMERS, Q_SLOTS, PING_PONG, OVERLAP, FP8)
         col = key + gl.arange(0, BLOCK_N, gl.SliceLayout(0, S_LAYOUT))
         p_next, m_i, l_i, alpha = softmax_step(qk, tile_factor, m_i, l_i, row, col, N_Q, N_K, MASKED,
                                                IS_CAUSAL, EMULATED, TAU, 8.0 if FP8 else 0.0)
         acc = warpgroup_mma_wait(0, deps=[acc])
-        mbarrier.arrive(empty.index(slot))
+        mbarrier.arrive(v_empty.index(slot))
         if FP8:                                             # noqa: SIM108, Gluon has no constexpr ternary
             p = p_next
         else:
@@ -187,7 +220,7 @@ def attend(acc, m_i, l_i, p, q, k_smem, v_smem, full, empty, turns, slot, phase,
             acc = acc * gl.expand_dims(gl.convert_layout(alpha, gl.SliceLayout(1, O_LAYOUT)), 1)
         slot, phase = next_slot(slot, phase, STAGES)
         key -= BLOCK_N
-    return acc, m_i, l_i, p, slot, phase, my_phase, key
+    return acc, m_i, l_i, p, slot, phase, key
 
 
 @gluon.jit
@@ -206,19 +239,20 @@ def first_softmax(qk, factor, first, key, N_Q, N_K, BLOCK_N: gl.constexpr, MASKE
 
 
 @gluon.jit
-def finish(acc, m_i, l_i, o_desc, LSE, V_SCALE, o_tile, head, first, H, GROUP, N_Q,
+def finish(acc, m_i, l_i, o_desc, LSE, V_SCALE, o_tile, b, h, first, H, GROUP, N_Q,
            BLOCK_N: gl.constexpr, HEAD_DIM: gl.constexpr, O_PARTS: gl.constexpr, FP8: gl.constexpr):
     """Divide by ℓ and write O, through shared memory and the copy engine, and the natural-log LSE."""
     O_LAYOUT: gl.constexpr = mma_layout(HEAD_DIM, 4, 32 if FP8 else 16)
     WIDTH: gl.constexpr = HEAD_DIM // O_PARTS
     row = first + gl.arange(0, ROWS, gl.SliceLayout(1, mma_layout(BLOCK_N, 4, 32 if FP8 else 16)))
     l_safe = gl.where(l_i == 0.0, 1.0, l_i)                 # a row that saw nothing: O = 0, lse = −∞
-    lse = gl.where(l_i == 0.0, float("-inf"), (m_i - (8.0 if FP8 else 0.0) + gl.log2(l_safe)) * LN2)
-    gl.store(LSE + head.to(gl.int64) * N_Q + row, lse, mask=row < N_Q)
-    acc = acc * gl.expand_dims(gl.convert_layout(1.0 / l_safe, gl.SliceLayout(1, O_LAYOUT)), 1)
+    log_l = gl.log2(l_safe)
+    lse = gl.where(l_i == 0.0, float("-inf"), (m_i - (8.0 if FP8 else 0.0) + log_l) * LN2)
+    gl.store(LSE + (b * H + h).to(gl.int64) * N_Q + row, lse, mask=row < N_Q)
+    acc = acc * gl.expand_dims(gl.convert_layout(gl.exp2(-log_l), gl.SliceLayout(1, O_LAYOUT)), 1)
     if FP8:
         column = gl.arange(0, HEAD_DIM, gl.SliceLayout(0, O_LAYOUT))
-        key_head = head // H * (H // GROUP) + head % H // GROUP
+        key_head = b * (H // GROUP) + h // GROUP
         acc = acc * gl.expand_dims(gl.load(V_SCALE + key_head * HEAD_DIM + column), 0)
     if o_desc.dtype == gl.float16:                          # a rounded P may lift O past 65,504
         acc = gl.where(gl.abs(acc) < 65600.0, gl.maximum(gl.minimum(acc, 65504.0), -65504.0), acc)
@@ -227,16 +261,16 @@ def finish(acc, m_i, l_i, o_desc, LSE, V_SCALE, o_tile, head, first, H, GROUP, N
     if O_PARTS == 1:
         o_tile.reshape([ROWS, HEAD_DIM]).store(o)
         fence_async_shared()
-        store_tile(o_desc, [head // H, head % H, first, 0], o_tile)
+        store_tile(o_desc, [b, h, first, 0], o_tile)
     else:                                                   # half of the columns at a time
         left, right = o.reshape([ROWS, 2, WIDTH]).permute([0, 2, 1]).split()
         o_tile.reshape([ROWS, WIDTH]).store(left)
         fence_async_shared()
-        store_tile(o_desc, [head // H, head % H, first, 0], o_tile)
+        store_tile(o_desc, [b, h, first, 0], o_tile)
         tma.store_wait(0)
         o_tile.reshape([ROWS, WIDTH]).store(right)
         fence_async_shared()
-        store_tile(o_desc, [head // H, head % H, first, WIDTH], o_tile)
+        store_tile(o_desc, [b, h, first, WIDTH], o_tile)
 
 
 @gluon.jit
@@ -246,35 +280,39 @@ def consumer(o_desc, LSE, Q_SCALE, K_SCALE, V_SCALE, scale_log2, shared, sizes,
              Q_SLOTS: gl.constexpr, O_PARTS: gl.constexpr, PING_PONG: gl.constexpr,
              OVERLAP: gl.constexpr, FP8: gl.constexpr, EMULATED: gl.constexpr, TAU: gl.constexpr):
     """Multiply and exponentiate: 64 query rows of each tile are warpgroup c's."""
-    q_smem, k_smem, v_smem, o_smem, q_full, q_empty, full, empty, turns = shared
+    q_smem, k_smem, _v_smem, o_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = shared
     order, H, GROUP, N_Q, N_K = sizes
     MASKED: gl.constexpr = IS_CAUSAL or RAGGED
     S_LAYOUT: gl.constexpr = mma_layout(BLOCK_N, 4, 32 if FP8 else 16)
     O_LAYOUT: gl.constexpr = mma_layout(HEAD_DIM, 4, 32 if FP8 else 16)
     slot, phase = 0, 0
-    my_phase = 1 if c == 0 else 0                           # warpgroup 0 has the first turn
     count = gl.load(order)
 
     # The first tile's first product has no other beside it.
-    tile = gl.load(order + 1)
-    head, start, end, _ = read_tile(tile, N_Q, N_K, CONSUMERS * ROWS, BLOCK_N, IS_CAUSAL)
+    b, h, start = read_entry(order, 0)
+    end, _ = key_tiles(start, N_Q, N_K, CONSUMERS * ROWS, BLOCK_N, IS_CAUSAL)
     first, key = start + c * ROWS, (end - 1) * BLOCK_N
-    factor, k_scale = query_factor(scale_log2, Q_SCALE, K_SCALE, head, first, H, GROUP, N_Q, N_K, FP8)
+    factor, k_scale = query_factor(scale_log2, Q_SCALE, K_SCALE, b, h, first, H, GROUP, N_Q, N_K, FP8)
     mbarrier.wait(q_full.index(c), 0)
-    mbarrier.wait(full.index(slot), phase)
+    mbarrier.wait(k_full.index(slot), phase)
     k = k_smem.index(slot).reshape([BLOCK_N, HEAD_DIM])
     qk = warpgroup_mma(q_smem.index(c).reshape([ROWS, HEAD_DIM]), k.permute([1, 0]),
                        gl.zeros([ROWS, BLOCK_N], gl.float32, S_LAYOUT), use_acc=False, is_async=True)
     qk = warpgroup_mma_wait(0, deps=[qk])
-    mbarrier.arrive(empty.index(slot))
+    mbarrier.wait(v_full.index(slot), phase)                # an empty one
+    mbarrier.arrive(k_empty.index(slot))
+    mbarrier.arrive(v_empty.index(slot))
+    if Q_SLOTS == 1:
+        mbarrier.arrive(q_empty.index(c), pred=key == 0)
+    if PING_PONG and c == CONSUMERS - 1:                    # warpgroup 0 has the first turn
+        next_turn(slot, c, CONSUMERS)
     slot, phase = next_slot(slot, phase, STAGES)
     p_first, m_i, l_i = first_softmax(qk, key_factor(factor, k_scale, key, FP8), first, key, N_Q, N_K,
                                       BLOCK_N, MASKED, IS_CAUSAL, FP8, EMULATED, TAU)
     for turn in range(count):
-        head, start, end, masked = read_tile(tile, N_Q, N_K, CONSUMERS * ROWS, BLOCK_N, IS_CAUSAL)
+        # Triton 3.6 loses `masked` if it is carried from the last turn into this.
+        end, masked = key_tiles(start, N_Q, N_K, CONSUMERS * ROWS, BLOCK_N, IS_CAUSAL)
         first, key = start + c * ROWS, (end - 2) * BLOCK_N
-        factor, k_scale = query_factor(scale_log2, Q_SCALE, K_SCALE, head, first, H, GROUP, N_Q, N_K,
-                                       FP8)
         row = first + gl.arange(0, ROWS, gl.SliceLayout(1, S_LAYOUT))
         place = turn % Q_SLOTS * CONSUMERS + c
         q = q_smem.index(place).reshape([ROWS, HEAD_DIM])
@@ -284,42 +322,43 @@ def consumer(o_desc, LSE, Q_SCALE, K_SCALE, V_SCALE, scale_log2, shared, sizes,
             p = as_operand(p, k_smem.dtype, BLOCK_N, HEAD_DIM, FP8)
         cut = gl.minimum(gl.maximum(masked - 1, 0), end - 1)
         if MASKED:                                          # the tiles that a mask cuts through
-            acc, m_i, l_i, p, slot, phase, my_phase, key = attend(
-                acc, m_i, l_i, p, q, k_smem, v_smem, full, empty, turns, slot, phase, my_phase, key,
-                cut, row, N_Q, N_K, factor, k_scale, c, BLOCK_N, HEAD_DIM, True, IS_CAUSAL, CONSUMERS,
-                STAGES, PING_PONG, OVERLAP, FP8, EMULATED, TAU)
+            acc, m_i, l_i, p, slot, phase, key = attend(
+                acc, m_i, l_i, p, q, shared, slot, phase, place, key, cut, row, N_Q, N_K, factor,
+                k_scale, c, BLOCK_N, HEAD_DIM, True, IS_CAUSAL, CONSUMERS, STAGES, Q_SLOTS, PING_PONG,
+                OVERLAP, FP8, EMULATED, TAU)
             if not FP8:
                 p = gl.inline_asm_elementwise(KEEP_PAIRS, "=r,r", [p], dtype=k_smem.dtype, is_pure=True,
                                               pack=2)
-        acc, m_i, l_i, p, slot, phase, my_phase, key = attend(
-            acc, m_i, l_i, p, q, k_smem, v_smem, full, empty, turns, slot, phase, my_phase, key,
-            end - 1 - cut, row, N_Q, N_K, factor, k_scale, c, BLOCK_N, HEAD_DIM, False, IS_CAUSAL,
-            CONSUMERS, STAGES, PING_PONG, OVERLAP, FP8, EMULATED, TAU)
-        mbarrier.arrive(q_empty.index(place))
+        acc, m_i, l_i, p, slot, phase, key = attend(
+            acc, m_i, l_i, p, q, shared, slot, phase, place, key, end - 1 - cut, row, N_Q, N_K, factor,
+            k_scale, c, BLOCK_N, HEAD_DIM, False, IS_CAUSAL, CONSUMERS, STAGES, Q_SLOTS, PING_PONG,
+            OVERLAP, FP8, EMULATED, TAU)
+        if Q_SLOTS > 1:
+            mbarrier.arrive(q_empty.index(place))
 
         # The last product of this tile runs beside the first of the next. After the last tile there
         # is none: its K and Q are whatever lies there, and nobody reads the result.
         m_last, l_last = m_i, l_i
-        tile = gl.load(order + 2 + turn)
-        next_head, next_start, next_end, _ = read_tile(tile, N_Q, N_K, CONSUMERS * ROWS, BLOCK_N,
-                                                       IS_CAUSAL)
-        next_first, next_key = next_start + c * ROWS, (next_end - 1) * BLOCK_N
-        factor, k_scale = query_factor(scale_log2, Q_SCALE, K_SCALE, next_head, next_first, H, GROUP,
-                                       N_Q, N_K, FP8)
+        b, h, start = read_entry(order, turn + 1)
+        next_end, _ = key_tiles(start, N_Q, N_K, CONSUMERS * ROWS, BLOCK_N, IS_CAUSAL)
+        next_first, key = start + c * ROWS, (next_end - 1) * BLOCK_N
+        factor, k_scale = query_factor(scale_log2, Q_SCALE, K_SCALE, b, h, next_first, H, GROUP, N_Q,
+                                       N_K, FP8)
         place = (turn + 1) % Q_SLOTS * CONSUMERS + c
         if turn + 1 < count:
             mbarrier.wait(q_full.index(place), (turn + 1) // Q_SLOTS & 1)
         next_q = q_smem.index(place).reshape([ROWS, HEAD_DIM])
-        qk, acc, my_phase = products(acc, p, next_q, k_smem, v_smem, full, turns, slot, phase, my_phase,
-                                     c, BLOCK_N, HEAD_DIM, CONSUMERS, PING_PONG, OVERLAP, FP8)
-        p_first, m_i, l_i = first_softmax(qk, key_factor(factor, k_scale, next_key, FP8), next_first,
-                                          next_key, N_Q, N_K, BLOCK_N, MASKED, IS_CAUSAL, FP8, EMULATED,
-                                          TAU)
+        qk, acc = products(acc, p, next_q, shared, slot, phase, place, key == 0, c, BLOCK_N, HEAD_DIM,
+                           CONSUMERS, Q_SLOTS, PING_PONG, OVERLAP, FP8)
+        p_first, m_i, l_i = first_softmax(qk, key_factor(factor, k_scale, key, FP8), next_first, key,
+                                          N_Q, N_K, BLOCK_N, MASKED, IS_CAUSAL, FP8, EMULATED, TAU)
+        b, h, first = read_entry(order, turn)
         acc = warpgroup_mma_wait(0, deps=[acc])
-        mbarrier.arrive(empty.index(slot))
+        mbarrier.arrive(v_empty.index(slot))
         slot, phase = next_slot(slot, phase, STAGES)
-        finish(acc, m_last, l_last, o_desc, LSE, V_SCALE, o_smem.index(c), head, first, H, GROUP, N_Q,
-               BLOCK_N, HEAD_DIM, O_PARTS, FP8)
+        # c + min(b, 0) is c, but not known to be: so no address waits in a register for the next tile.
+        finish(acc, m_last, l_last, o_desc, LSE, V_SCALE, o_smem.index(c + gl.minimum(b, 0)), b, h,
+               first + c * ROWS, H, GROUP, N_Q, BLOCK_N, HEAD_DIM, O_PARTS, FP8)
     tma.store_wait(0)
 
 
@@ -340,7 +379,8 @@ def flash_fwd_hopper_kernel(q_desc, k_desc, v_desc, o_desc, LSE, Q_SCALE, K_SCAL
         Q_SCALE, K_SCALE, V_SCALE: with FP8, float32 pointers: a scale for each head and 128 rows of Q
             and of K, and for each head and column of V.
         scale_log2: the positive factor on the logits, times log2(e): exponentials are base 2.
-        ORDER: int32 (programs, TURNS): how many query tiles a program computes, then which.
+        ORDER: int32 (programs, TURNS, 4): how many query tiles a program computes; then the batch, head
+            and first row of each; one more entry.
         H: query heads.  GROUP: query heads per key head.  N_Q, N_K: lengths.
         BLOCK_N: rows of a key tile.  HEAD_DIM: D rounded up to a power of 2, at least 32.
         RAGGED: BLOCK_N does not divide N_K.  CONSUMERS: warpgroups of 64 query rows, 2 or 3.
@@ -362,21 +402,22 @@ def flash_fwd_hopper_kernel(q_desc, k_desc, v_desc, o_desc, LSE, Q_SCALE, K_SCAL
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
     q_full = gl.allocate_shared_memory(gl.int64, [Q_SLOTS * CONSUMERS, 1], barrier)
     q_empty = gl.allocate_shared_memory(gl.int64, [Q_SLOTS * CONSUMERS, 1], barrier)
-    turns = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], barrier)
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
     for i in gl.static_range(Q_SLOTS * CONSUMERS):
         mbarrier.init(q_full.index(i), count=1)
         mbarrier.init(q_empty.index(i), count=1)
-    for c in gl.static_range(CONSUMERS):
-        mbarrier.init(turns.index(c), count=1)
     for s in gl.static_range(STAGES):
-        mbarrier.init(full.index(s), count=1)
-        mbarrier.init(empty.index(s), count=CONSUMERS)
+        mbarrier.init(k_full.index(s), count=1)
+        mbarrier.init(k_empty.index(s), count=CONSUMERS)
+        mbarrier.init(v_full.index(s), count=1)
+        mbarrier.init(v_empty.index(s), count=CONSUMERS)
     fence_async_shared()
 
-    shared = (q_smem, k_smem, v_smem, o_smem, q_full, q_empty, full, empty, turns)
-    sizes = (ORDER + gl.program_id(0) * TURNS, H, GROUP, N_Q, N_K)
+    shared = (q_smem, k_smem, v_smem, o_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty)
+    sizes = (ORDER + gl.program_id(0) * TURNS * 4, H, GROUP, N_Q, N_K)
     # Spelled out: a constant that goes through a variable comes out as a tensor.
     if CONSUMERS == 2:
         gl.warp_specialize([

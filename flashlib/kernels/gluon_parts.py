@@ -65,16 +65,14 @@ def mma_layout(columns, warps=4, depth=16):
 
 
 @gluon.jit
-def read_tile(tile, N_Q, N_K, TILE_M: gl.constexpr, BLOCK_N: gl.constexpr, IS_CAUSAL: gl.constexpr):
-    """Return (batch and head, first row, key tiles, those of them that need a mask) of a query tile."""
-    tiles_per_head = gl.cdiv(N_Q, TILE_M)
-    start = tile % tiles_per_head * TILE_M
+def key_tiles(start, N_Q, N_K, TILE_M: gl.constexpr, BLOCK_N: gl.constexpr, IS_CAUSAL: gl.constexpr):
+    """Return how many key tiles the query tile at row `start` sees, how many of them masked."""
     end, whole = gl.cdiv(N_K, BLOCK_N), N_K // BLOCK_N
     if IS_CAUSAL:                                           # aligned bottom right
         whole = gl.minimum(whole, gl.maximum(start + 1 + N_K - N_Q, 0) // BLOCK_N)
         end = gl.minimum(end, gl.cdiv(gl.maximum(start + TILE_M + N_K - N_Q, 0), BLOCK_N))
     end = gl.maximum(end, 1)                                # where no row sees a key: one, all masked
-    return tile // tiles_per_head, start, end, end - whole
+    return end, end - whole
 
 
 @gluon.jit

@@ -16,11 +16,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from flashlib.kernels.gluon_parts import (
     LN2,
+    key_tiles,
     load_tile,
     meet,
     mma_layout,
     next_slot,
-    read_tile,
     softmax_step,
     store_tile,
 )
@@ -65,7 +65,9 @@ def flash_fwd_pipelined_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, 
     fence_async_shared()
 
     tile = gl.num_programs(0) - 1 - gl.program_id(0)        # the longest rows of a head first
-    head, start, end, _ = read_tile(tile, N_Q, N_K, TILE_M, BLOCK_N, IS_CAUSAL)
+    tiles_per_head = gl.cdiv(N_Q, TILE_M)
+    head, start = tile // tiles_per_head, tile % tiles_per_head * TILE_M
+    end, _ = key_tiles(start, N_Q, N_K, TILE_M, BLOCK_N, IS_CAUSAL)
     b, h = head // H, head % H
     mbarrier.expect(q_full, q_desc.block_type.nbytes)
     load_tile(q_desc, [b, h, start, 0], q_full, q_smem)

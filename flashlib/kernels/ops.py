@@ -33,12 +33,12 @@ def _has_hopper(device: torch.device) -> bool:
     return True
 
 
-def chosen(backend: str, q, k, v, causal: bool):
+def chosen(backend: str, q, k, v):
     """Return the module that computes a forward: "auto" is decided here, by device and shape."""
     if backend == "auto":
         if _has_hopper(q.device):
             hopper = _hopper()
-            if hopper.is_faster(q, causal) and hopper.refusal(q, k, v) is None:
+            if hopper.is_faster(q) and hopper.refusal(q, k, v) is None:
                 return hopper
         backend = "triton" if q.is_cuda else "reference"
     return launcher(backend, q.device, q.dtype)
@@ -92,7 +92,7 @@ def launcher(backend: str, device: torch.device, dtype: torch.dtype):
 
 def forward(q, k, v, causal: bool, scale: float, backend: str):
     """Return O and lse (B, H, N_q) float32 or, for float64, float64; nothing to attend to is O = 0."""
-    run = chosen(backend, q, k, v, causal).forward
+    run = chosen(backend, q, k, v).forward
     if q.numel() == 0 or k.numel() == 0:
         return torch.zeros_like(q, memory_format=torch.contiguous_format), _lse_like(q, -math.inf)
     if scale < 0:                                           # kernels take the maximum of raw scores

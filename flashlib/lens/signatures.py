@@ -256,7 +256,7 @@ def hopper_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=No
     a = _hopper(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads,
                 ("float16", "bfloat16", "float8_e4m3"))
     fp8, rows = dtype == "float8_e4m3", hopper.ROWS.value
-    table = hopper.FP8_CONFIGS[head_dim] if fp8 else hopper.config_for(head_dim, a.causal, Nk)
+    table = hopper.FP8_CONFIGS[head_dim, a.causal] if fp8 else hopper.config_for(head_dim, a.causal, Nk)
     c = _hopper_config(table, config, dict(
         BLOCK_N=BLOCK_N, CONSUMERS=CONSUMERS, STAGES=STAGES, Q_SLOTS=Q_SLOTS, O_PARTS=O_PARTS,
         PING_PONG=PING_PONG, OVERLAP=OVERLAP, EMULATED=EMULATED, TAU=TAU, SPECIALIZED=True))

@@ -50,8 +50,9 @@ def tasks():
     for dtype in HALVES:
         for D in (16, 32, 64, 128, 256):
             for causal in (False, True):
-                made[f"configuration {Column(dtype, D, causal)}"] = ("configuration",
-                                                                     (dtype, D, causal))
+                for N in (2432, 1000):                      # whole key tiles, and ragged ones
+                    made[f"configuration {Column(dtype, D, causal)} N={N}"] = (
+                        "configuration", (dtype, D, causal, N))
     for dtype in (torch.float32, *HALVES):
         for promise in PROMISES:
             made[f"promise {promise} {str(dtype).split('.')[1]}"] = ("promise", (promise, dtype))

@@ -77,8 +77,7 @@ def test_without_triton_gluon_is_refused_with_a_remedy():
 def test_auto_on_the_cpu_stays_the_reference(dtype):
     dtype = getattr(torch, dtype)
     x = torch.ones(1, 1, 2, 64, dtype=dtype)
-    for causal in (False, True):
-        assert ops.chosen("auto", x, x, x, causal) is ops.launcher("reference", x.device, dtype)
+    assert ops.chosen("auto", x, x, x) is ops.launcher("reference", x.device, dtype)
     assert ops.launcher("auto", x.device, dtype).__name__ == "flashlib.kernels.reference"
     assert torch.equal(flash_attention(x, x, x), flash_attention(x, x, x, impl="reference"))
 
@@ -95,11 +94,11 @@ def test_auto_on_a_gpu_takes_the_kernel_that_can_and_is_faster(monkeypatch, wron
     monkeypatch.setattr(launch, "capability_of", lambda device: (9, 0))
     monkeypatch.setattr(ops, "_has_hopper", lambda device: wrong != "not Hopper")
     monkeypatch.setattr(ops, "launcher", lambda backend, *a: {"triton": launch}[backend])
-    D, causal = (32, True) if wrong == "slower" else (64, False)
+    D = 16 if wrong == "slower" else 64
     x = torch.zeros(1, 1, 16, D, dtype=torch.float32 if wrong == "refuses" else torch.bfloat16)
     x = x.as_subclass(OnGPU)
     modules = {"launch": launch, "launch_hopper": launch_hopper}
-    assert ops.chosen("auto", x, x, x, causal) is modules[takes]
+    assert ops.chosen("auto", x, x, x) is modules[takes]
 
 
 @pytest.mark.parametrize("device, capability, expected", [

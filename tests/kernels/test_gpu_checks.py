@@ -11,7 +11,7 @@ from tests.kernels.gpu_checks import Where  # noqa: E402
 from tests.kernels.run_gpu import Outcome, run_all, run_task, statistics, tasks  # noqa: E402
 
 SMALL = {
-    "run_configuration": (torch.bfloat16, 64, True, 200, 3),
+    "run_configuration": (torch.bfloat16, 64, True, 200, 3, 4),
     "check_many_heads": (64,),
     "check_large_offsets_into_inputs": (2 ** 17,),
     "check_large_tensors": (6, 150, 16),
@@ -52,7 +52,7 @@ def test_the_runner_counts_what_it_ran():
     outcomes = run_all(here, processes=1, only="promise empty", each=seen.append)
     assert outcomes == seen and not [o for o in seen if o.failures]
     assert {o.task for o in seen} == {f"promise empty {d}" for d in ("float32", "float16", "bfloat16")}
-    assert sum(name.startswith("configuration") for name in tasks()) == 20
+    assert sum(name.startswith("configuration") for name in tasks()) == 40
 
 
 def test_the_grid_is_judged_by_dtype():

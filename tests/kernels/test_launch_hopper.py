@@ -81,28 +81,29 @@ def test_ragged_keys_and_a_causal_mask_take_the_masked_entry(D, head_dim):
     free, masked = (launch_hopper.CONFIGS[head_dim, cut] for cut in (False, True))
     block = free.BLOCK_N
     assert launch_hopper.config_for(D, False, 4 * block) is free
-    for causal, N_K in ((False, 4 * block + 1), (False, block - 1), (True, 4 * block), (True, 7)):
-        assert launch_hopper.config_for(D, causal, N_K) is masked
-    assert block == masked.BLOCK_N                          # or ragged would not mean the same to both
+    short = launch_hopper.SHORT_64 if head_dim == 64 else masked
+    for causal, N_K, entry in (
+            (False, 4 * block + 1, short), (False, block - 1, short), (True, 7, short),
+            (True, 2048, short), (True, 2048 + block, masked), (True, 65_537, short)):
+        assert launch_hopper.config_for(D, causal, N_K) is entry
+    assert block == masked.BLOCK_N == short.BLOCK_N         # or ragged would not mean the same to both
 
 
 def test_the_tables_hold_every_head_dimension_and_what_the_kernel_can_be():
     assert set(launch_hopper.CONFIGS) == set(itertools.product((32, 64, 128, 256), (False, True)))
-    assert all(key in launch_hopper.CONFIGS for key in launch_hopper.SLOWER)
-    for config in (*launch_hopper.CONFIGS.values(), *launch_hopper.FP8_CONFIGS.values()):
+    assert set(launch_hopper.FP8_CONFIGS) == set(itertools.product((64, 128, 256), (False, True)))
+    for config in (*launch_hopper.CONFIGS.values(), *launch_hopper.FP8_CONFIGS.values(),
+                   launch_hopper.SHORT_64):
         registers, cap = launch_hopper.REGISTERS[config.CONSUMERS]
         assert registers % 8 == cap % 8 == 0 and config.BLOCK_M == 64 * config.CONSUMERS
-        assert config.SPECIALIZED and config.EMULATED == config.TAU == 0
+        assert config.SPECIALIZED and config.TAU == 0
     for config in launch_hopper.FP8_CONFIGS.values():       # a key tile has one scale
         assert 128 % config.BLOCK_N == 0
 
 
 def test_auto_takes_the_kernel_where_it_was_faster(hopper):
-    assert launch_hopper.is_faster(half(1, 1, 8, 128), False)
-    assert not launch_hopper.is_faster(half(1, 1, 8, 16), False)
-    for head_dim, causal in launch_hopper.SLOWER:
-        assert not launch_hopper.is_faster(half(1, 1, 8, head_dim), causal)
-        assert not launch_hopper.is_faster(half(1, 1, 8, head_dim - 8), causal)
+    assert launch_hopper.is_faster(half(1, 1, 8, 24)) and launch_hopper.is_faster(half(1, 1, 8, 128))
+    assert not launch_hopper.is_faster(half(1, 1, 8, 16))
 
 
 @pytest.mark.parametrize("persistent, causal", itertools.product((True, False), repeat=2))
@@ -112,21 +113,25 @@ def test_the_table_of_tiles_gives_each_to_one_program(hopper, persistent, causal
     table = launch_hopper._order(q, k, config, causal)
     tiles = -(-300 // config.BLOCK_M) * 8
     assert table.dtype == torch.int32 and table.is_contiguous()
-    assert table.shape[0] == (4 if persistent else tiles)
+    assert table.shape[0] == (4 if persistent else tiles) and table.shape[2] == 4
     found = []
-    for count, *hand in table.tolist():
-        # the kernel reads one number behind its last tile's, which must be a tile that exists
-        assert 1 <= count < len(hand) and not any(hand[count:])
+    for (count, *_), *hand in table.tolist():
+        # the kernel reads one entry behind its last tile's, which must be a tile that exists
+        assert 1 <= count < len(hand) and not any(map(any, hand[count:]))
         found += hand[:count]
-    assert sorted(found) == list(range(tiles))
+    rows = range(0, 300, config.BLOCK_M)
+    assert len(found) == tiles
+    assert sorted(found) == [[b, h, row, 0] for b in range(2) for h in range(4) for row in rows]
 
 
 def test_many_tiles_are_handed_out_in_turn(hopper, monkeypatch):
     monkeypatch.setattr(launch_hopper, "MANY_TILES", 10)
     config = launch_hopper.CONFIGS[64, False]
     table = launch_hopper._order(half(2, 4, 300, 64), half(2, 2, 256, 64), config, False)
-    hands = [hand[:count] for count, *hand in table.tolist()]
-    assert sorted(itertools.chain(*hands)) == list(range(16)) and {len(hand) for hand in hands} == {4}
+    hands = [hand[:count] for (count, *_), *hand in table.tolist()]
+    assert sorted(itertools.chain(*hands)) == [[b, h, row, 0] for b in range(2) for h in range(4)
+                                               for row in (0, 192)]
+    assert {len(hand) for hand in hands} == {4}
 
 
 def test_the_scale_zero_becomes_a_factor_that_is_seen_by_nobody(hopper, monkeypatch):
@@ -144,7 +149,7 @@ def test_the_scale_zero_becomes_a_factor_that_is_seen_by_nobody(hopper, monkeypa
 def test_fp8_takes_its_own_table(hopper, monkeypatch):
     configs = []
     monkeypatch.setattr(launch_hopper, "_specialized", lambda *a: configs.append(a[6:]))
-    for head_dim in launch_hopper.FP8_CONFIGS:
+    for (head_dim, causal), config in launch_hopper.FP8_CONFIGS.items():
         x = half(1, 1, 128, head_dim)
-        launch_hopper._plan_fp8(x, x, x, 128, True, torch.bfloat16, None)
-        assert configs.pop() == (launch_hopper.FP8_CONFIGS[head_dim], True)
+        launch_hopper._plan_fp8(x, x, x, 128, causal, torch.bfloat16, None)
+        assert configs.pop() == (config, True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import random
 import statistics
 import sys
 import time
@@ -135,9 +136,15 @@ def our_binaries(call, shape, causal, mode):
     return found
 
 
-def measure(shapes, device, rounds, say=print):
-    """Return the rows of timings, the rows of our binaries, and the reasons for absent peers."""
+def measure(shapes, device, rounds, say=print, only=(), modes=MODES):
+    """Return the rows of timings, the rows of our binaries, and the reasons for absent peers.
+
+    `only`: the implementations that take part beside "ours"; empty, all that this machine has.
+    """
     found, absent = peers.available(device)
+    if only:
+        found = {name: fn for name, fn in found.items() if name == "ours" or name in only}
+        absent = {name: absent.get(name, "not asked for") for name in peers.NAMES if name not in found}
     clock, rows, kernels = timer(device), [], []
     for shape in shapes:
         for causal in (False, True):
@@ -146,7 +153,7 @@ def measure(shapes, device, rounds, say=print):
             case = dict(zip(("B", "H", "N", "d"), shape, strict=True))
             errors, right = {mode: {} for mode in MODES}, {mode: {} for mode in MODES}
             for name, fn in found.items():
-                for mode in MODES:
+                for mode in _modes(name, modes):
                     try:
                         error = relative_error(fn, tensors, reference, causal, mode)
                     except Exception as problem:
@@ -163,7 +170,7 @@ def measure(shapes, device, rounds, say=print):
                     else:
                         absent[f"{name} {mode} at {shape}"] = f"wrong, relative error {error}"
             del reference
-            for mode in MODES:
+            for mode in modes:
                 calls = {name: caller(fn, tensors, causal, mode) for name, fn in right[mode].items()}
                 built = []
                 if device == "cuda":
@@ -180,9 +187,18 @@ def measure(shapes, device, rounds, say=print):
     return rows, kernels, absent
 
 
+def _modes(name, modes=MODES):
+    return [mode for mode in modes if mode == "forward" or name not in peers.FORWARD_ONLY]
+
+
 def back_and_forth(names, turn):
-    """Return the names in their order, every other turn backwards: what ran before warms the chip."""
-    return list(names)[::-1] if turn % 2 else list(names)
+    """Return the names in an order drawn anew every other turn, and backwards in between.
+
+    What ran before warms the chip: nobody shall always come after the same one.
+    """
+    names = list(names)
+    random.Random(turn // 2).shuffle(names)
+    return names[::-1] if turn % 2 else names
 
 
 def _rows(times, built, errors, shape, causal, mode):
@@ -213,12 +229,12 @@ def line(rows):
 
 def warm(case):
     """Compile what one case needs, in a process of its own, so that all cores work; None if it did."""
-    name, shape, causal, device = case
+    name, shape, causal, device, modes = case
     try:
         found, _ = peers.available(device)
         tensors = inputs(shape, device)
-        caller(found[name], tensors, causal, "backward")()
-        caller(found[name], tensors, causal, "forward")()
+        for mode in _modes(name, modes):
+            caller(found[name], tensors, causal, mode)()
     except Exception as error:                              # the run itself reports it with the case
         return f"{case}: {type(error).__name__} {error}"[:200]
     return None
@@ -239,6 +255,9 @@ def main(argv=None):
     parser.add_argument("--name", default="this_gpu", help="ending of the files' names")
     parser.add_argument("--dry-run", action="store_true", help="toy sizes, on the CPU")
     parser.add_argument("--rounds", type=int, default=3, help="how often to time each case")
+    parser.add_argument("--only", nargs="+", default=[], choices=list(peers.NAMES),
+                        help="time ours against these alone")
+    parser.add_argument("--mode", nargs="+", default=MODES, choices=MODES, help="time these passes")
     options = parser.parse_args(argv)
     try:
         import torch
@@ -250,7 +269,10 @@ def main(argv=None):
     shapes = DRY if options.dry_run else SHAPES
     if device == "cuda":
         start = time.perf_counter()
-        cases = [(name, shape, causal, device) for name in ("flex", "ours", "ours_triton")
+        compiled = [name for name in ("triton_tutorial", "flex", "ours", "ours_triton")
+                    if name in peers.available(device)[0]
+                    and (not options.only or name == "ours" or name in options.only)]
+        cases = [(name, shape, causal, device, options.mode) for name in compiled
                  for shape in shapes for causal in (False, True)]
         print(*warm_all(warm, cases), sep="\n")
         print(f"compiled {len(cases)} cases in {time.perf_counter() - start:.0f} s", flush=True)
@@ -258,13 +280,17 @@ def main(argv=None):
     if device == "cuda":
         torch.cuda.empty_cache()
     rows, kernels, absent = measure(shapes, device, options.rounds,
-                                    say=lambda text: print(text, flush=True))
+                                    say=lambda text: print(text, flush=True), only=options.only,
+                                    modes=options.mode)
     command = f"python -m flashlib.bench.attention --out assets/measurements --name {options.name}"
+    if options.only or options.mode != MODES:
+        command += f" --only {' '.join(options.only)} --mode {' '.join(options.mode)}"
+    command += f" --rounds {options.rounds}"
     origin = collect(
         command + (" --dry-run" if options.dry_run else ""),
         dtype="bfloat16, standard normal inputs",
         timing="median of rounds of triton.testing.do_bench medians, implementations alternating,"
-               " every other round backwards",
+               " in an order drawn anew every other round, backwards in between",
         flops="4 B H N N d forward, half if causal, 2.5 times that backward",
         peers=", ".join(f"{name} = {peers.NAMES[name]}" for name in dict.fromkeys(
             row["impl"] for row in rows)),

@@ -16,8 +16,11 @@ NAMES = {
     "flex": "FlexAttention",
     "fa3": "FlashAttention-3",
     "fa4": "FlashAttention-4",
+    "triton_tutorial": "Triton's tutorial 06 (float16)",
 }
-NEVER = {"triton_tutorial": "Triton ships its fused-attention tutorial as a script, not as a module"}
+TUTORIAL = "triton_tutorial_06"                             # Triton ships it as a script
+FORWARD_ONLY = {"triton_tutorial"}
+_tuned: dict = {}                                           # the tutorial tunes itself, masks alike
 
 
 def ours(q, k, v, causal, impl="auto"):
@@ -63,6 +66,21 @@ def _library(module, q, k, v, causal):
     return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
 
 
+def _half(x):
+    """Return x in float16, made once: the tutorial takes nothing else."""
+    if not hasattr(x, "as_half"):
+        x.as_half = x.detach().half()
+    return x.as_half
+
+
+def _tutorial(q, k, v, causal):
+    if q.shape[3] not in (64, 128):
+        raise NotImplementedError("the tutorial is timed at d = 64 and 128 only")
+    module = importlib.import_module(TUTORIAL)
+    module._attn_fwd.cache = _tuned.setdefault((q.shape, causal), {})
+    return module.attention(_half(q), _half(k), _half(v), causal, q.shape[3] ** -0.5, False)
+
+
 def _has(module):
     try:
         return importlib.util.find_spec(module) is not None
@@ -71,10 +89,13 @@ def _has(module):
 
 
 def available(device):
-    """Return the implementations of this machine by name, and a reason for each absent one."""
+    """Return the implementations of this machine by name, and a reason for each absent one.
+
+    Triton's tutorial takes part if its script, python/tutorials/06-fused-attention.py, can be imported
+    as `triton_tutorial_06`.
+    """
     on_gpu = device == "cuda"
-    found = {"ours": ours, "sdpa_flash": functools.partial(_sdpa, "FLASH_ATTENTION")}
-    absent = dict(NEVER)
+    found, absent = {"ours": ours, "sdpa_flash": functools.partial(_sdpa, "FLASH_ATTENTION")}, {}
     for name, fn in (("ours_triton", functools.partial(ours, impl="triton")),
                      ("sdpa_cudnn", functools.partial(_sdpa, "CUDNN_ATTENTION")), ("flex", _flex)):
         if on_gpu:
@@ -86,4 +107,8 @@ def available(device):
             found[name] = functools.partial(_library, module)
         else:
             absent[name] = f"{module} is not installed" if on_gpu else "needs a GPU"
+    if on_gpu and _has(TUTORIAL):
+        found["triton_tutorial"] = _tutorial
+    else:
+        absent["triton_tutorial"] = f"no module {TUTORIAL}" if on_gpu else "needs a GPU"
     return found, absent

@@ -1,6 +1,9 @@
 """The benchmark of attention: its steps at toy sizes, its files' columns, and the README's table."""
 
+import itertools
 import json
+import sys
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -99,6 +102,52 @@ def test_a_peer_whose_backward_is_wrong_or_fails_is_timed_forward_only(monkeypat
     assert set(absent) == {"wrong backward at (1, 1, 32, 16)", "fails backward at (1, 1, 32, 16)"}
     assert "wrong, relative error" in absent["wrong backward at (1, 1, 32, 16)"]
     assert "no backward for this shape" in absent["fails backward at (1, 1, 32, 16)"]
+
+
+def test_nobody_always_runs_after_the_same_one():
+    names = ["a", "b", "c", "d"]
+    orders = [attention.back_and_forth(names, turn) for turn in range(200)]
+    assert all(sorted(order) == names for order in orders)
+    assert all(orders[i] == orders[i + 1][::-1] for i in range(0, 200, 2))
+    after = Counter(pair for order in orders for pair in itertools.pairwise(order))
+    assert len(after) == 12 and min(after.values()) > 25    # 600 pairs, 50 each on average
+    assert orders == [attention.back_and_forth(names, turn) for turn in range(200)]
+
+
+def test_it_times_only_the_passes_and_peers_that_were_asked_for(monkeypatch):
+    pytest.importorskip("torch")
+    ours = peers.available("cpu")[0]["ours"]
+    monkeypatch.setattr(peers, "available", lambda device: (
+        {"ours": ours, "sdpa_flash": ours, "triton_tutorial": ours}, {"flex": "needs a GPU"}))
+
+    def timed(**options):
+        rows, _, absent = attention.measure([(1, 1, 32, 16)], "cpu", 1, lambda text: None, **options)
+        return {(row["impl"], row["mode"]) for row in rows}, absent
+
+    found, _ = timed()
+    assert ("triton_tutorial", "forward") in found and ("triton_tutorial", "backward") not in found
+    found, absent = timed(only=["sdpa_flash"], modes=("forward",))
+    assert found == {("ours", "forward"), ("sdpa_flash", "forward")}
+    assert absent["triton_tutorial"] == "not asked for" and absent["flex"] == "needs a GPU"
+
+
+def test_the_tutorial_is_tuned_for_each_mask_and_gets_float16(monkeypatch):
+    torch = pytest.importorskip("torch")
+    kernel, seen = SimpleNamespace(cache=None), []
+
+    def run(q, k, v, causal, scale, specialized):
+        seen.append((q.dtype, id(kernel.cache), scale, specialized, q.data_ptr()))
+        return q
+
+    monkeypatch.setattr(peers, "_tuned", {})
+    monkeypatch.setitem(sys.modules, peers.TUTORIAL, SimpleNamespace(_attn_fwd=kernel, attention=run))
+    x = torch.ones(1, 1, 4, 64, dtype=torch.bfloat16)
+    for causal in (False, True, False):
+        peers._tutorial(x, x, x, causal)
+    assert [s[0] for s in seen] == [torch.float16] * 3 and len({s[4] for s in seen}) == 1
+    assert seen[0][1] == seen[2][1] != seen[1][1] and seen[0][2:4] == (0.125, False)
+    with pytest.raises(NotImplementedError, match="d = 64 and 128 only"):
+        peers._tutorial(*[torch.ones(1, 1, 4, 32)] * 3, False)
 
 
 @pytest.mark.parametrize("module", [attention, accuracy, blocks_sweep], ids=lambda m: m.__name__)

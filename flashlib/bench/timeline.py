@@ -1,0 +1,184 @@
+"""Read the clock inside of the Hopper kernel: what two warpgroups do, and when.
+
+    python -m flashlib.bench.timeline --out assets/measurements --name h200
+
+Needs a Hopper GPU. The kernel's source is copied, and a line that stores the SM's clock is put between
+its steps (`EDITS`); the first program of the grid keeps the readings. They cost time, so the rate of
+the kernel without them stands beside. Notebook 12 draws the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from flashlib.bench.provenance import collect, write_csv
+
+SHAPES = [(4, 16, 4096, 128, False), (4, 16, 4096, 128, True)]      # (B, H, N, d, causal)
+READINGS = 4096                                             # of a warpgroup, at most
+TILES = 2                                                   # query tiles that are written to the file
+# What a reading says has just happened. From "issued" to "scores": Q·Kᵀ. From "scores" to "output":
+# softmax, and the wait for P·V.
+EVENTS = {0: "step", 1: "issued", 2: "scores", 3: "output", 4: "last step", 5: "next scores",
+          6: "last output", 7: "finished"}
+STAMP = '''@gluon.jit
+def stamp(readings, n, event: gl.constexpr):
+    """Store the clock, and the event in its last four bits, at place n; return the next place."""
+    t = gl.inline_asm_elementwise("mov.u32 $0, %clock; // $1", "=r,r", [n], dtype=gl.int32,
+                                  is_pure=False, pack=1)
+    gl.store(readings + n, (t & -16) | event, mask=n < COUNT)
+    return n + 1
+
+
+'''
+EDITS = [  # (text of gluon_hopper.py, how often it occurs, what takes its place)
+    ("@gluon.jit\ndef products(acc,", 1, STAMP + "@gluon.jit\ndef products(readings, n, acc,"),
+    ("        my_turn(slot, c)\n", 1, "        my_turn(slot, c)\n    n = stamp(readings, n, 1)\n"),
+    ("    return qk, acc\n", 1, "    return qk, acc, n\n"),
+    ("qk, acc = products(acc,", 2, "qk, acc, n = products(readings, n, acc,"),
+    ("def attend(acc,", 1, "def attend(readings, n, acc,"),
+    ("        tile_factor =", 1, "        n = stamp(readings, n, 0)\n        tile_factor ="),
+    ("        col = key + gl.arange(0, BLOCK_N, gl.SliceLayout(0, S_LAYOUT))\n        p_next", 1,
+     "        n = stamp(readings, n, 2)\n"
+     "        col = key + gl.arange(0, BLOCK_N, gl.SliceLayout(0, S_LAYOUT))\n        p_next"),
+    ("        if FP8:                                             # noqa", 1,
+     "        n = stamp(readings, n, 3)\n        if FP8:                                  # noqa"),
+    ("    return acc, m_i, l_i, p, slot, phase, key\n", 1,
+     "    return acc, m_i, l_i, p, slot, phase, key, n\n"),
+    ("acc, m_i, l_i, p, slot, phase, key = attend(\n", 2,
+     "acc, m_i, l_i, p, slot, phase, key, n = attend(\n                readings, n,\n"),
+    ("        m_last, l_last = m_i, l_i\n", 1,
+     "        m_last, l_last = m_i, l_i\n        n = stamp(readings, n, 4)\n"),
+    ("        p_first, m_i, l_i = first_softmax(", 1,
+     "        n = stamp(readings, n, 5)\n        p_first, m_i, l_i = first_softmax("),
+    ("        # c + min(b, 0) is c", 1,
+     "        n = stamp(readings, n, 6)\n        # c + min(b, 0) is c"),
+    ("HEAD_DIM, O_PARTS, FP8)\n    tma.store_wait(0)", 1,
+     "HEAD_DIM, O_PARTS, FP8)\n        n = stamp(readings, n, 7)\n    tma.store_wait(0)"),
+    ("    slot, phase = 0, 0\n    count =", 1,
+     "    readings = Q_SCALE\n"                              # an argument that only 8 bits need
+     "    n = gl.where(gl.program_id(0) == 0, c * READINGS, COUNT)\n"
+     "    slot, phase = 0, 0\n    count ="),
+    ("SCALED_ROWS = ", 1, f"READINGS = gl.constexpr({READINGS})\n"
+                          f"COUNT = gl.constexpr({3 * READINGS})\nSCALED_ROWS = "),
+]
+
+
+def instrumented(source: str) -> str:
+    """Return the kernel's source with the readings in it."""
+    for old, times, new in EDITS:
+        if source.count(old) != times:
+            raise ValueError(f"EDITS: expected {times} × {old!r} in gluon_hopper.py,"
+                             f" got {source.count(old)}")
+        source = source.replace(old, new)
+    return source
+
+
+def load(folder: Path):
+    """Return the module made of the instrumented source, which is written into a folder."""
+    from flashlib.kernels import gluon_hopper
+
+    path = folder / "gluon_hopper_timed.py"
+    path.write_text(instrumented(Path(gluon_hopper.__file__).read_text()))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def decode(readings) -> list[dict]:
+    """Return rows of a warpgroup's readings: event, and cycles since its first."""
+    rows, first = [], None
+    for value in readings:
+        if value == 0:
+            break
+        clock = (value & 0xffffffff) >> 4 << 4
+        first = clock if first is None else first
+        rows.append({"event": EVENTS[value & 15], "cycles": (clock - first) % 2**32})
+    return rows
+
+
+def measure(shape, module, rounds=7):
+    """Return the readings at one shape, and TFLOP/s with and without them."""
+    import torch
+
+    from flashlib.bench.attention import flops
+    from flashlib.bench.gluon_ablation import exact_rows, inputs, race, rmse_and_relative
+    from flashlib.kernels import launch_hopper as hopper
+
+    B, H, N, d, causal = shape
+    q, k, v = inputs((B, H, N, d))
+    config = hopper.config_for(d, causal, N)._replace(PING_PONG=True)
+    readings = torch.zeros(3 * READINGS, dtype=torch.int32, device="cuda")
+    kernel = hopper.flash_fwd_hopper_kernel
+    hopper.flash_fwd_hopper_kernel = module.flash_fwd_hopper_kernel
+    try:
+        run, (as_q, as_k, as_v, as_o) = hopper._plan_forward(q, k, v, causal, config)
+    finally:
+        hopper.flash_fwd_hopper_kernel = kernel
+    o, lse = torch.empty_like(q), torch.empty(q.shape[:3], device="cuda")
+
+    def timed():
+        run(as_q(q), as_k(k), as_v(v), as_o(o), lse, readings, lse, lse, d**-0.5 * hopper.LOG2E)
+
+    def plain():
+        return hopper.forward(q, k, v, causal=causal, scale=d**-0.5, config=config)
+
+    timed()
+    readings.zero_()
+    timed()
+    rows = torch.arange(0, N, 16, device="cuda")
+    _, relative = rmse_and_relative(o, exact_rows(q, k, v, causal, rows), rows)
+    if not relative < 5e-3:
+        raise RuntimeError(f"the kernel with readings is wrong at {shape}: error {relative}")
+    found, origin = [], None
+    values = readings.cpu().tolist()
+    firsts = [values[c * READINGS] & 0xfffffff0 for c in range(config.CONSUMERS)]
+    for c in range(config.CONSUMERS):
+        origin = (firsts[c] - firsts[0] + 2**31) % 2**32 - 2**31        # one clock for both
+        turns, step = 0, 0
+        for row in decode(values[c * READINGS:(c + 1) * READINGS]):
+            if turns < TILES:
+                found.append({"d": d, "causal": int(causal), "warpgroup": c, "query_tile": turns,
+                              "step": step, "event": row["event"], "cycles": row["cycles"] + origin})
+            step += row["event"] in ("output", "last output")
+            turns += row["event"] == "finished"
+    rates = race({"plain": plain, "timed": timed}, flops((B, H, N, d), causal, "forward"), rounds, 30)
+    return found, {name: statistics.median(x) for name, x in rates.items()}
+
+
+def main(argv=None):
+    """Measure and write the CSV file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="folder for the CSV file (default: only print)")
+    parser.add_argument("--name", default="this_gpu", help="ending of the file's name")
+    options = parser.parse_args(argv)
+    try:
+        import torch
+    except ImportError:
+        sys.exit("This measurement needs torch: install the course's requirements first.")
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
+        sys.exit("This measurement needs a Hopper GPU.")
+    rows, said = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        module = load(Path(folder))
+        for shape in SHAPES:
+            found, rates = measure(shape, module)
+            rows += found
+            said.append(f"{shape}: {rates['plain']:.0f} without the readings,"
+                        f" {rates['timed']:.0f} with")
+            print(said[-1], flush=True)
+    command = f"python -m flashlib.bench.timeline --out assets/measurements --name {options.name}"
+    origin = collect(command, tflops_per_s="; ".join(said), dtype="bfloat16, standard normal inputs",
+                     clock="of the SM of the grid's first program, in cycles of %clock")
+    if options.out:
+        write_csv(options.out / f"timeline_{options.name}.csv", rows, origin)
+
+
+if __name__ == "__main__":
+    main()

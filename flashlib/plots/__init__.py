@@ -42,7 +42,7 @@ _HOMES = {
     "unit_race": "exp2", "exp2_errors": "exp2", "share_sweep": "exp2", "stale_maximum": "exp2",
     "skipped_maps": "exp2", "mass_curve": "exp2", "predicted_gains": "exp2", "exp2_lab": "exp2",
     "gantt": "schedule", "utilization_bars": "schedule", "gains": "schedule",
-    "schedule_lab": "schedule",
+    "schedule_lab": "schedule", "kernel_timeline": "schedule",
     "bit_fields": "fp8", "number_line": "fp8", "outlier_spread": "fp8", "scale_dilemma": "fp8",
     "error_bars": "fp8", "register_layout": "fp8", "fp8_race": "fp8", "fp8_lab": "fp8",
     "course_map": "course", "surprise": "course", "memory_ladder": "course",

@@ -264,3 +264,56 @@ def gains(steps: Sequence[Mapping], *, label: str = "speed, relative to the firs
     ax.tick_params(axis="y", length=0)
     ax.legend(loc="lower center", bbox_to_anchor=(0.42, 1.0), ncols=3, frameon=False, fontsize=TINY)
     return theme.describe(fig, alt or f"Gains. {'; '.join(words)}.")
+
+
+# What a warpgroup of the recorded kernel did after a reading of the clock: words, and whose hue.
+_AFTER = {
+    "step": ("waits for K and its turn", None), "last step": ("waits for K and its turn", None),
+    "issued": ("Q·Kᵀ", "QK"),
+    "scores": ("softmax, waits for P·V", "exp"), "next scores": ("softmax, waits for P·V", "exp"),
+    "output": ("rescale O, to 16 bits", "rescale"), "last output": ("divide O, store it", "O"),
+}
+
+
+@styled
+def kernel_timeline(rows: Sequence[Mapping], *, window: tuple[float, float], source: str,
+                    title: str | None = None, alt: str | None = None) -> Figure:
+    """Draw what each warpgroup of the real kernel did between two readings of the SM's clock.
+
+    Args:
+        rows: of `assets/measurements/timeline_*.csv`, of one shape.
+        window: from and to, in cycles.
+        source: where and when the rows were recorded.
+    """
+    groups = sorted({row["warpgroup"] for row in rows})
+    whole = 0.42 * len(groups) + 0.75 + (0.22 if title else 0.0)
+    fig = theme.figure(whole, layout=None)
+    ax = fig.add_axes((0.152, 0.46 / whole, 0.81, 0.42 * len(groups) / whole))
+    ax.set(xlim=window, ylim=(len(groups), 0))
+    scale, seen = 0.81 * theme.WIDTH / (window[1] - window[0]), {}
+    for y, group in enumerate(groups):
+        mine = [row for row in rows if row["warpgroup"] == group]
+        for row, after in itertools.pairwise(mine):
+            if row["event"] not in _AFTER:                  # reads which query tile comes next
+                continue
+            words, what = _AFTER[row["event"]]
+            look = (_face(what) if what else
+                    {"facecolor": "#FFFFFF", "edgecolor": "#888888", "lw": 0.6, "ls": (0, (2, 2))})
+            if row["cycles"] < window[1] and after["cycles"] > window[0]:
+                seen.setdefault(words, look)
+            text = f"Q·Kᵀ {row['step']}" if what == "QK" else words.split(",")[0]
+            _bar(ax, row["cycles"], after["cycles"], y + 0.12, 0.76, text, window, scale, **look)
+    ax.set_yticks([y + 0.5 for y in range(len(groups))], [f"warpgroup {g}" for g in groups],
+                  fontsize=SMALL)
+    ax.tick_params(axis="y", length=0, pad=2)
+    ax.set_xlabel(f"cycles of the SM's clock; {source}", fontsize=SMALL, labelpad=2)
+    ax.xaxis.set_major_locator(MaxNLocator(7, integer=True))
+    ax.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
+    ax.tick_params(axis="x", labelsize=TINY)
+    for side in ("left", "top", "right"):
+        ax.spines[side].set_visible(False)
+    theme.patch_key(ax, list(seen.items()), at=(-0.18, 1.02), loc="lower left")
+    if title:
+        fig.text(0.012, 1 - 0.05 / whole, title, fontsize=10, fontweight="bold", va="top")
+    return theme.describe(fig, alt or f"What {len(groups)} warpgroups did, cycles {window[0]:,.0f} to"
+                          f" {window[1]:,.0f}, {source}: {'; '.join(seen)}.")

@@ -71,3 +71,18 @@ def test_a_label_gets_shorter_with_its_bar():
     assert "Q·Kᵀ 12" in words(plots.gantt(s, tiles=(11, 12)))
     shown = words(plots.gantt(s, tiles=(8, 14)))
     assert "Q·Kᵀ 12" not in shown and "12" in shown
+
+
+def test_the_kernels_timeline_draws_what_lies_between_two_readings():
+    events = ["step", "issued", "scores", "output", "last step", "issued", "next scores", "last output",
+              "finished", "step"]
+    rows = [{"warpgroup": g, "step": 4, "event": event, "cycles": 100 * i + 10 * g}
+            for g in (0, 1) for i, event in enumerate(events)]
+    fig = plots.kernel_timeline(rows, window=(0, 1000), source="drawn up", title="Two of them")
+    ax = fig.axes[0]
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["warpgroup 0", "warpgroup 1"]
+    bars = [p for p in ax.get_children() if isinstance(p, Rectangle) and p.get_height() == 0.76]
+    spans = sorted((round(b.get_y()), round(b.get_x()), round(b.get_width())) for b in bars)
+    assert spans == [(g, 100 * i + 10 * g, 100) for g in (0, 1) for i in range(8)]
+    assert "drawn up" in ax.get_xlabel() and "Two of them" in words(fig)
+    assert "softmax, waits for P·V" in alt_text(fig) and "divide O, store it" in alt_text(fig)

@@ -210,7 +210,8 @@ def main(argv=None):
         print(shape, "causal" if causal else "full",
               *(f"{r['variant']} {r['tflops']:.0f}" for r in found), flush=True)
     origin = collect(
-        f"python -m flashlib.bench.gluon_ablation --out assets/measurements --name {options.name}",
+        f"python -m flashlib.bench.gluon_ablation --out assets/measurements --name {options.name}"
+        f" --rounds {options.rounds}",
         timing="median of rounds of triton.testing.do_bench medians, variants alternating, in an order"
                " drawn anew every other round, backwards in between",
         flops="4 B H N N d forward, half if causal")

@@ -31,6 +31,7 @@ SHAPES = [(4, 48, 4096, 32), (16, 32, 1024, 64), (4, 32, 4096, 64), (1, 32, 1638
 DRY = [(1, 2, 64, 32), (1, 2, 96, 64)]
 MODES = ("forward", "backward")
 TOLERANCE = 2e-2
+OVERHEAD = ("ours", "ours_triton", "sdpa_flash", "sdpa_cudnn")
 
 
 def flops(shape, causal, mode):
@@ -111,6 +112,30 @@ def timer(device, milliseconds=40):
     from triton.testing import do_bench
 
     return lambda call: 1e-3 * do_bench(call, warmup=10, rep=milliseconds, return_mode="median")
+
+
+def overhead_us(found, device, calls=300, repeats=20):
+    """Return name → microseconds of the CPU for a forward call without a gradient, in steady state.
+
+    The tensors are so small that the GPU is done before the next call comes.
+    """
+    import torch
+
+    make = {"device": device, "dtype": torch.bfloat16}
+    q, k, v = (torch.randn(1, 4, 128, 64, **make) for _ in range(3))
+    taken = {}
+    for name, fn in found.items():
+        best = float("inf")
+        with torch.no_grad():
+            for _ in range(repeats):
+                if device == "cuda":
+                    torch.cuda.synchronize()
+                began = time.perf_counter()
+                for _ in range(calls):
+                    fn(q, k, v, False)
+                best = min(best, time.perf_counter() - began)
+        taken[name] = 1e6 * best / calls
+    return taken
 
 
 def our_binaries(call, shape, causal, mode):
@@ -277,6 +302,9 @@ def main(argv=None):
         print(*warm_all(warm, cases), sep="\n")
         print(f"compiled {len(cases)} cases in {time.perf_counter() - start:.0f} s", flush=True)
     roofs = ceilings(Clock(device, seconds=0.3 if device == "cuda" else 0.01), device)
+    calls, repeats = (300, 20) if device == "cuda" else (2, 1)
+    found = {name: fn for name, fn in peers.available(device)[0].items() if name in OVERHEAD}
+    overhead = overhead_us(found, device, calls, repeats)
     if device == "cuda":
         torch.cuda.empty_cache()
     rows, kernels, absent = measure(shapes, device, options.rounds,
@@ -292,6 +320,8 @@ def main(argv=None):
         timing="median of rounds of triton.testing.do_bench medians, implementations alternating,"
                " in an order drawn anew every other round, backwards in between",
         flops="4 B H N N d forward, half if causal, 2.5 times that backward",
+        overhead_us=", ".join(f"{name} {us:.1f}" for name, us in overhead.items())
+                    + " (CPU time of a forward call, eager, no gradient, (1, 4, 128, 64))",
         peers=", ".join(f"{name} = {peers.NAMES[name]}" for name in dict.fromkeys(
             row["impl"] for row in rows)),
         absent="; ".join(f"{name}: {reason}" for name, reason in absent.items()).replace("\n", " "),

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import sys
 from collections import Counter
 from types import SimpleNamespace
@@ -34,6 +35,7 @@ def test_dry_run_writes_what_the_recorded_file_holds(dry):
     for name in ("triton_tutorial", "flex", "fa3", "fa4"):
         assert name in dry.provenance["absent"]
     assert "ceiling_matmul_flops_per_s" in dry.provenance
+    assert re.match(r"ours \d+\.\d, sdpa_flash \d+\.\d \(", dry.provenance["overhead_us"])
 
 
 def test_flops_and_bytes_are_the_customary_counts():
@@ -102,6 +104,15 @@ def test_a_peer_whose_backward_is_wrong_or_fails_is_timed_forward_only(monkeypat
     assert set(absent) == {"wrong backward at (1, 1, 32, 16)", "fails backward at (1, 1, 32, 16)"}
     assert "wrong, relative error" in absent["wrong backward at (1, 1, 32, 16)"]
     assert "no backward for this shape" in absent["fails backward at (1, 1, 32, 16)"]
+
+
+def test_overhead_is_the_best_of_the_repeats_for_one_call(monkeypatch):
+    pytest.importorskip("torch")
+    clock = iter([0.0, 6.0, 10.0, 14.0])                    # 6 s, then 4 s, for 2 calls each
+    monkeypatch.setattr(attention.time, "perf_counter", lambda: next(clock))
+    seen = []
+    found = attention.overhead_us({"ours": lambda *a: seen.append(a)}, "cpu", calls=2, repeats=2)
+    assert found == {"ours": 2e6} and len(seen) == 4
 
 
 def test_nobody_always_runs_after_the_same_one():

@@ -46,6 +46,7 @@ bench-course: $(stamp) ## measure notebooks, widgets, import and counting
 bench: $(stamp) ## on a GPU: check and time attention against its peers, sweep tile sizes
 	@$(py) -m flashlib.bench.attention --out assets/measurements
 	@$(py) -m flashlib.bench.gluon_ablation --out assets/measurements
+	@$(py) -m flashlib.bench.timeline --out assets/measurements
 	@$(py) -m flashlib.bench.accuracy --out assets/measurements
 	@$(py) -m flashlib.bench.blocks_sweep --out assets/measurements
 	@$(py) -m flashlib.bench.readme

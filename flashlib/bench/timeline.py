@@ -162,8 +162,11 @@ def main(argv=None):
         import torch
     except ImportError:
         sys.exit("This measurement needs torch: install the course's requirements first.")
-    if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
-        sys.exit("This measurement needs a Hopper GPU.")
+    if not torch.cuda.is_available():
+        sys.exit("This measurement needs an NVIDIA GPU.")
+    if torch.cuda.get_device_capability()[0] != 9:
+        print("left out: the kernel of notebook 12 needs a Hopper GPU (compute capability 9.0)")
+        return
     rows, said = [], []
     with tempfile.TemporaryDirectory() as folder:
         module = load(Path(folder))

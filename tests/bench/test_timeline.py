@@ -72,5 +72,13 @@ def test_without_a_gpu_it_says_so():
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("has a GPU")
-    with pytest.raises(SystemExit, match="needs a Hopper GPU"):
+    with pytest.raises(SystemExit, match="needs an NVIDIA GPU"):
         timeline.main([])
+
+
+def test_on_another_gpu_it_leaves_itself_out(monkeypatch, capsys):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
+    timeline.main([])
+    assert "needs a Hopper GPU" in capsys.readouterr().out

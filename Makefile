@@ -49,7 +49,7 @@ bench: $(stamp) ## on a GPU: check and time attention against its peers, sweep t
 	@$(py) -m flashlib.bench.timeline --out assets/measurements
 	@$(py) -m flashlib.bench.accuracy --out assets/measurements
 	@$(py) -m flashlib.bench.blocks_sweep --out assets/measurements
-	@$(py) -m flashlib.bench.readme
+	@$(py) -m flashlib.bench.readme --csv assets/measurements/attention_this_gpu.csv
 
 lock: ## solve requirements.txt anew into requirements.lock (needs uv)
 	@sh scripts/lock.sh

@@ -16,7 +16,7 @@ NAMES = {
     "flex": "FlexAttention",
     "fa3": "FlashAttention-3",
     "fa4": "FlashAttention-4",
-    "triton_tutorial": "Triton's tutorial 06 (float16)",
+    "triton_tutorial": "Triton tutorial, fp16",
 }
 TUTORIAL = "triton_tutorial_06"                             # Triton ships it as a script
 FORWARD_ONLY = {"triton_tutorial"}

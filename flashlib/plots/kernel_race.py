@@ -21,6 +21,7 @@ _RACERS = {
     "flex": ("FlexAttention", "#A78BB0", "<"),
     "fa3": ("FlashAttention-3", "#5FC89A", "^"),
     "fa4": ("FlashAttention-4", "#D6C34F", "v"),
+    "triton_tutorial": ("Triton's tutorial, fp16", "#C77D6B", ">"),
     "flash": ("SDPA FLASH (FlashAttention-2)", "#8C8C8C", "s"),
     "standard": ("standard, eager", "#D0D0D0", "o"),
 }

@@ -141,13 +141,13 @@ def measure(shape, module, rounds=7):
     firsts = [values[c * READINGS] & 0xfffffff0 for c in range(config.CONSUMERS)]
     for c in range(config.CONSUMERS):
         origin = (firsts[c] - firsts[0] + 2**31) % 2**32 - 2**31        # one clock for both
-        turns, step = 0, 0
+        tile, step = 0, 0
         for row in decode(values[c * READINGS:(c + 1) * READINGS]):
-            if turns < TILES:
-                found.append({"d": d, "causal": int(causal), "warpgroup": c, "query_tile": turns,
+            if tile < TILES:
+                found.append({"d": d, "causal": int(causal), "warpgroup": c, "query_tile": tile,
                               "step": step, "event": row["event"], "cycles": row["cycles"] + origin})
             step += row["event"] in ("output", "last output")
-            turns += row["event"] == "finished"
+            tile += row["event"] == "finished"
     rates = race({"plain": plain, "timed": timed}, flops((B, H, N, d), causal, "forward"), rounds, 30)
     return found, {name: statistics.median(x) for name, x in rates.items()}
 

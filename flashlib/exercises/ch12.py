@@ -131,7 +131,8 @@ def check_split_registers(split_registers):
                         " 65,536")
         expect_close(few, 24, f"{what}producer (the least that setmaxnreg knows)")
         expect_close(many, best, f"{what}consumer (the most that fit)")
-    return "FlashAttention-3 gives its producer 24 beside two consumers of 240, 32 beside three of 160."
+    return ("FlashAttention-3 gives its producer 24 beside two consumers of 240, and 32, more than it"
+            " must, beside three of 160.")
 
 
 @exercise("12.4", "Write the ping-pong", difficulty=3, minutes=25, solution="my_pingpong",
@@ -182,9 +183,11 @@ def check_my_pingpong(my_pingpong):
                 for a, b in itertools.product(one, two))
     if clash:
         raise Wrong(f"both warpgroups multiply at once ({clash}×): a matmul stands outside of its"
-                    " turn, or the turn is handed on before it is over")
+                    " turn (the first Q·Kᵀ and the last P·V need one, too), or the turn is handed on"
+                    " before it is over")
     best = programs.schedule_of("pingpong", **options).cycles
     if mine.cycles > 1.1 * best:
-        raise Wrong(f"the order is right, and it takes {mine.cycles:,.0f} cycles where {best:,.0f} are"
-                    " possible: is softmax inside the turn, or are there two turns for a tile?")
-    return f"{mine.cycles:,.0f} cycles; {100 * mine.utilization['tensor']:.0f} % of them with matmuls."
+        raise Wrong(f"the order is right, and it takes {mine.cycles:,.0f} cycles, ours {best:,.0f}:"
+                    " is softmax inside the turn, or are there two turns for a tile?")
+    return (f"{mine.cycles:,.0f} cycles; {100 * mine.utilization['tensor']:.0f} % of them with matmuls,"
+            " start and end included.")

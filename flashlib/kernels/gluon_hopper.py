@@ -101,9 +101,9 @@ def query_factor(factor, Q_SCALE, K_SCALE, b, h, first, H, GROUP, N_Q, N_K, FP8:
 
 
 @gluon.jit
-def read_entry(order, turn):
-    """Return (batch, head, first row) of this program's query tile number `turn`."""
-    entry = order + 4 * (1 + turn)
+def read_entry(order, nth):
+    """Return (batch, head, first row) of this program's query tile number `nth`."""
+    entry = order + 4 * (1 + nth)
     return gl.load(entry), gl.load(entry + 1), gl.load(entry + 2)
 
 
@@ -132,12 +132,12 @@ def producer(q_desc, k_desc, v_desc, shared, sizes,
     slot, phase = 0, 1                                      # the first wait for a free slot passes
     last_b, last_h, last_key = 0, 0, 0
     count = gl.load(order)
-    for turn in range(count):
-        b, h, start = read_entry(order, turn)
+    for nth in range(count):
+        b, h, start = read_entry(order, nth)
         end, _ = key_tiles(start, N_Q, N_K, CONSUMERS * ROWS, BLOCK_N, IS_CAUSAL)
         for c in gl.static_range(CONSUMERS):
-            place = turn % Q_SLOTS * CONSUMERS + c
-            mbarrier.wait(q_empty.index(place), (turn // Q_SLOTS & 1) ^ 1)
+            place = nth % Q_SLOTS * CONSUMERS + c
+            mbarrier.wait(q_empty.index(place), (nth // Q_SLOTS & 1) ^ 1)
             mbarrier.expect(q_full.index(place), q_desc.block_type.nbytes)
             load_tile(q_desc, [b, h, start + c * ROWS, 0], q_full.index(place), q_smem.index(place))
         h = h // GROUP
@@ -146,7 +146,7 @@ def producer(q_desc, k_desc, v_desc, shared, sizes,
             mbarrier.wait(k_empty.index(slot), phase)
             mbarrier.expect(k_full.index(slot), nbytes)
             load_tile(k_desc, [b, h, key, 0], k_full.index(slot), k_smem.index(slot))
-            has_v = (turn > 0) | (step > 0)                 # before the first K there was none
+            has_v = (nth > 0) | (step > 0)                 # before the first K there was none
             mbarrier.wait(v_empty.index(slot), phase)
             mbarrier.expect(v_full.index(slot), nbytes, pred=has_v)
             mbarrier.expect(v_full.index(slot), 0, pred=has_v == 0)
@@ -309,12 +309,12 @@ def consumer(o_desc, LSE, Q_SCALE, K_SCALE, V_SCALE, scale_log2, shared, sizes,
     slot, phase = next_slot(slot, phase, STAGES)
     p_first, m_i, l_i = first_softmax(qk, key_factor(factor, k_scale, key, FP8), first, key, N_Q, N_K,
                                       BLOCK_N, MASKED, IS_CAUSAL, FP8, EMULATED, TAU)
-    for turn in range(count):
-        # Triton 3.6 loses `masked` if it is carried from the last turn into this.
+    for nth in range(count):
+        # Triton 3.6 loses `masked` if it is carried from one query tile to the next.
         end, masked = key_tiles(start, N_Q, N_K, CONSUMERS * ROWS, BLOCK_N, IS_CAUSAL)
         first, key = start + c * ROWS, (end - 2) * BLOCK_N
         row = first + gl.arange(0, ROWS, gl.SliceLayout(1, S_LAYOUT))
-        place = turn % Q_SLOTS * CONSUMERS + c
+        place = nth % Q_SLOTS * CONSUMERS + c
         q = q_smem.index(place).reshape([ROWS, HEAD_DIM])
         acc = gl.zeros([ROWS, HEAD_DIM], gl.float32, O_LAYOUT)
         p = p_first
@@ -339,20 +339,20 @@ def consumer(o_desc, LSE, Q_SCALE, K_SCALE, V_SCALE, scale_log2, shared, sizes,
         # The last product of this tile runs beside the first of the next. After the last tile there
         # is none: its K and Q are whatever lies there, and nobody reads the result.
         m_last, l_last = m_i, l_i
-        b, h, start = read_entry(order, turn + 1)
+        b, h, start = read_entry(order, nth + 1)
         next_end, _ = key_tiles(start, N_Q, N_K, CONSUMERS * ROWS, BLOCK_N, IS_CAUSAL)
         next_first, key = start + c * ROWS, (next_end - 1) * BLOCK_N
         factor, k_scale = query_factor(scale_log2, Q_SCALE, K_SCALE, b, h, next_first, H, GROUP, N_Q,
                                        N_K, FP8)
-        place = (turn + 1) % Q_SLOTS * CONSUMERS + c
-        if turn + 1 < count:
-            mbarrier.wait(q_full.index(place), (turn + 1) // Q_SLOTS & 1)
+        place = (nth + 1) % Q_SLOTS * CONSUMERS + c
+        if nth + 1 < count:
+            mbarrier.wait(q_full.index(place), (nth + 1) // Q_SLOTS & 1)
         next_q = q_smem.index(place).reshape([ROWS, HEAD_DIM])
         qk, acc = products(acc, p, next_q, shared, slot, phase, place, key == 0, c, BLOCK_N, HEAD_DIM,
                            CONSUMERS, Q_SLOTS, PING_PONG, OVERLAP, FP8)
         p_first, m_i, l_i = first_softmax(qk, key_factor(factor, k_scale, key, FP8), next_first, key,
                                           N_Q, N_K, BLOCK_N, MASKED, IS_CAUSAL, FP8, EMULATED, TAU)
-        b, h, first = read_entry(order, turn)
+        b, h, first = read_entry(order, nth)
         acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(v_empty.index(slot))
         slot, phase = next_slot(slot, phase, STAGES)
@@ -364,7 +364,7 @@ def consumer(o_desc, LSE, Q_SCALE, K_SCALE, V_SCALE, scale_log2, shared, sizes,
 
 @gluon.jit
 def flash_fwd_hopper_kernel(q_desc, k_desc, v_desc, o_desc, LSE, Q_SCALE, K_SCALE, V_SCALE, scale_log2,
-                            ORDER, TURNS, H, GROUP, N_Q, N_K,
+                            ORDER, ENTRIES, H, GROUP, N_Q, N_K,
                             BLOCK_N: gl.constexpr, HEAD_DIM: gl.constexpr, IS_CAUSAL: gl.constexpr,
                             RAGGED: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr,
                             Q_SLOTS: gl.constexpr, O_PARTS: gl.constexpr, PING_PONG: gl.constexpr,
@@ -379,8 +379,8 @@ def flash_fwd_hopper_kernel(q_desc, k_desc, v_desc, o_desc, LSE, Q_SCALE, K_SCAL
         Q_SCALE, K_SCALE, V_SCALE: with FP8, float32 pointers: a scale for each head and 128 rows of Q
             and of K, and for each head and column of V.
         scale_log2: the positive factor on the logits, times log2(e): exponentials are base 2.
-        ORDER: int32 (programs, TURNS, 4): how many query tiles a program computes; then the batch, head
-            and first row of each; one more entry.
+        ORDER: int32 (programs, ENTRIES, 4): how many query tiles a program computes; then the batch,
+            head and first row of each; one more entry.
         H: query heads.  GROUP: query heads per key head.  N_Q, N_K: lengths.
         BLOCK_N: rows of a key tile.  HEAD_DIM: D rounded up to a power of 2, at least 32.
         RAGGED: BLOCK_N does not divide N_K.  CONSUMERS: warpgroups of 64 query rows, 2 or 3.
@@ -417,7 +417,7 @@ def flash_fwd_hopper_kernel(q_desc, k_desc, v_desc, o_desc, LSE, Q_SCALE, K_SCAL
     fence_async_shared()
 
     shared = (q_smem, k_smem, v_smem, o_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty)
-    sizes = (ORDER + gl.program_id(0) * TURNS * 4, H, GROUP, N_Q, N_K)
+    sizes = (ORDER + gl.program_id(0) * ENTRIES * 4, H, GROUP, N_Q, N_K)
     # Spelled out: a constant that goes through a variable comes out as a tensor.
     if CONSUMERS == 2:
         gl.warp_specialize([

@@ -136,7 +136,7 @@ def config_for(D: int, causal: bool, N_K: int) -> HopperConfig:
 
 
 def _order(q, k, config, causal):
-    """Return the table of who computes what, as the kernel reads it: int32 (programs, turns + 2, 4)."""
+    """Return the table of who computes what, as the kernel reads it: int32 (programs, entries, 4)."""
     (B, H, N_Q, D), (H_K, N_K) = q.shape, k.shape[1:3]
     lengths = tile_lengths(N_Q, N_K, config.BLOCK_M, config.BLOCK_N, causal)
     tiles = len(lengths) * B * H
@@ -148,8 +148,8 @@ def _order(q, k, config, causal):
         hands = [order[i::_sms(q.device)] for i in range(_sms(q.device))]
     else:
         hands = deal(order, lengths, min(tiles, _sms(q.device)))
-    turns = max(map(len, hands))
-    table = torch.tensor([[len(hand), *hand, *[0] * (turns + 1 - len(hand))] for hand in hands])
+    longest = max(map(len, hands))
+    table = torch.tensor([[len(hand), *hand, *[0] * (longest + 1 - len(hand))] for hand in hands])
     head, tile = table // len(lengths), table % len(lengths)
     entries = torch.stack([head // H, head % H, tile * config.BLOCK_M, torch.zeros_like(tile)], -1)
     entries[:, 0, 0] = table[:, 0]

@@ -261,7 +261,7 @@ def hopper_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=No
         BLOCK_N=BLOCK_N, CONSUMERS=CONSUMERS, STAGES=STAGES, Q_SLOTS=Q_SLOTS, O_PARTS=O_PARTS,
         PING_PONG=PING_PONG, OVERLAP=OVERLAP, EMULATED=EMULATED, TAU=TAU, SPECIALIZED=True))
     registers, cap = hopper.REGISTERS[c.CONSUMERS]
-    turns = -(-(-(-Nq // c.BLOCK_M) * heads) // 132) if c.PERSISTENT else 1     # of 132 SMs
+    tiles = -(-(-(-Nq // c.BLOCK_M) * heads) // 132) if c.PERSISTENT else 1     # of 132 SMs
     keys = _tensor(dtype, c.BLOCK_N, a.head_dim, True)
     switches = [f"{name}={getattr(c, name)}" for name in ("EMULATED", "TAU") if getattr(c, name)]
     return Call({
@@ -269,7 +269,7 @@ def hopper_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=No
         "v_desc": _tensor(dtype, a.head_dim, c.BLOCK_N, True) if fp8 else keys,
         "o_desc": _tensor(a.dtype, rows, a.head_dim // c.O_PARTS, True), "LSE": "*fp32",
         "Q_SCALE": "*fp32", "K_SCALE": "*fp32", "V_SCALE": "*fp32", "scale_log2": LOG2E,
-        "ORDER": "*i32", "TURNS": turns + 2, "H": heads, "GROUP": heads // a.kv_heads, "N_Q": Nq,
+        "ORDER": "*i32", "ENTRIES": tiles + 2, "H": heads, "GROUP": heads // a.kv_heads, "N_Q": Nq,
         "N_K": Nk, "BLOCK_N": c.BLOCK_N, "HEAD_DIM": a.head_dim, "IS_CAUSAL": a.causal,
         "RAGGED": Nk % c.BLOCK_N != 0, "CONSUMERS": c.CONSUMERS, "STAGES": c.STAGES,
         "Q_SLOTS": c.Q_SLOTS, "O_PARTS": c.O_PARTS, "PING_PONG": c.PING_PONG, "OVERLAP": c.OVERLAP,

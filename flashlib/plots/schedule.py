@@ -266,9 +266,10 @@ def gains(steps: Sequence[Mapping], *, label: str = "speed, relative to the firs
     return theme.describe(fig, alt or f"Gains. {'; '.join(words)}.")
 
 
+_WAITS = "waits for K, turn or next tile"
 # What a warpgroup of the recorded kernel did after a reading of the clock: words, and whose hue.
 _AFTER = {
-    "step": ("waits for K and its turn", None), "last step": ("waits for K and its turn", None),
+    "step": (_WAITS, None), "last step": (_WAITS, None), "finished": (_WAITS, None),
     "issued": ("Q·Kᵀ", "QK"),
     "scores": ("softmax, waits for P·V", "exp"), "next scores": ("softmax, waits for P·V", "exp"),
     "output": ("rescale O, to 16 bits", "rescale"), "last output": ("divide O, store it", "O"),
@@ -294,14 +295,12 @@ def kernel_timeline(rows: Sequence[Mapping], *, window: tuple[float, float], sou
     for y, group in enumerate(groups):
         mine = [row for row in rows if row["warpgroup"] == group]
         for row, after in itertools.pairwise(mine):
-            if row["event"] not in _AFTER:                  # reads which query tile comes next
-                continue
             words, what = _AFTER[row["event"]]
             look = (_face(what) if what else
                     {"facecolor": "#FFFFFF", "edgecolor": "#888888", "lw": 0.6, "ls": (0, (2, 2))})
             if row["cycles"] < window[1] and after["cycles"] > window[0]:
                 seen.setdefault(words, look)
-            text = f"Q·Kᵀ {row['step']}" if what == "QK" else words.split(",")[0]
+            text = str(row["step"]) if what == "QK" else words.split(",")[0] if what else ""
             _bar(ax, row["cycles"], after["cycles"], y + 0.12, 0.76, text, window, scale, **look)
     ax.set_yticks([y + 0.5 for y in range(len(groups))], [f"warpgroup {g}" for g in groups],
                   fontsize=SMALL)
@@ -312,7 +311,9 @@ def kernel_timeline(rows: Sequence[Mapping], *, window: tuple[float, float], sou
     ax.tick_params(axis="x", labelsize=TINY)
     for side in ("left", "top", "right"):
         ax.spines[side].set_visible(False)
-    theme.patch_key(ax, list(seen.items()), at=(-0.18, 1.02), loc="lower left")
+    order = dict.fromkeys(words for words, _ in _AFTER.values())
+    theme.patch_key(ax, [(words, seen[words]) for words in order if words in seen], at=(-0.18, 1.02),
+                    loc="lower left")
     if title:
         fig.text(0.012, 1 - 0.05 / whole, title, fontsize=10, fontweight="bold", va="top")
     return theme.describe(fig, alt or f"What {len(groups)} warpgroups did, cycles {window[0]:,.0f} to"

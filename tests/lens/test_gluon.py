@@ -138,6 +138,17 @@ def test_the_loops_over_key_tiles_never_spill(dtype):
             assert not [text for text in loop if re.search(r"\b(STL|LDL)\b", text)], str(case)
 
 
+def test_ptxas_moves_the_exponentials_below_the_wait_for_p_times_v():
+    """As notebook 12 says. An assembler that obeys the source would be news for it."""
+    loops = list(loops_of_products(compile_one().sass))
+    assert len(loops) == 2
+    for loop in loops:
+        waits = [i for i, text in enumerate(loop) if "WARPGROUP.DEPBAR" in text]
+        exps = [i for i, text in enumerate(loop) if "MUFU.EX2" in text]
+        assert len(waits) == 2 and len(exps) == 66          # 64 of a tile, 2 to rescale by
+        assert min(exps) > waits[1]
+
+
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("causal", [False, True])
 def test_grouped_heads_spill_nothing_either(head_dim, causal):
@@ -263,12 +274,12 @@ def require_carried(case, report):
                  if (m := re.match(r"\s+(%\w+) = tt\.load .*: !tt\.ptr<i32>", line))}
         tiles = [name for (name, _), result in zip(carried, results, strict=True) if result in loads]
         assert len(tiles) == a["IS_CAUSAL"], "the first row of the next tile is not carried"
-        turn = re.search(r"scf\.for (%\w+) =", header)[1]
+        nth = re.search(r"scf\.for (%\w+) =", header)[1]
         stores = [line for line in body if "async_tma_copy_local_to_global" in line]
         assert stores
-        for line in stores:                                 # where O goes is read anew each turn
+        for line in stores:                                 # where O goes is read anew for each tile
             row = re.search(r"\[(%\w+), (%\w+), (%\w+), %\w+\]", line)[3]
-            assert turn in origins(row, body), "O goes where the first tile was"
+            assert nth in origins(row, body), "O goes where the first tile was"
         bounds = [m[1] for line in body if (m := re.search(r"scf\.for \S+ = \S+ to (%\w+) ", line))]
         assert len(bounds) == (2 if a["IS_CAUSAL"] or a["RAGGED"] else 1)
         if a["IS_CAUSAL"]:                                  # how many key tiles, and how many masked
@@ -284,7 +295,7 @@ def test_the_loop_over_query_tiles_carries_its_variables(dtype):
 
 def test_a_loop_that_does_not_carry_the_tile_would_be_noticed():
     text = SOURCE.read_text(encoding="utf-8")
-    old = "b, h, start = read_entry(order, turn + 1)"
+    old = "b, h, start = read_entry(order, nth + 1)"
     assert text.count(old) == 1
     before, after = text.split(old)
     changed = (before + old.replace("start", "upcoming")

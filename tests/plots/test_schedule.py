@@ -83,6 +83,6 @@ def test_the_kernels_timeline_draws_what_lies_between_two_readings():
     assert [t.get_text() for t in ax.get_yticklabels()] == ["warpgroup 0", "warpgroup 1"]
     bars = [p for p in ax.get_children() if isinstance(p, Rectangle) and p.get_height() == 0.76]
     spans = sorted((round(b.get_y()), round(b.get_x()), round(b.get_width())) for b in bars)
-    assert spans == [(g, 100 * i + 10 * g, 100) for g in (0, 1) for i in range(8)]
+    assert spans == [(g, 100 * i + 10 * g, 100) for g in (0, 1) for i in range(9)]
     assert "drawn up" in ax.get_xlabel() and "Two of them" in words(fig)
     assert "softmax, waits for P·V" in alt_text(fig) and "divide O, store it" in alt_text(fig)

@@ -45,4 +45,5 @@ def my_pingpong(sm, w):
     yield sm.v.full(sm.tiles - 1)
     yield sync(f"turn[{w}]")
     yield run(sm.pv(w, sm.tiles - 1, then=(other,)))
+    yield sm.v.release(sm.tiles - 1)
     yield run(sm.store(w))

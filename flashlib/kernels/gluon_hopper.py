@@ -23,7 +23,10 @@ from flashlib.kernels.gluon_parts import (
     key_tiles,
     load_tile,
     mma_layout,
+    my_turn,
     next_slot,
+    next_turn,
+    read_entry,
     softmax_step,
     store_tile,
 )
@@ -33,10 +36,6 @@ SCALED_ROWS = gl.constexpr(128)                             # of Q or K, in 8 bi
 TO_E4M3 = gl.constexpr("""{ .reg .b16 low, high;
 cvt.rn.satfinite.e4m3x2.f32 low, $2, $1; cvt.rn.satfinite.e4m3x2.f32 high, $4, $3;
 mov.b32 $0, {low, high}; }""")
-# A turn is a barrier of the hardware, on which one warpgroup waits and another only arrives: 2 · 128
-# threads. Triton numbers its own barriers from 0; these have the last of the sixteen.
-MY_TURN = gl.constexpr([f"barrier.sync {13 + c}, 256; mov.b32 $0, $1;" for c in range(3)])
-NEXT_TURN = gl.constexpr([f"barrier.arrive {13 + c}, 256; mov.b32 $0, $1;" for c in (1, 2, 0)])
 # From one loop to the next the compiler would take pairs of 16-bit numbers apart, and the loop would
 # put them together again at every step.
 KEEP_PAIRS = gl.constexpr("mov.b32 $0, $1;")
@@ -98,27 +97,6 @@ def query_factor(factor, Q_SCALE, K_SCALE, b, h, first, H, GROUP, N_Q, N_K, FP8:
         factor = factor * gl.load(Q_SCALE + (b * H + h) * blocks + block)
         K_SCALE += (b * (H // GROUP) + h // GROUP) * gl.cdiv(N_K, SCALED_ROWS)
     return factor, K_SCALE
-
-
-@gluon.jit
-def read_entry(order, nth):
-    """Return (batch, head, first row) of this program's query tile number `nth`."""
-    entry = order + 4 * (1 + nth)
-    return gl.load(entry), gl.load(entry + 1), gl.load(entry + 2)
-
-
-@gluon.jit
-def my_turn(x, c: gl.constexpr):
-    """Wait until warpgroup c may multiply; return x."""
-    return gl.inline_asm_elementwise(gl.constexpr(MY_TURN[c]), "=r,r", [x], dtype=gl.int32,
-                                     is_pure=False, pack=1)
-
-
-@gluon.jit
-def next_turn(x, c: gl.constexpr, CONSUMERS: gl.constexpr):
-    """Let the warpgroup after c multiply; return x."""
-    asm: gl.constexpr = NEXT_TURN[2] if c == CONSUMERS - 1 else NEXT_TURN[c]
-    return gl.inline_asm_elementwise(asm, "=r,r", [x], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit

@@ -1,4 +1,4 @@
-"""What the Gluon kernels for Hopper share: layouts, the order of tiles, and one step of the softmax.
+"""The parts of the Gluon kernels for Hopper: layouts, tiles, slots, turns, and one step of the softmax.
 
 Taught in notebook 12; the polynomial that stands in for an exponential in notebook 14.
 """
@@ -19,6 +19,10 @@ ROWS = gl.constexpr(64)                                     # query rows of a wa
 HIDE = gl.constexpr("""{ .reg .pred seen;
 setp.le.s32 seen, $2, $3; selp.f32 $0, $1, 0fFF800000, seen; }""")
 
+# A turn is a barrier of the hardware, on which one warpgroup waits and another only arrives: 2 · 128
+# threads. Triton numbers its own barriers from 0; these have the last of the sixteen.
+MY_TURN = gl.constexpr([f"barrier.sync {13 + c}, 256; mov.b32 $0, $1;" for c in range(3)])
+NEXT_TURN = gl.constexpr([f"barrier.arrive {13 + c}, 256; mov.b32 $0, $1;" for c in (1, 2, 0)])
 # Newer versions of Triton call them by other names.
 load_tile = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 store_tile = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
@@ -73,6 +77,27 @@ def key_tiles(start, N_Q, N_K, TILE_M: gl.constexpr, BLOCK_N: gl.constexpr, IS_C
         end = gl.minimum(end, gl.cdiv(gl.maximum(start + TILE_M + N_K - N_Q, 0), BLOCK_N))
     end = gl.maximum(end, 1)                                # where no row sees a key: one, all masked
     return end, end - whole
+
+
+@gluon.jit
+def read_entry(order, nth):
+    """Return (batch, head, first row) of this program's query tile number `nth`."""
+    entry = order + 4 * (1 + nth)
+    return gl.load(entry), gl.load(entry + 1), gl.load(entry + 2)
+
+
+@gluon.jit
+def my_turn(x, c: gl.constexpr):
+    """Wait until warpgroup c may multiply; return x."""
+    return gl.inline_asm_elementwise(gl.constexpr(MY_TURN[c]), "=r,r", [x], dtype=gl.int32,
+                                     is_pure=False, pack=1)
+
+
+@gluon.jit
+def next_turn(x, c: gl.constexpr, CONSUMERS: gl.constexpr):
+    """Let the warpgroup after c multiply; return x."""
+    asm: gl.constexpr = NEXT_TURN[2] if c == CONSUMERS - 1 else NEXT_TURN[c]
+    return gl.inline_asm_elementwise(asm, "=r,r", [x], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import inspect as _inspect
 import json
@@ -167,6 +168,7 @@ def _serve(waiting: queue.SimpleQueue, failed: dict) -> None:
 def _start() -> subprocess.Popen:
     """Start a compiling process: the same Python, the same flashlib, no interpreter."""
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    env["TRITON_CACHE_DIR"] = str(_cache_folder(Path(__file__).resolve().parents[1] / "kernels", env))
     here = str(Path(__file__).resolve().parents[2])
     env["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [env.get("PYTHONPATH")])])
     said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
@@ -175,6 +177,18 @@ def _start() -> subprocess.Popen:
                               stderr=said)
     worker.said = said
     return worker
+
+
+def _cache_folder(kernels: Path, env: dict) -> Path:
+    """Return the part of Triton's cache that belongs to the kernels as they stand.
+
+    Triton's key holds the text of a function and not its place in the file: after an edit further up, a
+    kernel from the cache would name lines that have moved.
+    """
+    text = b"".join(path.read_bytes() for path in sorted(kernels.glob("*.py")))
+    home = Path(env.get("TRITON_HOME") or Path.home())
+    cache = Path(env.get("TRITON_CACHE_DIR") or home / ".triton" / "cache")
+    return cache / f"flashlib-{hashlib.sha256(text).hexdigest()[:16]}"
 
 
 def _where(kernel) -> dict:

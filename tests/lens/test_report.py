@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -274,3 +275,19 @@ def test_the_lens_compiles_what_a_launch_would(forward):
     registers, _, ptx = done.stdout.partition("\n")
     assert int(registers) == forward.registers
     assert ptx == forward.ptx
+
+
+def test_a_kernel_that_has_moved_in_its_file_is_compiled_anew(tmp_path):
+    """Its text is the same, and Triton's cache would name the lines where it was."""
+    from flashlib.lens.compiler import _cache_folder
+
+    page = tmp_path / "kernels" / "page.py"
+    page.parent.mkdir()
+    page.write_text("def kernel(): pass\n")
+    before = _cache_folder(page.parent, {"TRITON_CACHE_DIR": str(tmp_path)})
+    assert before == _cache_folder(page.parent, {"TRITON_CACHE_DIR": str(tmp_path)})
+    page.write_text("\n" + page.read_text())
+    after = _cache_folder(page.parent, {"TRITON_CACHE_DIR": str(tmp_path)})
+    assert before != after and before.parent == after.parent == tmp_path
+    assert _cache_folder(page.parent, {"TRITON_HOME": "/home"}).parent == Path("/home/.triton/cache")
+    assert _cache_folder(page.parent, {}).parent == Path.home() / ".triton" / "cache"

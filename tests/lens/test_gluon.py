@@ -373,7 +373,7 @@ def test_what_the_kernels_cannot_do_is_named(choices, words):
 
 
 @pytest.mark.parametrize("options", ["causal=False", "causal=True", "causal=False, SPECIALIZED=False"])
-def test_the_lens_compiles_what_a_launch_would(options):
+def test_the_lens_compiles_what_a_launch_would(options, tmp_path):
     """The builders imitate `launch_hopper`: its own plan, through a stub driver, gives the same PTX."""
     causal, specialized = "causal=True" in options, "SPECIALIZED" not in options
     script = textwrap.dedent(f'''
@@ -400,7 +400,7 @@ def test_the_lens_compiles_what_a_launch_would(options):
         sys.stdout.write(kernel.asm["ptx"])
         ''')
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    env["PYTHONPATH"] = os.pathsep.join(sys.path)
+    env |= {"PYTHONPATH": os.pathsep.join(sys.path), "TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == compile_one(HOPPER if specialized else PIPELINED, causal=causal).ptx

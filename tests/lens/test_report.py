@@ -240,7 +240,7 @@ def test_each_generation_emits_the_family_that_its_target_names():
         assert bool(in_sass) == (report.arch.matrix is not None), str(case)
 
 
-def test_the_lens_compiles_what_a_launch_would(forward):
+def test_the_lens_compiles_what_a_launch_would(forward, tmp_path):
     """The builder imitates Triton's launcher: a launch through a stub driver gives the same PTX."""
     pytest.importorskip("torch")
     script = textwrap.dedent('''
@@ -268,7 +268,7 @@ def test_the_lens_compiles_what_a_launch_would(forward):
         sys.stdout.write(kernel.asm["ptx"])
         ''')
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    env["PYTHONPATH"] = os.pathsep.join(sys.path)
+    env |= {"PYTHONPATH": os.pathsep.join(sys.path), "TRITON_CACHE_DIR": str(tmp_path)}
     # from a file: Triton reads the source of what it compiles
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -289,5 +289,8 @@ def test_a_kernel_that_has_moved_in_its_file_is_compiled_anew(tmp_path):
     page.write_text("\n" + page.read_text())
     after = _cache_folder(page.parent, {"TRITON_CACHE_DIR": str(tmp_path)})
     assert before != after and before.parent == after.parent == tmp_path
+    elsewhere = tmp_path / "elsewhere"
+    page.parent.rename(elsewhere)
+    assert _cache_folder(elsewhere, {"TRITON_CACHE_DIR": str(tmp_path)}) != after
     assert _cache_folder(page.parent, {"TRITON_HOME": "/home"}).parent == Path("/home/.triton/cache")
     assert _cache_folder(page.parent, {}).parent == Path.home() / ".triton" / "cache"

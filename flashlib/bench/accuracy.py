@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import sys
 from pathlib import Path
 
 from flashlib.bench import peers
+from flashlib.bench.gpu import device_for
 from flashlib.bench.provenance import collect, write_csv
 
 GRID = [(2, 4, N, d) for N in (97, 512, 1025, 2048) for d in (64, 128)]
@@ -70,13 +70,8 @@ def main(argv=None):
     parser.add_argument("--name", default="this_gpu", help="ending of the file's name")
     parser.add_argument("--dry-run", action="store_true", help="one small shape, on the CPU")
     options = parser.parse_args(argv)
-    try:
-        import torch
-    except ImportError:
-        sys.exit("This measurement needs torch: install the course's requirements first.")
-    if not (options.dry_run or torch.cuda.is_available()):
-        sys.exit("This measurement needs an NVIDIA GPU; --dry-run tries its steps on the CPU.")
-    rows = list(measure(DRY if options.dry_run else GRID, "cpu" if options.dry_run else "cuda"))
+    device = device_for(options.dry_run)
+    rows = list(measure(DRY if options.dry_run else GRID, device))
     for name, tensor in itertools.product(DTYPES, ("O", "dQ", "dK", "dV")):
         means = {}
         for row in rows:

@@ -16,13 +16,13 @@ import multiprocessing
 import os
 import random
 import statistics
-import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from flashlib.bench import binaries, peers
 from flashlib.bench.attention_demo import Clock, ceilings
+from flashlib.bench.gpu import device_for
 from flashlib.bench.provenance import collect, write_csv
 
 # (B, H, N, d)
@@ -114,28 +114,32 @@ def timer(device, milliseconds=40):
     return lambda call: 1e-3 * do_bench(call, warmup=10, rep=milliseconds, return_mode="median")
 
 
+def microseconds(call, device, calls=300, repeats=20):
+    """Return what a call costs the CPU in steady state: the best of the repeats, over many calls."""
+    import torch
+
+    best = float("inf")
+    for _ in range(repeats):
+        if device == "cuda":
+            torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(calls):
+            call()
+        best = min(best, time.perf_counter() - began)
+    return 1e6 * best / calls
+
+
 def overhead_us(found, device, calls=300, repeats=20):
-    """Return name → microseconds of the CPU for a forward call without a gradient, in steady state.
+    """Return name → microseconds of the CPU for a forward call without a gradient.
 
     The tensors are so small that the GPU is done before the next call comes.
     """
     import torch
 
-    make = {"device": device, "dtype": torch.bfloat16}
-    q, k, v = (torch.randn(1, 4, 128, 64, **make) for _ in range(3))
-    taken = {}
-    for name, fn in found.items():
-        best = float("inf")
-        with torch.no_grad():
-            for _ in range(repeats):
-                if device == "cuda":
-                    torch.cuda.synchronize()
-                began = time.perf_counter()
-                for _ in range(calls):
-                    fn(q, k, v, False)
-                best = min(best, time.perf_counter() - began)
-        taken[name] = 1e6 * best / calls
-    return taken
+    q, k, v = (torch.randn(1, 4, 128, 64, device=device, dtype=torch.bfloat16) for _ in range(3))
+    with torch.no_grad():
+        return {name: microseconds(lambda fn=fn: fn(q, k, v, False), device, calls, repeats)
+                for name, fn in found.items()}
 
 
 def our_binaries(call, shape, causal, mode):
@@ -161,15 +165,21 @@ def our_binaries(call, shape, causal, mode):
     return found
 
 
+def taking_part(device, only=()):
+    """Return what `peers.available` does; with `only`, of these and "ours" alone."""
+    found, absent = peers.available(device)
+    if only:
+        found = {name: fn for name, fn in found.items() if name == "ours" or name in only}
+        absent = {name: absent.get(name, "not asked for") for name in peers.NAMES if name not in found}
+    return found, absent
+
+
 def measure(shapes, device, rounds, say=print, only=(), modes=MODES):
     """Return the rows of timings, the rows of our binaries, and the reasons for absent peers.
 
     `only`: the implementations that take part beside "ours"; empty, all that this machine has.
     """
-    found, absent = peers.available(device)
-    if only:
-        found = {name: fn for name, fn in found.items() if name == "ours" or name in only}
-        absent = {name: absent.get(name, "not asked for") for name in peers.NAMES if name not in found}
+    found, absent = taking_part(device, only)
     clock, rows, kernels = timer(device), [], []
     for shape in shapes:
         for causal in (False, True):
@@ -284,35 +294,32 @@ def main(argv=None):
                         help="time ours against these alone")
     parser.add_argument("--mode", nargs="+", default=MODES, choices=MODES, help="time these passes")
     options = parser.parse_args(argv)
-    try:
-        import torch
-    except ImportError:
-        sys.exit("This measurement needs torch: install the course's requirements first.")
-    if not (options.dry_run or torch.cuda.is_available()):
-        sys.exit("This measurement needs an NVIDIA GPU; --dry-run tries its steps on the CPU.")
-    device = "cpu" if options.dry_run else "cuda"
+    device = device_for(options.dry_run)
+    import torch
+
     shapes = DRY if options.dry_run else SHAPES
     if device == "cuda":
         start = time.perf_counter()
         compiled = [name for name in ("triton_tutorial", "flex", "ours", "ours_triton")
-                    if name in peers.available(device)[0]
-                    and (not options.only or name == "ours" or name in options.only)]
+                    if name in taking_part(device, options.only)[0]]
         cases = [(name, shape, causal, device, options.mode) for name in compiled
                  for shape in shapes for causal in (False, True)]
         print(*warm_all(warm, cases), sep="\n")
         print(f"compiled {len(cases)} cases in {time.perf_counter() - start:.0f} s", flush=True)
     roofs = ceilings(Clock(device, seconds=0.3 if device == "cuda" else 0.01), device)
-    calls, repeats = (300, 20) if device == "cuda" else (2, 1)
-    found = {name: fn for name, fn in peers.available(device)[0].items() if name in OVERHEAD}
-    overhead = overhead_us(found, device, calls, repeats)
     if device == "cuda":
         torch.cuda.empty_cache()
     rows, kernels, absent = measure(shapes, device, options.rounds,
                                     say=lambda text: print(text, flush=True), only=options.only,
                                     modes=options.mode)
+    timed = {row["impl"] for row in rows}                   # the others do not run on this GPU
+    calls, repeats = (300, 20) if device == "cuda" else (2, 1)
+    overhead = overhead_us({name: fn for name, fn in taking_part(device, options.only)[0].items()
+                            if name in OVERHEAD and name in timed}, device, calls, repeats)
     command = f"python -m flashlib.bench.attention --out assets/measurements --name {options.name}"
-    if options.only or options.mode != MODES:
-        command += f" --only {' '.join(options.only)} --mode {' '.join(options.mode)}"
+    for name, values in (("only", options.only), ("mode", options.mode)):
+        if values and tuple(values) != MODES:
+            command += f" --{name} {' '.join(values)}"
     command += f" --rounds {options.rounds}"
     origin = collect(
         command + (" --dry-run" if options.dry_run else ""),

@@ -23,6 +23,7 @@ import sys
 import time
 from pathlib import Path
 
+from flashlib.bench.gpu import device_for
 from flashlib.bench.provenance import collect, write_csv
 
 # (B, H, N, d): a sweep over N, then GPT-2 medium as the FlashAttention paper measured it.
@@ -325,15 +326,11 @@ def main(argv=None):
     parser.add_argument("--no-counters", action="store_true", help="leave Nsight Compute out")
     parser.add_argument("--probe", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
-    try:
-        import torch
-    except ImportError:
-        sys.exit("This measurement needs torch: install the course's requirements first.")
     if options.probe:
         return probe(COUNTED)
-    if not (options.dry_run or torch.cuda.is_available()):
-        sys.exit("This measurement needs an NVIDIA GPU; --dry-run tries its steps on the CPU.")
-    device = "cpu" if options.dry_run else "cuda"
+    device = device_for(options.dry_run)
+    import torch
+
     shapes = DRY if options.dry_run else [*SWEEP, GPT2_MEDIUM]
     clock = Clock(device, seconds=0.01 if options.dry_run else 0.4)
     command = "python -m flashlib.bench.attention_demo --out assets/measurements"

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import sys
 import time
 from pathlib import Path
 
 from flashlib.bench import binaries
 from flashlib.bench.attention import TOLERANCE, exact, flops, inputs, timer, warm_all
 from flashlib.bench.attention_demo import Clock, ceilings
+from flashlib.bench.gpu import device_for
 from flashlib.bench.provenance import collect, write_csv
 
 SHAPES = [(4, 32, 4096, 64), (4, 16, 4096, 128)]
@@ -103,12 +103,9 @@ def main(argv=None):
     parser.add_argument("--out", type=Path, help="folder for the CSV file (default: only print)")
     parser.add_argument("--name", default="this_gpu", help="ending of the file's name")
     options = parser.parse_args(argv)
-    try:
-        import torch
-    except ImportError:
-        sys.exit("This measurement needs torch: install the course's requirements first.")
-    if not torch.cuda.is_available():
-        sys.exit("This measurement needs an NVIDIA GPU.")
+    device_for()
+    import torch
+
     cases = [(shape, config) for shape in SHAPES for config in configurations(shape[3])]
     # The slow ones to compile go first: many accumulators a thread.
     cases.sort(key=lambda c: -c[1][0] * (c[0][3] + c[1][1]) / c[1][2])

@@ -11,11 +11,11 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-import sys
 from pathlib import Path
 
 from flashlib.bench import binaries
 from flashlib.bench.attention import back_and_forth, flops, timer
+from flashlib.bench.gpu import device_for, is_hopper
 from flashlib.bench.provenance import collect, write_csv
 
 SHAPES = [(4, 16, 4096, 128), (4, 32, 4096, 64)]            # (B, H, N, d)
@@ -191,14 +191,8 @@ def main(argv=None):
     parser.add_argument("--name", default="this_gpu", help="ending of the files' names")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often to time each case")
     options = parser.parse_args(argv)
-    try:
-        import torch
-    except ImportError:
-        sys.exit("This measurement needs torch: install the course's requirements first.")
-    if not torch.cuda.is_available():
-        sys.exit("This measurement needs an NVIDIA GPU.")
-    if torch.cuda.get_device_capability()[0] != 9:
-        print("left out: the kernel of notebook 12 needs a Hopper GPU (compute capability 9.0)")
+    device_for()
+    if not is_hopper():
         return
     cases = [(kind, shape, causal) for kind, shapes in (("ablation", SHAPES), ("fp8", FP8_SHAPES))
              for shape in shapes for causal in (False, True)]

@@ -19,6 +19,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from flashlib.bench.gpu import device_for
 from flashlib.bench.provenance import collect, write_csv
 
 DTYPES = ("float16", "bfloat16", "float32")
@@ -181,13 +182,7 @@ def main(argv=None):
     parser.add_argument("--dry-run", action="store_true", help="toy sizes, on the CPU")
     parser.add_argument("--quick", action="store_true", help="three shapes of float32")
     options = parser.parse_args(argv)
-    try:
-        import torch
-    except ImportError:
-        sys.exit("This measurement needs torch: install the course's requirements first.")
-    if not (options.dry_run or torch.cuda.is_available()):
-        sys.exit("This measurement needs an NVIDIA GPU; --dry-run tries its steps on the CPU.")
-    device = "cpu" if options.dry_run else "cuda"
+    device = device_for(options.dry_run)
     impls = ("torch", "copy") if options.dry_run else IMPLS
     shapes, checked = (DRY, DRY) if options.dry_run else (SHAPES, CHECKED)
     dtypes = ("float32",) if options.quick else DTYPES

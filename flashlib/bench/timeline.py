@@ -16,6 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from flashlib.bench.gpu import device_for, is_hopper
 from flashlib.bench.provenance import collect, write_csv
 
 SHAPES = [(4, 16, 4096, 128, False), (4, 16, 4096, 128, True)]      # (B, H, N, d, causal)
@@ -108,7 +109,13 @@ def measure(shape, module, rounds=7):
     import torch
 
     from flashlib.bench.attention import flops
-    from flashlib.bench.gluon_ablation import exact_rows, inputs, race, rmse_and_relative
+    from flashlib.bench.gluon_ablation import (
+        TOLERANCE,
+        exact_rows,
+        inputs,
+        race,
+        rmse_and_relative,
+    )
     from flashlib.kernels import launch_hopper as hopper
 
     B, H, N, d, causal = shape
@@ -134,9 +141,9 @@ def measure(shape, module, rounds=7):
     timed()
     rows = torch.arange(0, N, 16, device="cuda")
     _, relative = rmse_and_relative(o, exact_rows(q, k, v, causal, rows), rows)
-    if not relative < 5e-3:
+    if not relative < TOLERANCE:
         raise RuntimeError(f"the kernel with readings is wrong at {shape}: error {relative}")
-    found, origin = [], None
+    found = []
     values = readings.cpu().tolist()
     firsts = [values[c * READINGS] & 0xfffffff0 for c in range(config.CONSUMERS)]
     for c in range(config.CONSUMERS):
@@ -158,14 +165,8 @@ def main(argv=None):
     parser.add_argument("--out", type=Path, help="folder for the CSV file (default: only print)")
     parser.add_argument("--name", default="this_gpu", help="ending of the file's name")
     options = parser.parse_args(argv)
-    try:
-        import torch
-    except ImportError:
-        sys.exit("This measurement needs torch: install the course's requirements first.")
-    if not torch.cuda.is_available():
-        sys.exit("This measurement needs an NVIDIA GPU.")
-    if torch.cuda.get_device_capability()[0] != 9:
-        print("left out: the kernel of notebook 12 needs a Hopper GPU (compute capability 9.0)")
+    device_for()
+    if not is_hopper():
         return
     rows, said = [], []
     with tempfile.TemporaryDirectory() as folder:

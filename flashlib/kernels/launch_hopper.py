@@ -62,10 +62,11 @@ CONFIGS = {  # (head dimension, whether a mask cuts tiles: causal, or keys that 
     (256, False): HopperConfig(64, 2, 2, Q_SLOTS=1, O_PARTS=2),
     (32, True): HopperConfig(128, 3, 3),
     (64, True): HopperConfig(128, 3, 3),
-    (128, True): HopperConfig(128, 2, 2, PING_PONG=False),
+    (128, True): HopperConfig(128, 2, 2, PING_PONG=False),  # close: a recording says the opposite
     (256, True): HopperConfig(64, 2, 2, Q_SLOTS=1, O_PARTS=2),
 }
-# Of 1,024 keys a mask cuts so many tiles of 192 rows that 128 are faster; ragged, 192 do not fit.
+# Of 1,024 keys a mask cuts so many tiles of 192 rows that 128 are faster, of 4,096 it does not (between
+# them nothing was timed); with ragged keys 192 do not fit into registers.
 SHORT, SHORT_64 = 2048, HopperConfig(128, 2, 4)
 # With two slots for Q, masked tiles come out wrong in 8 bits (Triton 3.6).
 FP8_CONFIGS = {  # (head dimension, whether causal)

@@ -106,6 +106,29 @@ def test_a_peer_whose_backward_is_wrong_or_fails_is_timed_forward_only(monkeypat
     assert "no backward for this shape" in absent["fails backward at (1, 1, 32, 16)"]
 
 
+def test_the_recorded_command_repeats_the_run(tmp_path):
+    pytest.importorskip("torch")
+    attention.main(["--dry-run", "--rounds", "1", "--mode", "forward", "--out", str(tmp_path), "--name",
+                    "toy"])
+    found = read_measurement(tmp_path / "attention_toy.csv").provenance["command"]
+    assert found.endswith("--name toy --mode forward --rounds 1 --dry-run")
+    attention.main([*found.split()[3:], "--out", str(tmp_path)])
+
+
+def test_overhead_is_measured_of_what_ran_alone(tmp_path, monkeypatch):
+    """SDPA's kernels do not exist for every GPU: whoever could not be timed is not called again."""
+    pytest.importorskip("torch")
+    found, _ = peers.available("cpu")
+
+    def fails(q, k, v, causal):
+        raise RuntimeError("no kernel for this GPU")
+
+    monkeypatch.setattr(peers, "available", lambda device: (found | {"sdpa_cudnn": fails}, {}))
+    attention.main(["--dry-run", "--rounds", "1", "--out", str(tmp_path), "--name", "toy"])
+    said = read_measurement(tmp_path / "attention_toy.csv").provenance["overhead_us"]
+    assert "sdpa_flash" in said and "sdpa_cudnn" not in said
+
+
 def test_overhead_is_the_best_of_the_repeats_for_one_call(monkeypatch):
     pytest.importorskip("torch")
     clock = iter([0.0, 6.0, 10.0, 14.0])                    # 6 s, then 4 s, for 2 calls each

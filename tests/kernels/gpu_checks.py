@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 
+from flashlib.bench.attention import microseconds
 from flashlib.kernels import flash_attention, flash_attention_fp8
 from flashlib.kernels.configs import configs_for
 from tests.kernels.behaviours import TOLERANCE, close, require
@@ -216,22 +217,12 @@ def check_overhead(where):
     q, k, v = (torch.randn(1, 4, 128, 64, dtype=torch.bfloat16, device=where.device)
                for _ in range(3))
 
-    def microseconds(call, calls=300):
-        best = math.inf
-        for _ in range(20):
-            torch.cuda.synchronize()
-            began = time.perf_counter()
-            for _ in range(calls):
-                call()
-            best = min(best, time.perf_counter() - began)
-            torch.cuda.synchronize()
-        return best / calls * 1e6
-
     with torch.no_grad():
-        ours = microseconds(lambda: flash_attention(q, k, v))
-        theirs = microseconds(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v))
+        ours = microseconds(lambda: flash_attention(q, k, v), where.device)
+        theirs = microseconds(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v),
+                              where.device)
     x = q.clone().requires_grad_()
-    both = microseconds(lambda: flash_attention(x, k, v).backward(q), calls=100)
+    both = microseconds(lambda: flash_attention(x, k, v).backward(q), where.device, calls=100)
     said = f"{ours:.1f} µs a call, SDPA {theirs:.1f}; forward and backward {both:.0f}"
     require(ours <= 50, f"{said}; expected at most 50")
     return said

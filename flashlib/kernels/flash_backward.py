@@ -46,7 +46,9 @@ def _fold_queries(dk, dv, k, v, Q, DO, lse_head, delta_head, b, h, lo, hi, col, 
                   WANT_DV: tl.constexpr):
     """Add what the queries lo … hi of one head give to dk and dv; P and dS are held transposed."""
     WHOLE: tl.constexpr = EVEN_D and not MASKED
-    for start in tl.range(lo, hi, BLOCK_M):
+    # LLVM would compute k and v's addresses for wgmma before the loop: 64 registers at 256.
+    NO_LICM: tl.constexpr = USE_TMA and HEAD_DIM == 256
+    for start in tl.range(lo, hi, BLOCK_M, disable_licm=NO_LICM):
         row = start + tl.arange(0, BLOCK_M)
         q = load_rows(Q, b, h, start, stride_qb, stride_qh, stride_qm, stride_qd, N_Q, D,
                       BLOCK_M, HEAD_DIM, WHOLE, USE_TMA)
@@ -154,7 +156,9 @@ def _fold_keys(dq, q, do, lse_log2, delta, K, V, b, h, lo, hi, row, scale_log2,
                USE_TMA: tl.constexpr, PRECISION: tl.constexpr):
     """Add what the keys lo … hi give to dq."""
     WHOLE: tl.constexpr = EVEN_D and not MASKED
-    for start in tl.range(lo, hi, BLOCK_N):
+    # LLVM would compute q and do's addresses for wgmma before the loop: 64 registers at 256.
+    NO_LICM: tl.constexpr = USE_TMA and HEAD_DIM == 256
+    for start in tl.range(lo, hi, BLOCK_N, disable_licm=NO_LICM):
         k = load_rows(K, b, h, start, stride_kb, stride_kh, stride_kn, stride_kd, N_K, D,
                       BLOCK_N, HEAD_DIM, WHOLE, USE_TMA)
         v = load_rows(V, b, h, start, stride_vb, stride_vh, stride_vn, stride_vd, N_K, D,

@@ -66,11 +66,19 @@ class _Checked(TensorDescriptor):
 def _uses_tma(*tensors: torch.Tensor) -> bool:
     """Tell whether the bulk-copy engine can read (B, H, N, D) tensors as they lie in memory."""
     capability = capability_of(tensors[0].device)
-    return capability is not None and capability[0] >= 9 and all(
-        x.element_size() == 2 and x.data_ptr() % 16 == 0 and x.stride(3) == 1
-        and all(size == 1 or (stride > 0 and stride % 8 == 0)
-                for size, stride in zip(x.shape[:3], x.stride(), strict=False))
-        for x in tensors)
+    if capability is None or capability[0] < 9:
+        return False
+    for x in tensors:                                       # every call comes by: no generator here
+        if x.data_ptr() % 16 or not _strides_fit(x.dtype, x.shape, x.stride()):
+            return False
+    return True
+
+
+@functools.lru_cache(KEPT)
+def _strides_fit(dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    return dtype.itemsize == 2 and strides[3] == 1 and all(
+        size == 1 or (stride > 0 and stride % 8 == 0)
+        for size, stride in zip(shape[:3], strides, strict=False))
 
 
 def _describe(x: torch.Tensor, rows: int, head_dim: int):
@@ -149,7 +157,7 @@ def forward(q, k, v, *, causal: bool, scale: float, config=None):
         o, lse = forward(q.float(), k.float(), v.float(), causal=causal, scale=scale, config=config)
         return o.to(q.dtype), lse
     launch, (as_q, as_k, as_v) = _plan_for(_plan_forward, (q, k, v), causal, config)
-    o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    o = torch.empty_like(q, memory_format=torch.contiguous_format)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     with _on(q.device):
         launch(as_q(q), as_k(k), as_v(v), o, lse, scale * LOG2E)

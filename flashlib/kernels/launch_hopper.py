@@ -62,19 +62,20 @@ CONFIGS = {  # (head dimension, whether a mask cuts tiles: causal, or keys that 
     (256, False): HopperConfig(64, 2, 2, Q_SLOTS=1, O_PARTS=2),
     (32, True): HopperConfig(128, 3, 3),
     (64, True): HopperConfig(128, 3, 3),
-    (128, True): HopperConfig(128, 2, 2, PING_PONG=False),  # close: a recording says the opposite
+    (128, True): HopperConfig(128, 2, 2),
     (256, True): HopperConfig(64, 2, 2, Q_SLOTS=1, O_PARTS=2),
 }
 # Of 1,024 keys a mask cuts so many tiles of 192 rows that 128 are faster, of 4,096 it does not (between
 # them nothing was timed); with ragged keys 192 do not fit into registers.
 SHORT, SHORT_64 = 2048, HopperConfig(128, 2, 4)
-# With two slots for Q, masked tiles come out wrong in 8 bits (Triton 3.6).
+# In 8 bits a product is so short that a turn had better end when QKᵀ is there than when PV is asked for:
+# without OVERLAP it does. With two slots for Q, masked tiles come out wrong (Triton 3.6).
 FP8_CONFIGS = {  # (head dimension, whether causal)
     (64, False): HopperConfig(128, 3, 4, Q_SLOTS=1),
-    (128, False): HopperConfig(128, 2, 4, Q_SLOTS=1),
+    (128, False): HopperConfig(128, 2, 4, Q_SLOTS=1, OVERLAP=False),
     (256, False): HopperConfig(64, 2, 3, Q_SLOTS=1),
-    (64, True): HopperConfig(128, 3, 4, Q_SLOTS=1),
-    (128, True): HopperConfig(128, 2, 4, Q_SLOTS=1, EMULATED=1),
+    (64, True): HopperConfig(128, 3, 4, Q_SLOTS=1, OVERLAP=False),
+    (128, True): HopperConfig(128, 2, 4, Q_SLOTS=1, OVERLAP=False),
     (256, True): HopperConfig(64, 2, 3, Q_SLOTS=1),
 }
 ELEMENT = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16, torch.float8_e4m3fn: gl.float8e4nv}
@@ -193,12 +194,16 @@ def _plan_forward(q, k, v, causal, config):
     return _pipelined(q, k, v, o, causal, config)
 
 
-def forward(q, k, v, *, causal: bool, scale: float, config=None):
-    """Return O, like q but contiguous, and lse (B, H, N_Q) float32."""
+def _plan_unless_refused(q, k, v, causal, config):
     if (reason := refusal(q, k, v)) is not None:
         raise NotImplementedError(f"{reason}; use impl='auto'")
-    run, (as_q, as_k, as_v, as_o) = launch._plan_for(_plan_forward, (q, k, v), causal, config)
-    o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    return _plan_forward(q, k, v, causal, config)
+
+
+def forward(q, k, v, *, causal: bool, scale: float, config=None):
+    """Return O, like q but contiguous, and lse (B, H, N_Q) float32."""
+    run, (as_q, as_k, as_v, as_o) = launch._plan_for(_plan_unless_refused, (q, k, v), causal, config)
+    o = torch.empty_like(q, memory_format=torch.contiguous_format)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     # −∞ · 0 is NaN: where the scale is 0, a factor too small to be seen takes its place.
     factor = (scale or 2.0**-100) * LOG2E

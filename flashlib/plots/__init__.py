@@ -44,7 +44,8 @@ _HOMES = {
     "gantt": "schedule", "utilization_bars": "schedule", "gains": "schedule",
     "schedule_lab": "schedule", "kernel_timeline": "schedule",
     "bit_fields": "fp8", "number_line": "fp8", "outlier_spread": "fp8", "scale_dilemma": "fp8",
-    "error_bars": "fp8", "register_layout": "fp8", "fp8_race": "fp8", "fp8_lab": "fp8",
+    "error_bars": "fp8", "register_layout": "fp8", "fp8_race": "fp8", "fp8_step": "fp8",
+    "fp8_lab": "fp8",
     "course_map": "course", "surprise": "course", "memory_ladder": "course",
 }
 

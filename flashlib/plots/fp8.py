@@ -29,6 +29,15 @@ def _plain(value, position=None) -> str:
     return f"{value:g}".replace("-", "−")
 
 
+# Phases of a step, as `bench.stalls` names them; FP8 rounds P in the second, bfloat16 in the last.
+_PHASES = {"ready": ("#FFFFFF", "..", "K there, my turn?"),
+           "issue": ("#BFD3E6", None, "ask for products"), "scores": ("#E8E8E8", "//", "wait for QKᵀ"),
+           "maximum": ("#F3DDB0", None, "maximum"),
+           "weights": ("#7FD0A3", None, "exponentials, sum, rescaling")}
+_STEPS = {"own_bf16": "bfloat16", "fp8_overlap": "FP8, PV asked for\nat once",
+          "fp8_block": "FP8, as it is"}
+
+
 # One number.
 
 @styled
@@ -276,6 +285,36 @@ def fp8_race(race: Measurement, *, causal: int = 0, alt: str | None = None) -> F
     lower.text(1, 1.04, where, transform=lower.transAxes, ha="right", va="bottom", fontsize=TINY,
                color=GREY)
     return theme.describe(fig, alt or f"FP8 kernel, {where}. {'; '.join(words)}.")
+
+
+@styled
+def fp8_step(stalls: Measurement, *, alt: str | None = None) -> Figure:
+    """Draw where a warpgroup spends the cycles of one key tile, a bar for each kernel."""
+    fig = theme.figure(2.1, layout=None)
+    ax = fig.add_axes((0.17, 0.24, 0.81, 0.58))
+    words, longest = [], 0.0
+    for y, (variant, label) in enumerate(_STEPS.items()):
+        x = 0.0
+        for row in stalls.where(variant=variant).rows:
+            face, hatch, name = _PHASES[row["phase"]]
+            ax.barh(y, row["cycles"], left=x, height=0.72, facecolor=face, hatch=hatch,
+                    edgecolor=theme.EDGE, lw=0.7, label=None if y else name)
+            box = {"facecolor": "#FFFFFF", "edgecolor": "none", "pad": 0.8} if hatch else None
+            ax.text(x + row["cycles"] / 2, y, f"{row['cycles']:.0f}", ha="center", va="center_baseline",
+                    fontsize=TINY, bbox=box)
+            words.append(f"{label.replace(chr(10), ' ')}, {name}: {row['cycles']:.0f}")
+            x += row["cycles"]
+        longest = max(longest, x)
+        ax.text(x + 20, y, f"{x:,.0f}", va="center_baseline", fontsize=SMALL, fontweight="bold")
+    where = f"recorded on {stalls.provenance['gpu']}, {stalls.provenance['date']}"
+    ax.set(ylim=(2.5, -0.5), xlim=(0, 1.1 * longest),
+           xlabel=f"cycles of a warpgroup for one key tile; {where}")
+    ax.set_yticks(range(len(_STEPS)), _STEPS.values(), fontsize=SMALL)
+    ax.tick_params(axis="y", length=0)
+    ax.legend(loc="lower left", bbox_to_anchor=(-0.2, 1.0), ncols=5, fontsize=TINY, columnspacing=1.0,
+              handlelength=1.4)
+    return theme.describe(fig, alt or f"Cycles of a warpgroup for one key tile, {where}."
+                          f" {'; '.join(words)}.")
 
 
 @styled

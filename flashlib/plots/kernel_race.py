@@ -14,7 +14,7 @@ from flashlib.plots.theme import GREY, INK, SMALL, TINY, styled
 
 # Who ran: a name for people, a color, a marker. What is ours stands out, the others are quiet.
 _RACERS = {
-    "ours": ("this course's kernels", "#31688E", "D"),
+    "ours": ("this course's op", "#31688E", "D"),
     "ours_triton": ("this course's Triton kernels", "#6F9CC4", "d"),
     "sdpa_flash": ("SDPA FLASH (FlashAttention-2)", "#8C8C8C", "s"),
     "sdpa_cudnn": ("SDPA cuDNN", "#C9A66B", "h"),
@@ -39,13 +39,16 @@ def origin(race: Measurement) -> str:
 
 @styled
 def kernel_race(race: Measurement, *, B: int, H: int, N: int, d: int,
-                alt: str | None = None) -> Figure:
+                ours: str = "ours", without: Sequence[str] = (), alt: str | None = None) -> Figure:
     """Draw TFLOP/s of every implementation at one shape, forward and backward, causal below.
 
     `race` holds rows with impl, mode, causal, B, H, N, d, seconds and tflops_per_s; an empty cell
-    is left out. A bar carries its rate, its time, and the speed of ours relative to it.
+    is left out, and so are the implementations of `without`. A bar carries its rate, its time, and
+    the speed relative to it of the implementation that `ours` names.
     """
     race = race.where(B=B, H=H, N=N, d=d)
+    race = Measurement(race.provenance, [row for row in race.rows if row["impl"] not in without],
+                       race.columns)
     panels = [(mode, causal) for causal in (0, 1) for mode in ("forward", "backward")
               if _timed(race, mode, causal)]
     if not panels:
@@ -58,15 +61,15 @@ def kernel_race(race: Measurement, *, B: int, H: int, N: int, d: int,
     words = []
     for ax, (mode, causal) in zip(axes.flat, panels, strict=False):
         rows = _timed(race, mode, causal)
-        ours = next((r["seconds"] for r in rows if r["impl"] == "ours"), None)
+        own_s = next((r["seconds"] for r in rows if r["impl"] == ours), None)
         for y, row in enumerate(rows):
             name, color, _ = racer(row["impl"])
             ax.barh(y, row["tflops_per_s"], height=0.72, color=color, gid=f"bar {row['impl']}")
             text = f"{row['tflops_per_s']:.0f}  ·  {1e3 * row['seconds']:.2f} ms"
             ax.text(row["tflops_per_s"] + 0.015 * top, y, text, va="center_baseline", fontsize=TINY,
-                    fontweight="bold" if row["impl"] == "ours" else "normal")
-            if ours and row["impl"] != "ours":
-                ax.text(0.015 * top, y, f"ours is {row['seconds'] / ours:.2f} ×", fontsize=TINY,
+                    fontweight="bold" if row["impl"] == ours else "normal")
+            if own_s and row["impl"] != ours:
+                ax.text(0.015 * top, y, f"ours is {row['seconds'] / own_s:.2f} ×", fontsize=TINY,
                         va="center_baseline", color=theme.ink_on(color))
             words.append(f"{mode}{', causal' * causal}, {name}: {text}")
         ax.set_yticks(range(len(rows)), [racer(r["impl"])[0] for r in rows], fontsize=TINY,
@@ -94,11 +97,12 @@ def _timed(race: Measurement, mode: str, causal: int) -> list[dict]:
 
 
 @styled
-def race_by_shape(race: Measurement, *, ceiling: float | None = None,
+def race_by_shape(race: Measurement, *, ours: str = "ours", ceiling: float | None = None,
                   alt: str | None = None) -> Figure:
     """Draw TFLOP/s of every implementation over all recorded shapes, forward and backward.
 
-    One line per shape; a mark per implementation; `ceiling` is a rate in FLOP/s to draw beside.
+    One line per shape; a mark per implementation, the largest for the one that `ours` names;
+    `ceiling` is a rate in FLOP/s to draw beside.
     """
     shapes = list(dict.fromkeys((r["d"], r["causal"], r["N"], r["B"], r["H"]) for r in race.rows))
     shapes.sort()
@@ -117,11 +121,11 @@ def race_by_shape(race: Measurement, *, ceiling: float | None = None,
                     zorder=1)
             for impl, rate in rows.items():
                 _, color, marker = racer(impl)
-                own = impl == "ours"
+                own = impl == ours
                 ax.plot(rate, y, marker, color=color, ms=7 if own else 6, mec=INK if own else "white",
                         mew=0.8 if own else 0.5, zorder=4 if own else 3, gid=f"{impl} {mode} {y}")
-            if "ours" in rows and "sdpa_flash" in rows:
-                wins.setdefault(mode, []).append(rows["ours"] / rows["sdpa_flash"])
+            if ours in rows and "sdpa_flash" in rows:
+                wins.setdefault(mode, []).append(rows[ours] / rows["sdpa_flash"])
         if ceiling:
             ax.axvline(ceiling / 1e12, color=GREY, lw=0.9, ls=(0, (4, 2)), zorder=0)
             ax.text(ceiling / 1e12, -0.5, "large matmul ", fontsize=TINY, color=GREY, ha="right",
@@ -137,13 +141,13 @@ def race_by_shape(race: Measurement, *, ceiling: float | None = None,
         fontsize=TINY, color=INK)
     axes[0].set_ylim(len(shapes) - 0.4, -0.6)
     axes[0].tick_params(axis="y", length=0)
-    marks = [axes[0].plot([], [], racer(i)[2], color=racer(i)[1], ms=6, mec=INK if i == "ours"
+    marks = [axes[0].plot([], [], racer(i)[2], color=racer(i)[1], ms=6, mec=INK if i == ours
                           else "white", mew=0.8, label=racer(i)[0])[0] for i in impls]
     fig.legend(handles=marks, loc="outside lower center", ncols=min(4, len(impls)), fontsize=TINY,
                frameon=False, handletextpad=0.2, columnspacing=1.2)
     title = f"B, H, N, d by shape, {origin(race)}"
     fig.suptitle(title, fontsize=9, fontweight="bold", x=0.01, ha="left")
-    words = "; ".join(f"{mode}: this chapter's kernels run at {min(r):.2f} to {max(r):.2f} times the"
+    words = "; ".join(f"{mode}: {racer(ours)[0]} run at {min(r):.2f} to {max(r):.2f} times the"
                       " rate of SDPA FLASH" for mode, r in wins.items())
     return theme.describe(fig, alt or f"TFLOP/s, {title}. {words}.")
 

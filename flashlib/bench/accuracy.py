@@ -7,13 +7,11 @@ Output and gradients over a grid of shapes, ragged ones included. Notebook 10 sh
 
 from __future__ import annotations
 
-import argparse
 import itertools
-from pathlib import Path
 
 from flashlib.bench import peers
 from flashlib.bench.gpu import device_for
-from flashlib.bench.provenance import collect, write_csv
+from flashlib.bench.provenance import collect, options_for, write_csv
 
 GRID = [(2, 4, N, d) for N in (97, 512, 1025, 2048) for d in (64, 128)]
 DRY = [(1, 2, 97, 32)]
@@ -65,9 +63,7 @@ def measure(shapes, device):
 
 def main(argv=None):
     """Measure, print the mean RMSE of each implementation and write the CSV file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="folder for the CSV file (default: only print)")
-    parser.add_argument("--name", default="this_gpu", help="ending of the file's name")
+    parser = options_for(__doc__)
     parser.add_argument("--dry-run", action="store_true", help="one small shape, on the CPU")
     options = parser.parse_args(argv)
     device = device_for(options.dry_run)

@@ -21,10 +21,9 @@ import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-from flashlib.bench.gpu import device_for
-from flashlib.bench.provenance import collect, write_csv
+from flashlib.bench.gpu import copy_rate, device_for
+from flashlib.bench.provenance import collect, options_for, write_csv
 
 # (B, H, N, d): a sweep over N, then GPT-2 medium as the FlashAttention paper measured it.
 SWEEP = [(4, 16, n, 64) for n in (512, 1024, 2048, 4096, 8192, 16384)]
@@ -163,14 +162,12 @@ def ceilings(clock, device):
     """Return what the chip itself does at best: bf16 matmul FLOP/s, and bytes/s of a copy."""
     import torch
 
-    n, size = (8192, 2**32) if device == "cuda" else (256, 2**20)
+    n = 8192 if device == "cuda" else 256
     a, b = (torch.randn(n, n, device=device, dtype=torch.bfloat16) for _ in range(2))
-    source = torch.randint(100, (size,), device=device, dtype=torch.int8)
-    target = torch.empty_like(source)
-    matmul, copy = clock(lambda: a @ b)[0], clock(lambda: target.copy_(source))[0]
+    matmul, (copied, size) = clock(lambda: a @ b)[0], copy_rate(clock, device)
     return {
         "ceiling_matmul_flops_per_s": f"{2 * n**3 / matmul:.4g} (bf16, {n} cubed)",
-        "ceiling_copy_bytes_per_s": f"{2 * size / copy:.4g} (read + write, {size} bytes)",
+        "ceiling_copy_bytes_per_s": f"{copied:.4g} (read + write, {size} bytes)",
     }
 
 
@@ -319,9 +316,7 @@ def show(rows):
 
 def main(argv=None):
     """Measure, print a table and write the CSV files."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="folder for the CSV files (default: only print)")
-    parser.add_argument("--name", default="this_gpu", help="ending of the files' names")
+    parser = options_for(__doc__)
     parser.add_argument("--dry-run", action="store_true", help="toy sizes, on the CPU")
     parser.add_argument("--no-counters", action="store_true", help="leave Nsight Compute out")
     parser.add_argument("--probe", action="store_true", help=argparse.SUPPRESS)

@@ -8,16 +8,14 @@ is wrong keeps its row, with the reason. Notebook 11 shows the result.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import time
-from pathlib import Path
 
 from flashlib.bench import binaries
 from flashlib.bench.attention import TOLERANCE, exact, flops, inputs, timer, warm_all
 from flashlib.bench.attention_demo import Clock, ceilings
 from flashlib.bench.gpu import device_for
-from flashlib.bench.provenance import collect, write_csv
+from flashlib.bench.provenance import collect, options_for, write_csv
 
 SHAPES = [(4, 32, 4096, 64), (4, 16, 4096, 128)]
 ROWS, KEYS, WARPS, STAGES = (32, 64, 128, 256), (32, 64, 128, 256), (4, 8), (2, 3, 4)
@@ -99,9 +97,7 @@ def live(configs, shape=SHAPES[0]):
 
 def main(argv=None):
     """Compile on all cores, check, measure, print the best and write the CSV file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="folder for the CSV file (default: only print)")
-    parser.add_argument("--name", default="this_gpu", help="ending of the file's name")
+    parser = options_for(__doc__)
     options = parser.parse_args(argv)
     device_for()
     import torch

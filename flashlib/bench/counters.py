@@ -13,12 +13,11 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 from flashlib.bench import blocks_sweep
 from flashlib.bench.attention import inputs
 from flashlib.bench.attention_demo import METRICS
-from flashlib.bench.provenance import collect, write_csv
+from flashlib.bench.provenance import collect, options_for, write_csv
 
 CASES = [((4, 32, 4096, 64), (m, 64, 4, 2)) for m in (32, 64, 128)]
 CASES += [((4, 32, 4096, 64), (64, n, 4, 2)) for n in (32, 128)]
@@ -62,9 +61,7 @@ def parse(text, cases):
 
 def main(argv=None):
     """Run the probe under Nsight Compute, print and write the counters."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="folder for the CSV file (default: only print)")
-    parser.add_argument("--name", default="this_gpu", help="ending of the file's name")
+    parser = options_for(__doc__)
     parser.add_argument("--probe", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.probe:

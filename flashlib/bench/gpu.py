@@ -1,4 +1,4 @@
-"""What every measurement asks first: whether the machine is here that it needs."""
+"""What every measurement asks first: whether the machine is here that it needs, and its copy rate."""
 
 import sys
 
@@ -28,3 +28,13 @@ def is_hopper() -> bool:
         return True
     print("left out: the kernel of notebook 12 needs a Hopper GPU (compute capability 9.0)")
     return False
+
+
+def copy_rate(clock, device) -> tuple[float, int]:
+    """Return the bytes per second, read and written, of a long copy, and how many bytes were copied."""
+    import torch
+
+    size = min(2**32, torch.cuda.mem_get_info()[0] // 4) if device == "cuda" else 2**12
+    source = torch.randint(100, (size,), device=device, dtype=torch.int8)
+    target = torch.empty_like(source)
+    return 2 * size / clock(lambda: target.copy_(source))[0], size

@@ -7,6 +7,7 @@ reads them back. Neither the machine's name nor a path on it is recorded.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import datetime
 import platform
@@ -31,6 +32,14 @@ def collect(command, **more):
     }
     entries.update({key: str(value) for key, value in more.items()})
     return entries
+
+
+def options_for(doc):
+    """Return a parser of `--out` and `--name`, where the CSV goes; `doc` says what is measured."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="folder for the CSV files (default: only print)")
+    parser.add_argument("--name", default="this_gpu", help="ending of the files' names")
+    return parser
 
 
 def write_csv(path, rows, provenance):

@@ -4,23 +4,21 @@
 
 Each kernel is checked against float64 first. A rate counts the bytes that a softmax cannot avoid,
 one load and one store per element, whatever the kernel moves: a kernel with more passes has the lower
-rate unless a cache helps it. Two copies stand beside it: the ceiling, a copy of 4 GiB, and a copy of
-the very same matrix. Notebook 09 shows the result.
+rate unless a cache helps it. Two copies stand beside it: the ceiling, a copy of 4 GiB (or what fits),
+and a copy of the very same matrix. Notebook 09 shows the result.
 
 On a machine without a GPU, `--dry-run` goes through the same steps at toy sizes, torch's softmax only.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import subprocess
 import sys
-from pathlib import Path
 
-from flashlib.bench.gpu import device_for
-from flashlib.bench.provenance import collect, write_csv
+from flashlib.bench.gpu import copy_rate, device_for
+from flashlib.bench.provenance import collect, options_for, write_csv
 
 DTYPES = ("float16", "bfloat16", "float32")
 # As much data in ever longer rows, then matrices of 16,384 rows that end before they reach full speed.
@@ -113,17 +111,6 @@ def check(impls, dtypes, shapes, device):
         f"{dtype} {worst[impl, dtype]:.1e}" for dtype in dtypes) for impl in impls}
 
 
-def ceiling(clock, device):
-    """Return the bytes per second, read and written, of a long copy."""
-    import torch
-
-    size = 2**32 if device == "cuda" else 2**12
-    source = torch.randint(100, (size,), device=device, dtype=torch.int8)
-    target = torch.empty_like(source)
-    seconds = clock(lambda: target.copy_(source))[0]
-    return 2 * size / seconds
-
-
 def measure(impls, dtypes, shapes, device, clock):
     """Yield one row for every dtype, shape and implementation."""
     import torch
@@ -141,13 +128,13 @@ def measure(impls, dtypes, shapes, device, clock):
                        "least_bytes_per_s": least / median}
 
 
-def show(rows, copy_rate):
+def show(rows, copied):
     """Print a table: percent of the ceiling, by dtype and shape."""
     rates = {(r["dtype"], r["rows"], r["cols"], r["impl"]): r["least_bytes_per_s"] for r in rows}
     impls = list(dict.fromkeys(r["impl"] for r in rows))
-    print(f"percent of {copy_rate / 1e12:.2f} TB/s" + "".join(f"{impl:>9}" for impl in impls))
+    print(f"percent of {copied / 1e12:.2f} TB/s" + "".join(f"{impl:>9}" for impl in impls))
     for case in dict.fromkeys(key[:3] for key in rates):
-        line = "".join(f"{100 * rates[(*case, impl)] / copy_rate:9.1f}" for impl in impls)
+        line = "".join(f"{100 * rates[(*case, impl)] / copied:9.1f}" for impl in impls)
         print(f"{case[0]:9}{case[1]:>6} ×{case[2]:>8}{line}")
 
 
@@ -176,9 +163,7 @@ def measure_here():
 
 def main(argv=None):
     """Check, measure, print a table and write the CSV file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="folder for the CSV file (default: only print)")
-    parser.add_argument("--name", default="this_gpu", help="ending of the file's name")
+    parser = options_for(__doc__)
     parser.add_argument("--dry-run", action="store_true", help="toy sizes, on the CPU")
     parser.add_argument("--quick", action="store_true", help="three shapes of float32")
     options = parser.parse_args(argv)
@@ -190,7 +175,7 @@ def main(argv=None):
     kernels = [impl for impl in impls if impl != "copy"]
     errors = check(kernels, dtypes, checked, device)
     clock = Clock(device)
-    copy_rate = ceiling(clock, device)
+    copied, size = copy_rate(clock, device)
     command = f"python -m flashlib.bench.softmax --out assets/measurements --name {options.name}"
     origin = collect(
         command + " --dry-run" * options.dry_run + " --quick" * options.quick,
@@ -198,14 +183,14 @@ def main(argv=None):
         timing="median over repeats by device events, L2 flushed before each",
         least_bytes="one load and one store per element",
         torch_impl="torch.softmax(x, -1, out=y)",
-        ceiling_copy_bytes_per_s=f"{copy_rate:.4g} (read + write, "
-                                 f"{2**32 if device == 'cuda' else 2**12} bytes)",
+        ceiling_copy_bytes_per_s=f"{copied:.4g} (read + write, {size} bytes)",
         **errors,
     )
     for key, value in origin.items():
-        print(f"{key}: {value}")
+        if not options.quick or key in ("gpu", "torch", "triton"):
+            print(f"{key}: {value}")
     rows = list(measure(impls, dtypes, shapes, device, clock))
-    show(rows, copy_rate)
+    show(rows, copied)
     if options.out:
         print(write_csv(options.out / f"softmax_{options.name}.csv", rows, origin).name)
 

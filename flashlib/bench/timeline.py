@@ -9,7 +9,6 @@ the kernel without them stands beside. Notebook 12 draws the result.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import statistics
 import sys
@@ -17,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from flashlib.bench.gpu import device_for, is_hopper
-from flashlib.bench.provenance import collect, write_csv
+from flashlib.bench.provenance import collect, options_for, write_csv
 
 SHAPES = [(4, 16, 4096, 128, False), (4, 16, 4096, 128, True)]      # (B, H, N, d, causal)
 READINGS = 4096                                             # of a warpgroup, at most
@@ -120,7 +119,7 @@ def measure(shape, module, rounds=7):
 
     B, H, N, d, causal = shape
     q, k, v = inputs((B, H, N, d))
-    config = hopper.config_for(d, causal, N)._replace(PING_PONG=True)
+    config = hopper.config_for(d, causal, N)
     readings = torch.zeros(3 * READINGS, dtype=torch.int32, device="cuda")
     kernel = hopper.flash_fwd_hopper_kernel
     hopper.flash_fwd_hopper_kernel = module.flash_fwd_hopper_kernel
@@ -161,9 +160,7 @@ def measure(shape, module, rounds=7):
 
 def main(argv=None):
     """Measure and write the CSV file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="folder for the CSV file (default: only print)")
-    parser.add_argument("--name", default="this_gpu", help="ending of the file's name")
+    parser = options_for(__doc__)
     options = parser.parse_args(argv)
     device_for()
     if not is_hopper():

@@ -363,7 +363,8 @@ def flash_fwd_hopper_kernel(q_desc, k_desc, v_desc, o_desc, LSE, Q_SCALE, K_SCAL
         BLOCK_N: rows of a key tile.  HEAD_DIM: D rounded up to a power of 2, at least 32.
         RAGGED: BLOCK_N does not divide N_K.  CONSUMERS: warpgroups of 64 query rows, 2 or 3.
         STAGES, Q_SLOTS: tiles of K and V, and of Q, in flight.  O_PARTS: in how many parts O leaves.
-        PING_PONG: warpgroups take turns to multiply.  OVERLAP: PV runs under the next softmax.
+        PING_PONG: warpgroups take turns to multiply.  OVERLAP: PV is asked for before QKᵀ is there, and
+            runs under the next softmax; without, a turn also ends later.
         EMULATED: exponentials, of four, that the FMA units compute.  TAU: rescale only when the maximum
             has grown by more, in powers of 2.  REGISTERS: of a consumer's thread.
     """

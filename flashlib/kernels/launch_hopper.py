@@ -68,8 +68,8 @@ CONFIGS = {  # (head dimension, whether a mask cuts tiles: causal, or keys that 
 # Of 1,024 keys a mask cuts so many tiles of 192 rows that 128 are faster, of 4,096 it does not (between
 # them nothing was timed); with ragged keys 192 do not fit into registers.
 SHORT, SHORT_64 = 2048, HopperConfig(128, 2, 4)
-# In 8 bits a product is so short that a turn had better end when QKᵀ is there than when PV is asked for:
-# without OVERLAP it does. With two slots for Q, masked tiles come out wrong (Triton 3.6).
+# In 8 bits products are so short that a turn had better end when QKᵀ is there, not when PV is asked
+# for: without OVERLAP it does. With two slots for Q, masked tiles come out wrong (Triton 3.6).
 FP8_CONFIGS = {  # (head dimension, whether causal)
     (64, False): HopperConfig(128, 3, 4, Q_SLOTS=1),
     (128, False): HopperConfig(128, 2, 4, Q_SLOTS=1, OVERLAP=False),

@@ -30,7 +30,9 @@ def _has_hopper(device: torch.device) -> bool:
         _hopper()
     except ImportError:
         return False
-    return True
+    from flashlib.kernels import launch
+
+    return not launch.interpreted()                         # for which Gluon has no way
 
 
 def chosen(backend: str, q, k, v):
@@ -69,6 +71,10 @@ def launcher(backend: str, device: torch.device, dtype: torch.dtype):
             raise NotImplementedError(
                 f"impl: 'gluon' expected tensors on a Hopper GPU, got {device.type}; Gluon has no"
                 " interpreter: use impl='reference'")
+        if launch.interpreted():
+            raise NotImplementedError(
+                "impl: 'gluon' expected Triton's interpreter to be off, as Gluon has none, and"
+                " TRITON_INTERPRET is set: use impl='triton'")
         try:
             return _hopper()
         except ImportError as error:

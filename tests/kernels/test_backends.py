@@ -109,6 +109,18 @@ def test_hopper_is_known_by_its_capability(monkeypatch, device, capability, expe
     assert ops._has_hopper.__wrapped__(torch.device(device)) is expected
 
 
+def test_while_the_interpreter_is_on_gluon_is_not_asked_and_refuses(monkeypatch):
+    pytest.importorskip("triton.experimental.gluon")
+    from flashlib.kernels import launch
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(launch, "interpreted", lambda: True)
+    cuda = torch.device("cuda")
+    assert ops._has_hopper.__wrapped__(cuda) is False
+    with pytest.raises(NotImplementedError, match="expected Triton's interpreter to be off"):
+        ops.launcher.__wrapped__("gluon", cuda, torch.float16)
+
+
 def test_without_gluon_a_hopper_gpu_runs_what_triton_has(monkeypatch):
     def missing():
         raise ImportError("no Gluon")

@@ -148,6 +148,23 @@ class Measurement:
         kept = [row for row in self.rows if all(row[k] == v for k, v in equal.items())]
         return Measurement(self.provenance, kept, self.columns)
 
+    def amounts(self, key):
+        """Return what a line of the provenance says of several things, as {name: number}.
+
+        Such a line reads "ours 46.1, sdpa_flash 36.6 (what was measured)"; the bracket may be missing.
+
+        Raises:
+            ValueError: there is no such line, or it reads otherwise.
+        """
+        if key not in self.provenance:
+            raise ValueError(f"key: expected one of {', '.join(self.provenance)}, got {key!r}")
+        parts = [part.split() for part in self.provenance[key].partition(" (")[0].split(", ")]
+        try:
+            return {name: float(number) for name, number in parts}
+        except ValueError:
+            raise ValueError(f"{key}: expected 'name number, name number, …', "
+                             f"got {self.provenance[key]!r}") from None
+
     def _check_columns(self, names):
         for name in names:
             if name not in self.columns:

@@ -189,6 +189,19 @@ def test_measurement_names_an_unknown_column(recorded):
         recorded.where(speed=1)
 
 
+@pytest.mark.parametrize("remark", ["", " (time of a call, (1, 4, 128, 64))"], ids=["bare", "remark"])
+def test_measurement_reads_amounts_from_its_provenance(recorded, remark):
+    recorded.provenance["overhead_us"] = f"ours 46.1, sdpa_flash 36.6{remark}"
+    assert recorded.amounts("overhead_us") == {"ours": 46.1, "sdpa_flash": 36.6}
+
+
+def test_measurement_says_which_line_holds_no_amounts(recorded):
+    with pytest.raises(ValueError, match=r"key: expected one of gpu, date, got 'overhead_us'"):
+        recorded.amounts("overhead_us")
+    with pytest.raises(ValueError, match=r"gpu: expected 'name number, .*got 'A card: the second'"):
+        recorded.amounts("gpu")
+
+
 def test_measurement_refuses_a_malformed_head(tmp_path):
     path = tmp_path / "bad.csv"
     path.write_text("# no colon here\na\n1\n")

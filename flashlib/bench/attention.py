@@ -11,19 +11,17 @@ On a machine without a GPU, `--dry-run` goes through the same steps at toy sizes
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import os
 import random
 import statistics
 import time
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 
 from flashlib.bench import binaries, peers
 from flashlib.bench.attention_demo import Clock, ceilings
 from flashlib.bench.gpu import device_for
-from flashlib.bench.provenance import collect, write_csv
+from flashlib.bench.provenance import collect, options_for, write_csv
 
 # (B, H, N, d)
 SHAPES = [(4, 48, 4096, 32), (16, 32, 1024, 64), (4, 32, 4096, 64), (1, 32, 16384, 64),
@@ -46,12 +44,20 @@ def least_bytes(shape, mode, element_bytes=2):
     return B * H * N * (element_bytes * d * (8 if mode == "backward" else 4) + 4)
 
 
+def input_dtype(device):
+    """Return "bfloat16", or "float16" for a GPU of before it (compute capability below 8.0)."""
+    import torch
+
+    before = device == "cuda" and torch.cuda.get_device_capability() < (8, 0)
+    return "float16" if before else "bfloat16"
+
+
 def inputs(shape, device, seed=0):
-    """Return q, k, v and dO, standard normal in bfloat16."""
+    """Return q, k, v and dO, standard normal, in the dtype that `input_dtype` names."""
     import torch
 
     generator = torch.Generator(device=device).manual_seed(seed)
-    make = {"generator": generator, "device": device, "dtype": torch.bfloat16}
+    make = {"generator": generator, "device": device, "dtype": getattr(torch, input_dtype(device))}
     return [torch.randn(shape, **make) for _ in range(4)]
 
 
@@ -136,7 +142,8 @@ def overhead_us(found, device, calls=300, repeats=20):
     """
     import torch
 
-    q, k, v = (torch.randn(1, 4, 128, 64, device=device, dtype=torch.bfloat16) for _ in range(3))
+    dtype = getattr(torch, input_dtype(device))
+    q, k, v = (torch.randn(1, 4, 128, 64, device=device, dtype=dtype) for _ in range(3))
     with torch.no_grad():
         return {name: microseconds(lambda fn=fn: fn(q, k, v, False), device, calls, repeats)
                 for name, fn in found.items()}
@@ -285,9 +292,7 @@ def warm_all(function, cases, processes=None):
 
 def main(argv=None):
     """Check, measure, print a table and write the CSV files."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="folder for the CSV files (default: only print)")
-    parser.add_argument("--name", default="this_gpu", help="ending of the files' names")
+    parser = options_for(__doc__)
     parser.add_argument("--dry-run", action="store_true", help="toy sizes, on the CPU")
     parser.add_argument("--rounds", type=int, default=3, help="how often to time each case")
     parser.add_argument("--only", nargs="+", default=[], choices=list(peers.NAMES),
@@ -323,7 +328,7 @@ def main(argv=None):
     command += f" --rounds {options.rounds}"
     origin = collect(
         command + (" --dry-run" if options.dry_run else ""),
-        dtype="bfloat16, standard normal inputs",
+        dtype=f"{input_dtype(device)}, standard normal inputs",
         timing="median of rounds of triton.testing.do_bench medians, implementations alternating,"
                " in an order drawn anew every other round, backwards in between",
         flops="4 B H N N d forward, half if causal, 2.5 times that backward",

@@ -8,15 +8,13 @@ rounds in which the variants alternate. Notebooks 12, 13 and 14 show the results
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
-from pathlib import Path
 
 from flashlib.bench import binaries
 from flashlib.bench.attention import back_and_forth, flops, timer
 from flashlib.bench.gpu import device_for, is_hopper
-from flashlib.bench.provenance import collect, write_csv
+from flashlib.bench.provenance import collect, options_for, write_csv
 
 SHAPES = [(4, 16, 4096, 128), (4, 32, 4096, 64)]            # (B, H, N, d)
 FP8_SHAPES = [(4, 16, 4096, 128), (1, 16, 16384, 128), (4, 32, 4096, 64), (4, 8, 4096, 256)]
@@ -28,11 +26,7 @@ SAMPLED_ROWS = 256                                          # of a head, for the
 
 
 def variants(config):
-    """Return name → configuration: the full kernel, then one technique less, or one of v4's more.
-
-    "full" has them all; where the table leaves the turns out (d = 128 causal), it is not the table's.
-    """
-    config = config._replace(PING_PONG=True)
+    """Return name → configuration: the table's, one technique less, or one of v4's more."""
     plain = config._replace(CONSUMERS=2, SPECIALIZED=False)
     return {
         "full": config,
@@ -168,8 +162,21 @@ def measure_here(shape=SHAPES[0], causal=False) -> None:
     if torch is None or not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
         print("No Hopper GPU here: all times in this chapter are the recorded ones.")
         return
+    try:
+        from flashlib.kernels import launch_hopper
+    except ImportError as error:                            # Triton: none, or an old one
+        print(f"Not measured here, the kernel cannot be imported ({error}):"
+              " all times in this chapter are the recorded ones.")
+        return
+    count = len(variants(launch_hopper.config_for(shape[3], causal, shape[2])))
+    print(f"Compiling {count} variants takes about a minute.", flush=True)
+    try:
+        rows = ablation(shape, causal, rounds=3)
+    except RuntimeError as error:
+        print("The measurement failed:", error)
+        return
     print(f"Measured here, on {torch.cuda.get_device_name()}, (B, H, N, d) = {shape}:")
-    for row in ablation(shape, causal, rounds=3):
+    for row in rows:
         print(f"{row['variant']:>18} {row['tflops']:5.0f} TFLOP/s")
 
 
@@ -186,9 +193,7 @@ def main(argv=None):
     """Check, measure, print a table and write the CSV files."""
     from flashlib.bench.attention import warm_all
 
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="folder for the CSV files (default: only print)")
-    parser.add_argument("--name", default="this_gpu", help="ending of the files' names")
+    parser = options_for(__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often to time each case")
     options = parser.parse_args(argv)
     device_for()

@@ -10,7 +10,19 @@ import os
 import subprocess
 import sys
 
-_CODE = "from flashlib.bench import attention; attention.measure([{shape}], 'cuda', 1)"
+from flashlib.bench import attention
+
+_CODE = """
+from flashlib.bench import attention, live
+live.say_absent(attention.measure([{shape}], 'cuda', 1)[2])
+"""
+
+
+def say_absent(absent: dict[str, str]) -> None:
+    """Print in one line who was not timed, and why."""
+    if absent:
+        print("Absent:", "; ".join(f"{name.split(' at ')[0]} ({' '.join(reason.split())})"
+                                   for name, reason in absent.items()))
 
 
 def attention_here(shape: tuple[int, int, int, int] = (4, 48, 4096, 32)) -> None:
@@ -29,5 +41,6 @@ def attention_here(shape: tuple[int, int, int, int] = (4, 48, 4096, 32)) -> None
     if done.returncode:
         print("The measurement failed:", (done.stderr.strip().splitlines() or ["no reason given"])[-1])
         return
-    print(f"Measured here, on {torch.cuda.get_device_name()}; TFLOP/s (speed of ours relative to it):")
+    print(f"Measured here, on {torch.cuda.get_device_name()}, in {attention.input_dtype('cuda')};"
+          " TFLOP/s (speed of ours relative to it):")
     print(done.stdout)

@@ -196,9 +196,11 @@ def show_source(thing: Callable) -> None:
 
 
 def table(rows: list[dict]) -> None:
-    """Print dictionaries as one aligned table; numbers to the right, floats with four digits."""
+    """Print dictionaries as one aligned table: numbers right, floats with four digits, None a dash."""
 
     def text(value):
+        if value is None:
+            return "–"
         if isinstance(value, bool | str):
             return str(value)
         return f"{value:,}" if isinstance(value, int | np.integer) else f"{value:,.4g}"

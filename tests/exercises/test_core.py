@@ -112,6 +112,13 @@ def test_table_aligns(capsys):
     assert lines[2] == "a     1,234,567    0.5"
 
 
+def test_table_shows_what_is_missing(capsys):
+    core.table([{"tile": "128 × 64", "TFLOP/s": None, "status": "shared memory"},
+                {"tile": "64 × 64", "TFLOP/s": 512.5, "status": "ok"}])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2:] == ["128 × 64        –  shared memory", "64 × 64     512.5  ok"]
+
+
 def test_show_source_drops_docstrings(capsys):
     from flashlib.algorithms.flash_v2 import flash_v2
 

@@ -34,6 +34,21 @@ def test_race_leaves_out_what_was_not_timed_and_refuses_an_unknown_shape():
         plots.kernel_race(RACE, B=1, H=1, N=3, d=5)
 
 
+@pytest.mark.parametrize("ours", ["ours", "ours_triton"])
+def test_race_is_relative_to_the_one_that_is_named(ours):
+    left_out = "ours" if ours == "ours_triton" else "ours_triton"
+    fig = plots.kernel_race(RACE, B=4, H=48, N=4096, d=32, ours=ours, without=[left_out])
+    bars = {p.get_gid() for ax in fig.axes for p in ax.patches if p.get_gid()}
+    assert f"bar {ours}" in bars and f"bar {left_out}" not in bars
+    case = {"mode": "forward", "causal": 0, "B": 4, "H": 48, "N": 4096, "d": 32}
+    own, flash = (RACE.where(impl=i, **case).rows[0] for i in (ours, "sdpa_flash"))
+    assert f"ours is {flash['seconds'] / own['seconds']:.2f} ×" in _texts(fig)
+    rates = [RACE.where(impl=i, mode="forward").column("tflops_per_s") for i in (ours, "sdpa_flash")]
+    ratio = rates[0] / rates[1]
+    words = theme.alt_text(plots.race_by_shape(RACE, ours=ours))
+    assert f"run at {ratio.min():.2f} to {ratio.max():.2f} times" in words
+
+
 def test_race_by_shape_has_a_line_for_every_shape_and_a_mark_for_every_row():
     fig = plots.race_by_shape(RACE, ceiling=7e14)
     shapes = {(r["B"], r["H"], r["N"], r["d"], r["causal"]) for r in RACE.rows}

@@ -30,12 +30,12 @@ def _plain(value, position=None) -> str:
 
 
 # Phases of a step, as `bench.stalls` names them; FP8 rounds P in the second, bfloat16 in the last.
-_PHASES = {"ready": ("#FFFFFF", "..", "K there, my turn?"),
+_PHASES = {"ready": ("#FFFFFF", "..", "wait for K and the turn"),
            "issue": ("#BFD3E6", None, "ask for products"), "scores": ("#E8E8E8", "//", "wait for QKᵀ"),
            "maximum": ("#F3DDB0", None, "maximum"),
            "weights": ("#7FD0A3", None, "exponentials, sum, rescaling")}
 _STEPS = {"own_bf16": "bfloat16", "fp8_overlap": "FP8, PV asked for\nat once",
-          "fp8_block": "FP8, as it is"}
+          "fp8_block": "FP8, our kernel"}
 
 
 # One number.

@@ -55,8 +55,8 @@ def check_take_apart(take_apart):
           solution="polynomial_exp2",
           hints=("Horner, for a cubic: ((c₃·f + c₂)·f + c₁)·f + c₀. Start with the last coefficient.",
                  "np.ldexp(p, n) is p · 2ⁿ for an array of whole numbers n.astype(int).",
-                 "−∞ has no fraction. Replace what lies below −127 by −127 first, and give it 0 in the"
-                 " end, or let the exponent's bits do it as the library does."))
+                 "−∞ has no fraction. Replace what lies below −127 by −127 first, and in the end give 0"
+                 " to all x below −126."))
 def check_polynomial_exp2(polynomial_exp2):
     """Accept `polynomial_exp2(x, c) -> p(f)·2ⁿ` with p(f) = c[0] + c[1]·f + …, and 0 below −126."""
     c = np.array([1.0, 0.5, 0.25, 0.125])                 # not near 2ᶠ: np.exp2 is no answer
@@ -68,8 +68,10 @@ def check_polynomial_exp2(polynomial_exp2):
         got = polynomial_exp2(x.copy(), c.copy())
         if np.asarray(got).dtype == np.float32:
             raise Wrong("x is float64, and so should the result be; float32 has half its digits")
-        low = polynomial_exp2(np.array([-200.0, -1000.0]), c.copy())
-        nothing = polynomial_exp2(np.array([-np.inf, 0.0]), c.copy())
+        edge = np.array([-30.25, -100.5, -125.5, -126.0])
+        kept = polynomial_exp2(edge.copy(), c.copy())
+        below = np.array([-np.inf, -1000.0, -200.0, -127.0, -126.5])
+        nothing = np.asarray(polynomial_exp2(below.copy(), c.copy()))
     t = x - np.trunc(x)
     expect_close(got, poly(f) * 2**n, "p(f)·2ⁿ", mistakes={
         "the coefficients came in the wrong order: c[0] is that of f⁰":
@@ -87,20 +89,31 @@ def check_polynomial_exp2(polynomial_exp2):
         "the constant c[0] was left out": (poly(f) - c[0]) * 2**n})
     if np.isnan(nothing).any():
         raise Wrong("−∞ gave NaN: −∞ − ⌊−∞⌋ has no value; a masked key must weigh exactly 0")
-    expect_close(nothing, [0.0, 1.0], "−∞ and 0")
-    expect_close(low, [0.0, 0.0], "exponents of −200 and −1000", atol=1e-37)
+    if nothing.shape != below.shape:
+        raise Wrong(f"five exponents below −126: expected shape {below.shape}, got {nothing.shape}")
+    for exponent, weight in zip(below, nothing, strict=True):
+        if weight != 0:
+            name = "−∞" if np.isinf(exponent) else f"−{-exponent:g}"
+            raise Wrong(f"{name} gave {weight:.2g}, and should give exactly 0: what is clamped still"
+                        " gets c₀·2ⁿ or more. Put 0 there in the end")
+    if np.any(np.asarray(kept) == 0):
+        raise Wrong("too much became 0: −126 and what lies above it keep p(f)·2ⁿ")
+    whole = np.floor(edge)
+    expect_close(kept, poly(edge - whole) * 2**whole, "−30.25, −100.5, −125.5 and −126", atol=0.0,
+                 mistakes={"the clamp stands too high: −126 itself is not clamped": poly(
+                     np.maximum(edge, -125) % 1) * 2 ** np.floor(np.maximum(edge, -125))})
     return "three multiply-adds for a cubic, and no exponential."
 
 
 def _lazy(m, l, O, S, V, tau, *, old_l=True, old_O=True, fresh_P=False, old_P=False, unit=1.0,
-          everyone=False, strict=True, level=False, power=np.exp2, sign=1):
+          everyone=False, strict=True, level=False, power=np.exp2, sign=1, less=0.0, step=None):
     top = np.maximum(m, S.max(axis=1))
     grown = (top - m) * unit > tau if strict else (top - m) * unit >= tau
     if level:
         grown = top > tau
     if everyone:
         grown = np.full(len(m), grown.any())
-    m_new = np.where(grown, top, m)
+    m_new = np.where(grown, top - less if step is None else m + step, m)
     alpha = power(sign * (m - m_new))
     P = power(S - (top if fresh_P else m if old_P else m_new)[:, None])
     return (m_new, (alpha if old_l else 1) * l + P.sum(axis=1),
@@ -133,6 +146,10 @@ def check_lazy_step(lazy_step):
                 _lazy(m, l, O, S, V, 0.0)[part],
             "the maximum itself was compared with τ: what counts is how much it has grown":
                 _lazy(m, l, O, S, V, tau, level=True)[part],
+            "a row that is renewed takes the new maximum, not m + τ":
+                _lazy(m, l, O, S, V, tau, step=tau)[part],
+            "a row that is renewed takes the new maximum, not one that is τ lower":
+                _lazy(m, l, O, S, V, tau, less=tau)[part],
             "no row took its new maximum": _lazy(m, l, O, S, V, 1e9)[part],
             "growth by exactly τ is no rescale: more than τ is": _lazy(m, l, O, S, V, tau,
                                                                       strict=False)[part],
@@ -175,15 +192,22 @@ def check_best_share(best_share):
         raise NotImplementedError
     E, A, B = np.array(cases).T
     free = (E - A) / (E + B)
-    expect_close(got, np.maximum(free, 0), f"the share for (E, A, B) of {cases}", mistakes={
+    best = np.maximum(free, 0)
+    expect_close(got, best, f"the share for (E, A, B) of {cases}", mistakes={
         "there is no negative share: lanes that are busy longer already get nothing": free,
-        "the lanes have other work, too: A cycles of it, whatever x is": E / (E + B),
+        "the lanes have other work, too: A cycles of it, whatever y is": E / (E + B),
         "that makes (1 − y)·E = y·B + y·A: A does not depend on y": E / (E + A + B),
         "B is what all exponentials add to A, not the lanes' whole work": np.maximum(
             (E - A) / (E - A + B), 0),
         "that is the share that stays on the unit": np.minimum(1 - free, 1),
         "every exponential moved also relieves its unit: (1 − y)·E": np.maximum((E - A) / B, 0),
-        "that is in per cent, and a share lies in 0…1": 100 * np.maximum(free, 0),
+        "every exponential moved also relieves its unit, (1 − y)·E, and no share is negative":
+            (E - A) / B,
+        "the lines close in on each other by E and by B; A is only where one of them begins":
+            np.maximum((E - A) / (A + B), 0),
+        "the lines close in on each other by E and by B, not by A; and no share is negative":
+            (E - A) / (A + B),
+        "that is in per cent, and a share lies in 0…1": 100 * best,
         "everything was moved": np.ones(len(E)),
         "the two lines were not made equal: solve (1 − y)·E = A + y·B":
             np.maximum((E - A) / E, 0)})

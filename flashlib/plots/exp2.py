@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.transforms import ScaledTranslation
 
 from flashlib.plots import theme
 from flashlib.plots.theme import GREY, INK, OVER, SMALL, TINY, styled
@@ -94,11 +95,15 @@ def share_sweep(shares: Sequence[float], panels: Mapping[str, Mapping[str, Seque
                 floors: Mapping[str, Sequence[float]], alt: str | None = None) -> Figure:
     """Draw cycles per tile over the emulated share: simulated with markers, the bound dashed.
 
+    All panels have one vertical axis, which does not begin at 0 and says so.
+
     Args:
         panels: {title: {label: simulated cycles}}.  floors: {title: the busiest unit's cycles}.
     """
-    fig, axes = theme.subplots(1, len(panels), height=3.0, squeeze=False)
+    fig, axes = theme.subplots(1, len(panels), height=3.0, squeeze=False, sharey=True)
     percent, words = 100 * np.asarray(shares), []
+    low = min(np.min(floor) for floor in floors.values())
+    high = max(np.max(cycles) for series in panels.values() for cycles in series.values())
     for ax, (title, series) in zip(axes[0], panels.items(), strict=True):
         floor = np.asarray(floors[title])
         ax.plot(percent, floor, color=GREY, ls=(0, (4, 2)), lw=1.5, gid="bound")
@@ -115,10 +120,9 @@ def share_sweep(shares: Sequence[float], panels: Mapping[str, Mapping[str, Seque
                          f" at {percent[best]:.0f} %")
         ax.plot([], [], color=GREY, ls=(0, (4, 2)), label="busiest unit (bound)")
         ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.0f}"))
-        ax.set(title=title, xlabel="emulated share (%)",
-               ylim=(0.93 * floor.min(), 1.04 * max(max(c) for c in series.values())))
+        ax.set(title=title, xlabel="emulated share (%)", ylim=(0.96 * low, 1.04 * high))
         ax.legend(fontsize=TINY, frameon=False, loc="upper left")
-    axes[0][0].set_ylabel("cycles for 128 × 128")
+    axes[0][0].set_ylabel("cycles for 128 × 128 (not from 0)")
     return theme.describe(fig, alt or f"Simulated cycles per tile. {'; '.join(words)}.")
 
 
@@ -137,17 +141,19 @@ def stale_maximum(maxima, used: Mapping[float, np.ndarray], *, ax=None, alt: str
             mfc=theme.tensor_color("S"), label="largest logit of the tile")
     if 0.0 not in used:                                     # τ = 0 is the running maximum itself
         ax.step(x, running, where="mid", color=INK, lw=1, ls=":", label="true running maximum")
-    words = []
-    for n, (tau, m) in enumerate(used.items()):
+    words, marked = [], [tau for tau in used if tau]
+    for n, (tau, m) in enumerate(used.items()):             # later ones thicker, and below
         m = np.asarray(m)
         renewed = np.flatnonzero(np.diff(m)) + 1
         color = _STEPS[2 * n]
-        ax.step(x, m, where="mid", color=color, lw=2 if tau else 1.2, ls="-" if tau else (0, (3, 1.5)),
-                zorder=2 if tau else 2.5,
+        place = marked.index(tau) if tau else 0
+        ax.step(x, m, where="mid", color=color, lw=2 + 3 * place if tau else 1.2,
+                ls="-" if tau else (0, (3, 1.5)), zorder=2.4 - 0.1 * place if tau else 2.5,
                 label=f"τ = {tau:g}: {len(renewed)} rescale{'s' * (len(renewed) != 1)}")
         if tau:
+            beside = ScaledTranslation((place - (len(marked) - 1) / 2) * 0.15, 0, fig.dpi_scale_trans)
             ax.plot(x[renewed], m[renewed], ls="none", marker="^", ms=9, color=color, mec="white",
-                    zorder=4)
+                    zorder=4, transform=ax.transData + beside)
         words.append(f"with tau {tau:g}, {len(renewed)} rescale{'s' * (len(renewed) != 1)}")
     ax.set(xlabel="key tile", ylabel="logit · log₂ e", xlim=(0.4, len(maxima) + 0.6))
     ax.legend(fontsize=TINY, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=4,
@@ -167,7 +173,7 @@ def skipped_maps(maps: Mapping[str, np.ndarray], scales: Sequence[float], taus: 
     for ax, (title, shares) in zip(axes[0], maps.items(), strict=True):
         shares = np.asarray(shares)
         for (i, j), share in np.ndenumerate(shares):
-            color = theme.mix("#FFFFFF", "#31688E", 0.85 * share)
+            color = theme.mix("#FFFFFF", "#31688E", share)
             ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fc=color, ec="white", lw=1))
             text = "100" if share == 1 else f"{100 * share:.1f}"
             ax.text(j, i, text, ha="center", va="center_baseline", fontsize=SMALL,

@@ -39,7 +39,7 @@ def _face(what: str) -> dict:
 @styled
 def gantt(schedule: Schedule, *, tiles: tuple[int, int] | None = None,
           window: tuple[float, float] | None = None, title: str | None = None,
-          alt: str | None = None) -> Figure:
+          units: Sequence[str] = ("copy", "tensor", "exp"), alt: str | None = None) -> Figure:
     """Draw a stretch of a schedule: a row for every unit, and one for every role.
 
     A unit's row has a lane for each warpgroup that uses it. In a role's row stands what it does itself;
@@ -48,23 +48,33 @@ def gantt(schedule: Schedule, *, tiles: tuple[int, int] | None = None,
     Args:
         tiles: first and last key tile to show, from the first one's Q·Kᵀ to the last one's P·V.
         window: from and to, in cycles, instead. With neither: the middle of the schedule.
+        units: the rows. "alu", the last of them or absent, takes three: a part for each role that uses
+            it, in which a bar is as high as the share of the unit that it takes on average. With it
+            boxes bear the words of the key.
     """
     start, end = _stretch(schedule, tiles, window)
-    rows = [u for u in ("copy", "tensor", "exp") if u in schedule.program.units]
+    rows = [u for u in units if u in schedule.program.units]
+    lanes = "alu" in rows
+    if lanes and rows[-1] != "alu":
+        raise ValueError(f"units: expected \"alu\" in the last place, got {tuple(units)}")
+    deep = len(rows) + 2 * lanes                           # in rows of the usual height
     roles = [role.name for role in schedule.program.roles]
-    height = 0.3 * (len(rows) + 1) + 0.3 * len(roles) + 0.85
+    height = 0.3 * (deep + 1) + 0.3 * len(roles) + 0.85
     fig = theme.figure(height + (0.22 if title else 0.0), layout=None)
     top = 0.27 + (0.22 if title else 0.0)
     whole = fig.get_figheight()
     ax = fig.add_axes((0.152, 0.46 / whole, 0.757, 1 - (0.46 + top) / whole))
-    ax.set(xlim=(start, end), ylim=(len(rows) + len(roles) + 0.25, -0.05))
+    ax.set(xlim=(start, end), ylim=(deep + len(roles) + 0.25, -0.05))
     scale = 0.757 * theme.WIDTH / (end - start)
-    _units(ax, schedule, rows, (start, end), scale)
-    _roles(ax, schedule, roles, len(rows) + 0.3, (start, end), scale)
-    places = [*(y + 0.5 for y in range(len(rows))), *(len(rows) + 0.8 + y for y in range(len(roles)))]
-    ax.set_yticks(places, [*(UNITS[u] for u in rows), *roles], fontsize=SMALL)
+    _units(ax, schedule, rows[:len(rows) - lanes], (start, end), scale)
+    if lanes:
+        _lanes(ax, schedule, len(rows) - 1, (start, end), scale)
+    _roles(ax, schedule, roles, deep + 0.3, (start, end), scale, _NAMES if lanes else {})
+    middles = [y + 0.5 + (unit == "alu") for y, unit in enumerate(rows)]
+    ax.set_yticks([*middles, *(deep + 0.8 + y for y in range(len(roles)))],
+                  [*(UNITS[u] for u in rows), *roles], fontsize=SMALL)
     ax.tick_params(axis="y", length=0, pad=2)
-    ax.axhline(len(rows) + 0.15, color=GREY, lw=0.6)
+    ax.axhline(deep + 0.15, color=GREY, lw=0.6)
     ax.set_xlabel("cycles", fontsize=SMALL, labelpad=2)
     ax.xaxis.set_major_locator(MaxNLocator(7, integer=True))
     ax.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
@@ -72,13 +82,13 @@ def gantt(schedule: Schedule, *, tiles: tuple[int, int] | None = None,
     for side in ("left", "top", "right"):
         ax.spines[side].set_visible(False)
     busy = schedule.utilization
-    for y, unit in enumerate(rows):
-        ax.annotate(f"{100 * busy[unit]:.0f} %", (1.01, y + 0.5), xycoords=("axes fraction", "data"),
+    for y, unit in zip(middles, rows, strict=True):
+        ax.annotate(f"{100 * busy[unit]:.0f} %", (1.01, y), xycoords=("axes fraction", "data"),
                     va="center_baseline", fontsize=SMALL, fontweight="bold", annotation_clip=False)
     ax.annotate("busy, whole run", (1.075, -0.12), xycoords=("axes fraction", "data"), fontsize=TINY,
                 ha="right", va="bottom", color=GREY, annotation_clip=False)
     seen = [w for w in _LOOK if any(e.what == w and e.end > start and e.start < end
-                                    for e in schedule.events)]
+                                    and (e.unit in rows or w in _OWN) for e in schedule.events)]
     theme.patch_key(ax, [(_NAMES[w], _face(w)) for w in seen], at=(-0.2, 1.0), loc="lower left")
     if title:
         fig.text(0.012, 1 - 0.05 / whole, title, fontsize=10, fontweight="bold", va="top")
@@ -146,11 +156,27 @@ def _units(ax, schedule, rows, window, scale):
                  **_face(event.what))
 
 
-def _roles(ax, schedule, roles, base, window, scale):
+def _lanes(ax, schedule, top, window, scale):
+    """Draw what the lanes do, three rows high: a bar's height is its mean share of them."""
+    events = [e for e in schedule.events
+              if e.op.work.get("alu") and e.end > window[0] and e.start < window[1]]
+    owners = sorted({e.role for e in events}, key=[r.name for r in schedule.program.roles].index)
+    room = 2.84 / max(len(owners), 3)                      # of one scale, whether or not one rescales
+    for n in range(round(2.84 / room)):
+        ax.plot(window, [top + 0.08 + room * (n + 1)] * 2, color="#CCCCCC", lw=0.5, zorder=0)
+    for event in events:
+        share = event.op.work["alu"] / (event.end - event.start)
+        height, floor = 0.9 * room * share, top + 0.08 + room * (owners.index(event.role) + 1)
+        _bar(ax, event.start, event.end, floor - height, height,
+             _label(event) if height > 0.4 else "", window, scale, **_face(event.what))
+
+
+def _roles(ax, schedule, roles, base, window, scale, words):
     for stop in schedule.stops:
         y = base + roles.index(stop.role) + 0.12
         if stop.reason in _OWN:
-            _bar(ax, stop.start, stop.end, y, 0.76, stop.reason, window, scale, **_face(stop.reason))
+            _bar(ax, stop.start, stop.end, y, 0.76, words.get(stop.reason, stop.reason), window, scale,
+                 **_face(stop.reason))
         elif stop.reason in _LOOK:
             pale = _face(stop.reason) | {"hatch": ""}
             pale["facecolor"] = theme.tint(pale["facecolor"], _DIM)

@@ -44,6 +44,14 @@ def test_share_sweep_rings_the_least_and_draws_the_bound_dashed():
     assert "B200, two: 9 at no share, least 7 at 25 %" in theme.alt_text(fig)
 
 
+def test_share_sweep_draws_all_panels_on_one_axis():
+    fig = plots.share_sweep([0, 0.5], {"a": {"one": [10, 8]}, "b": {"one": [20, 9]}},
+                            floors={"a": [6, 5], "b": [7, 7]})
+    low, high = fig.axes[0].get_ylim()
+    assert (low, high) == fig.axes[1].get_ylim() and 0 < low < 5 and high > 20
+    assert "not from 0" in fig.axes[0].get_ylabel()
+
+
 def test_stale_maximum_counts_the_rescales_of_every_threshold():
     fig = plots.stale_maximum([1.0, 2.0, 1.5, 6.0], {0.0: [1, 2, 2, 6], 4.0: [1, 1, 1, 6]})
     labels = [t.get_text() for t in fig.axes[0].get_legend().get_texts()]
@@ -54,10 +62,22 @@ def test_stale_maximum_counts_the_rescales_of_every_threshold():
     assert "true running maximum" in [t.get_text() for t in ax.get_legend().get_texts()]
 
 
+def test_stale_maximum_hides_no_triangle_and_no_line():
+    fig = plots.stale_maximum([1.0, 9.0], {0.0: [1, 9], 2.0: [1, 9], 8.0: [1, 9]})
+    (ax,) = fig.axes
+    marks = [a for a in ax.lines if a.get_marker() == "^"]
+    at = [a.get_transform().transform(a.get_xydata())[0] for a in marks]
+    assert len(at) == 2 and at[1][0] - at[0][0] >= 0.1 * fig.dpi and at[0][1] == at[1][1]
+    eager, near, far = (a for a in ax.lines if a.get_label().startswith("τ"))
+    assert eager.get_zorder() > near.get_zorder() > far.get_zorder()
+    assert eager.get_linewidth() < near.get_linewidth() < far.get_linewidth()
+
+
 def test_skipped_maps_write_per_cent():
     fig = plots.skipped_maps({"rows": np.array([[0.9, 1.0], [0.004, 0.36]])}, [1, 2], [0.0, 8.0])
     assert [t.get_text() for t in fig.axes[0].texts] == ["90.0", "100", "0.4", "36.0"]
     assert "rows: from 0 % at scale 2, tau 0, to 100 % at scale 1, tau 8" in theme.alt_text(fig)
+    assert [t.get_color() == "#FFFFFF" for t in fig.axes[0].texts] == [True, True, False, False]
 
 
 def test_mass_curve_marks_the_room_of_the_format():

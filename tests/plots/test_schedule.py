@@ -1,5 +1,7 @@
 """The figures of chapter 12 say what they are given, to the eye and in their alt text."""
 
+from collections import Counter
+
 import pytest
 
 pytest.importorskip("matplotlib")
@@ -34,6 +36,28 @@ def test_gantt_draws_each_operation_where_it_happened():
     inside = [e for e in s.events if e.unit in ("copy", "tensor", "exp") and start <= e.start
               and e.end <= end]
     assert inside and all((round(e.start, 3), round(e.end, 3)) in spans for e in inside)
+
+
+def test_gantt_can_show_the_lanes_which_a_bar_fills_by_its_share():
+    s = programs.schedule_of("v4", gpu="B200", tiles=8, emulate=0.25)
+    fig = plots.gantt(s, tiles=(3, 4), units=("tensor", "exp", "alu"))
+    (ax,) = fig.axes
+    labels = [t.get_text() for t in ax.get_yticklabels()]
+    assert labels[:4] == ["tensor cores", "exponentials", "float32 lanes", "load"]
+    start, end = ax.get_xlim()
+    inside = [e for e in s.events if e.op.work.get("alu") and start < e.start and e.end < end]
+    bars = [p for p in ax.get_children() if isinstance(p, Rectangle) and 2 < p.get_y() < 5]
+    areas, work = Counter(), Counter()                     # of all bars that begin and end together
+    for b in bars:
+        x, width = b.get_x(), b.get_width()
+        areas[round(x, 3), round(x + width, 3)] += width * b.get_height()
+    for e in inside:
+        work[round(e.start, 3), round(e.end, 3)] += e.op.work["alu"]
+    scale = {round(areas[span] / cycles, 6) for span, cycles in work.items()}
+    assert {e.what for e in inside} == {"max", "exp", "pack", "rescale"} and len(scale) == 1
+    assert "pack" not in words(fig) and f"{100 * s.utilization['alu']:.0f} %" in words(fig)
+    with pytest.raises(ValueError, match='units: expected "alu" in the last place'):
+        plots.gantt(s, units=("alu", "exp"))
 
 
 def test_gantt_refuses_a_window_that_is_none():

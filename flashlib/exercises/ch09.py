@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import combinations
 
 import numpy as np
 
@@ -122,6 +123,7 @@ def check_row_max(row_max_kernel):
     for M, N, BLOCK, stride in ((4, 8, 8, 8), (4, 5, 8, 5), (3, 11, 16, 11), (3, 5, 8, 9)):
         wide = np.random.default_rng(92).normal(size=(M, stride)).astype(np.float32)
         x = wide[:, :N]
+        x[0] = -1e30 * (1 + np.abs(x[0]))
         x[1] = -np.abs(x[1]) - 1
         x[:, -1] = np.where(np.arange(M) == 2, 9, x[:, -1])
         y = np.full(M, 77, np.float32)
@@ -146,6 +148,9 @@ def check_row_max(row_max_kernel):
         expect_close(y, top, what, rtol=1e-6, mistakes={
             "a row of negative numbers got 0: masked lanes must count as −∞, not as 0":
                 np.maximum(top, 0) if N < BLOCK else top + 1,
+            f"a row of numbers below −1e30 got {y[0]:.3g}: masked lanes must count as −∞, a low number"
+            " is not low enough": np.where(np.arange(M) == 0, np.maximum(top, y[0]), top)
+                if y[0] > x[0].max() else top + 1,
             "the last element is missing: the mask is col < N": x[:, :-1].max(axis=1),
             "nothing was stored for some rows: Y + row is where the result goes":
                 np.where(np.arange(M) == 0, y[0], 77)})
@@ -166,12 +171,16 @@ def check_online(online_kernel):
     if praise is not None:
         return praise
     rng = np.random.default_rng(93)
-    for M, N, BLOCK, scale, pad in ((2, 8, 8, 1, 0), (3, 24, 8, 2, 0), (3, 21, 8, 2, 0),
-                                    (2, 24, 8, 80, 0), (3, 24, 8, 2, 3)):
+    for M, N, BLOCK, scale, pad, far in (
+            (2, 8, 8, 1, 0, False), (3, 24, 8, 2, 0, False), (3, 21, 8, 2, 0, False),
+            (2, 24, 8, 80, 0, False), (3, 24, 8, 2, 3, False), (2, 21, 8, 2, 0, True)):
         wide = (rng.normal(size=(M, N + pad)) * scale).astype(np.float32)
         x = wide[:, :N]
         x[:, -3] += 3 * scale                                # the last block raises the maximum
         x[0, 1] += 9 * scale                                 # and in row 0 the first one holds it
+        if far:
+            x[0] -= 1e4
+            x[1] = -1e30
         out, seen = interpreted.launch(
             online_kernel, (M,), [("X", wide), ("Y", np.zeros((M, N + 2 * pad), np.float32))],
             N + pad, N + 2 * pad, N, BLOCK=BLOCK)
@@ -180,6 +189,11 @@ def check_online(online_kernel):
         what += f", in rows of {N + pad} of X and {N + 2 * pad} of Y" * (pad > 0)
         if not seen.of("Y", "store"):
             raise Wrong(f"{what}: nothing was stored in Y")
+        lost = ~(np.nan_to_num(y) > 0).any(axis=1)
+        if far and lost.any():
+            k = int(np.argmax(lost))
+            raise Wrong(f"{what}: a row far below 0, at {float(x[k].max()):.3g}, lost every weight: m"
+                        " must start below every logit, not at 0, and masked lanes count as −∞")
         if (y == 0).all():
             raise Wrong(f"{what}: every weight is 0, so l became infinite: an exponential took the old"
                         " m, and needs m_new")
@@ -276,14 +290,14 @@ def check_programs_per_sm(programs_per_sm):
     right = [occupancy(arch, "H100", registers=r, shared_bytes=s, num_warps=w).programs
              for r, s, w in cases]
     if got == right:
-        return "the scarcest resource decides, and the lens says which it is."
+        return "the scarcest resource decides; the lens names it, and counts registers in their steps."
 
     def alone(r, s, w, *, kept=1024):
         return {"registers": 65536 // (32 * w * r), "warps": 64 // w, "slots": 32,
                 "shared": 233472 // (s + kept) if s + kept else 32}
 
-    def without(name):
-        return lambda *case: min(v for k, v in alone(*case).items() if k != name)
+    def without(*names):
+        return lambda *case: min(v for k, v in alone(*case).items() if k not in names)
 
     mistakes = {
         "the largest count decides nothing: the scarcest resource does":
@@ -297,6 +311,10 @@ def check_programs_per_sm(programs_per_sm):
             lambda *case: min(alone(*case, kept=0).values()),
         "a part of a program does not run: round down, with //":
             lambda r, s, w: min(65536 / (32 * w * r), 64 / w, 32, 233472 / (s + 1024))}
+    runs_out = {"registers": "registers", "shared": "shared memory", "warps": "warps",
+                "slots": "room for programs (32)"}
+    for missing in (*combinations(runs_out, 2), *combinations(runs_out, 3)):
+        mistakes[", ".join(map(runs_out.get, missing)) + " can run out, too"] = without(*missing)
     for text, mistaken in mistakes.items():
         if got == [mistaken(*case) for case in cases]:
             raise Wrong(text)

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import FixedLocator, NullFormatter
 
 from flashlib.plots import theme
 from flashlib.plots.theme import GREY, INK, OVER, SMALL, styled
@@ -106,36 +107,39 @@ def program_grid(shape: tuple[int, int], touches: Sequence, *, row_stride: int, 
 
 @styled
 def softmax_rates(panels: Mapping[str, Mapping[str, tuple[Sequence, Sequence]]], copy_rate: float,
-                  predicted: Mapping[str, float], *, alt: str | None = None) -> Figure:
+                  predicted: Mapping[str, float] | None = None, *, alt: str | None = None) -> Figure:
     """Draw bytes per second against the row's length, one panel a dtype.
 
     Args:
         panels: {title: {impl: (columns, bytes per second)}}, measured.
         copy_rate: the ceiling, bytes per second.
-        predicted: {impl: which share of the ceiling its passes leave}, drawn dashed.
+        predicted: {impl: which share of the ceiling its passes leave}, drawn dashed; None draws none.
     """
     fig, axes = theme.subplots(1, len(panels), height=3.1, sharey=True)
     for ax, (title, series) in zip(np.atleast_1d(axes), panels.items(), strict=True):
-        longest = max(max(cols) for cols, _ in series.values())
+        lengths = sorted({length for cols, _ in series.values() for length in cols})
         ax.axhline(1, color=INK, lw=1)
-        for impl, share in predicted.items():
+        for impl, share in (predicted or {}).items():
             ax.axhline(share, color=_KERNELS[impl][0], ls=(0, (4, 3)), lw=1.1, zorder=1)
         for impl, (cols, rate) in series.items():
             color, marker, _ = _KERNELS[impl]
             ax.plot(cols, np.asarray(rate) / copy_rate, color=color, marker=marker, ms=4.5, lw=1.5,
                     ls="-" if impl != "torch" else (0, (1, 1)))
         ax.set_xscale("log", base=2)
-        ticks = {2**8: "256", 2**11: "2K", 2**14: "16K", 2**17: "128K", 2**20: "1M"}
-        ticks = {at: text for at, text in ticks.items() if at <= longest}
+        ticks = {2**9: "512", 2**12: "4K", 2**15: "32K", 2**18: "256K", 2**20: "1M"}
+        ticks = {at: text for at, text in ticks.items() if at <= lengths[-1]}
         ax.set_xticks(list(ticks), list(ticks.values()))
-        ax.minorticks_off()
+        ax.xaxis.set_minor_locator(FixedLocator(lengths))
+        ax.xaxis.set_minor_formatter(NullFormatter())
+        ax.tick_params(axis="x", which="minor", bottom=True, length=2, width=0.7)
         ax.set(ylim=(0, 1.08), xlabel="length of a row, in elements", title=title)
     first = np.atleast_1d(axes)[0]
     first.set_ylabel(f"share of the copy rate, {copy_rate / 1e12:.2f} TB/s")
     shown = [impl for impl in _KERNELS if any(impl in s for s in panels.values())]
     handles = [Line2D([], [], color=_KERNELS[i][0], marker=_KERNELS[i][1], ms=4.5, label=_KERNELS[i][2],
                       ls="-" if i != "torch" else (0, (1, 1))) for i in shown]
-    handles.append(Line2D([], [], color=GREY, ls=(0, (4, 3)), label="predicted by its passes"))
+    if predicted:
+        handles.append(Line2D([], [], color=GREY, ls=(0, (4, 3)), label="predicted by its passes"))
     fig.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=SMALL,
                frameon=False, columnspacing=1.2, handlelength=2)
     words = []
@@ -144,5 +148,7 @@ def softmax_rates(panels: Mapping[str, Mapping[str, tuple[Sequence, Sequence]]],
         shares = ", ".join(f"{_KERNELS[impl][2]} {rate[list(cols).index(at)] / copy_rate:.2f}"
                            for impl, (cols, rate) in series.items())
         words.append(f"{title} at {at:,}: {shares}")
+    lines = ", ".join(f"{_KERNELS[impl][2]} {share:.2f}" for impl, share in (predicted or {}).items())
+    words += [f"dashed, predicted: {lines}"] if lines else []
     return theme.describe(fig, alt or "Useful bytes per second by length of a row, as shares of the"
                           f" copy rate. {'; '.join(words)}.")

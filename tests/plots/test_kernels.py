@@ -58,3 +58,22 @@ def test_rates_are_shares_of_the_copy_and_predictions_dashed():
     assert (0.9, 0.8) in lines and (0.5, 0.4) in lines
     assert lines[0.5, 0.5].get_linestyle() == "--"
     assert "float16 at 512: fused, one 0.80, three passes 0.40" in theme.alt_text(fig)
+
+
+def test_without_a_prediction_no_line_is_dashed_and_the_legend_names_none():
+    series = {"fused": ([256, 512], [9e11, 8e11]), "3pass": ([256, 512], [5e11, 4e11])}
+    bare = plots.softmax_rates({"float16": series}, 1e12)
+    assert {line.get_linestyle() for line in bare.axes[0].lines} == {"-"}
+    labels = [t.get_text() for t in bare.legends[0].get_texts()]
+    assert labels == ["three passes", "fused, one"] and "predicted" not in theme.alt_text(bare)
+    full = plots.softmax_rates({"float16": series}, 1e12, {"3pass": 0.5})
+    assert full.legends[0].get_texts()[-1].get_text() == "predicted by its passes"
+    assert "dashed, predicted: three passes 0.50" in theme.alt_text(full)
+
+
+def test_every_length_of_the_rates_has_a_tick():
+    lengths = [2**k for k in range(8, 21)]
+    [ax] = plots.softmax_rates({"float32": {"fused": (lengths, [9e11] * 13)}}, 1e12).axes
+    assert set(ax.get_xticks()) | set(ax.get_xticks(minor=True)) == set(lengths)
+    assert 2**15 in ax.get_xticks()
+    assert all(t.tick1line.get_markersize() for t in ax.xaxis.get_minor_ticks())

@@ -19,8 +19,26 @@ from flashlib.exercises.core import (
 )
 from flashlib.models import predict as model
 
+TILES, WARPS, STAGES = (16, 32, 64, 128, 256), (1, 2, 4, 8), (2, 3, 4)      # what 11.4 may choose from
+
 __all__ = ["check_most_stages", "check_my_tile", "check_time_in_waves",
            "check_where_bytes_come_from", "hint", "show_source", "solution", "table"]
+
+
+def _expect_each(got, expected, cases, names, *, mistakes, rtol=1e-9, least=-np.inf):
+    """Name the mistake that explains every answer, or else the first case with a wrong one.
+
+    Answers below `least` count as `least` while mistakes are looked for.
+    """
+    titles = [f"{names} = {', '.join(map(str, case))}" for case in cases]
+    for title, answer in zip(titles, got, strict=True):
+        if np.ndim(answer) or not np.issubdtype(np.asarray(answer).dtype, np.number):
+            raise Wrong(f"{title}: expected a number, got {answer!r}")
+    bounded = np.maximum(got, least)
+    found = [mistake for mistake, wrong in mistakes.items()
+             if np.allclose(bounded, np.maximum(wrong, least), rtol=rtol, atol=1e-12)]
+    for title, answer, right in zip(titles, got, expected, strict=True):
+        expect_close(answer, right, title, rtol=rtol, mistakes=dict.fromkeys(found, answer))
 
 
 @exercise("11.1", "Leave room for a second program", difficulty=1, minutes=5,
@@ -32,14 +50,17 @@ __all__ = ["check_most_stages", "check_my_tile", "check_time_in_waves",
 def check_most_stages(most_stages):
     """Accept `most_stages(Br, Bc, d) -> int`: stages with which two programs share an H200's SM."""
     room, kept = 228 * 1024, 1024
-    cases = ((128, 64, 128), (64, 64, 64), (256, 128, 128), (16, 16, 16), (32, 16, 16))
+    cases = ((128, 64, 128), (64, 64, 64), (256, 128, 128), (16, 16, 16), (32, 16, 16),
+             (256, 64, 256))
     got = [most_stages(*case) for case in cases]
     if None in got:
         raise NotImplementedError
     Br, Bc, d = (np.array(column) for column in zip(*cases, strict=True))
     half = room // 2 - kept
     rows = half // (2 * d)
-    expect_close(got, np.maximum((rows - Br) // (2 * Bc), 0), f"(Br, Bc, d) of {cases}", mistakes={
+    answers = np.maximum((rows - Br) // (2 * Bc), 0)
+    _expect_each(got, answers, cases, "Br, Bc, d", least=0, mistakes={
+        "not even one stage fits: 0, not a negative number": answers,
         "that is what one program could have alone: two share the SM":
             ((room - kept) // (2 * d) - Br) // (2 * Bc),
         "the system keeps 1,024 B with each of the two programs, not once":
@@ -48,6 +69,7 @@ def check_most_stages(most_stages):
             (room // 2 // (2 * d) - Br) // (2 * Bc),
         "every stage holds a tile of K and one of V": (rows - Br) // Bc,
         "these are elements, bf16 has 2 bytes": (half // d - Br) // (2 * Bc),
+        "this counts 4 bytes an element, bf16 has 2": (half // (4 * d) - Br) // (2 * Bc),
         "the tile of Q needs room, too": rows // (2 * Bc),
         "Q is loaded once and needs no stages": rows // (Br + 2 * Bc),
         "a part of a stage holds no tile: round down": (half / (2 * d) - Br) / (2 * Bc)})
@@ -69,8 +91,9 @@ def check_time_in_waves(time_in_waves):
     programs, sms, per_sm, each = (np.array(column) for column in zip(*cases, strict=True))
     slots = sms * per_sm
     rounds = -(-programs // slots)
-    what = f"(programs, sms, per_sm, program_s) of {cases}"
-    expect_close([pair[0] for pair in got], rounds * each, f"seconds, {what}", rtol=1e-6, mistakes={
+    what = "programs, sms, per_sm, program_s"
+    seconds, shares = zip(*got, strict=True)
+    _expect_each(seconds, rounds * each, cases, f"seconds, {what}", rtol=1e-6, mistakes={
         "the last wave is rarely full, and takes as long as a full one: round up":
             programs / slots * each,
         "this drops the last, unfinished wave: round up": programs // slots * each,
@@ -78,7 +101,8 @@ def check_time_in_waves(time_in_waves):
         "one wave too many when the programs fill their waves exactly":
             (programs // slots + 1) * each})
     share = programs / (rounds * slots)
-    expect_close([pair[1] for pair in got], share, f"efficiency, {what}", mistakes={
+    _expect_each(shares, share, cases, f"efficiency, {what}", mistakes={
+        "this is in per cent, asked is a share, at most 1": 100 * share,
         "this is the last wave's share; asked is that of all waves":
             (programs - (rounds - 1) * slots) / slots,
         "this is the last wave's share, with 0 where it is full; asked is that of all waves":
@@ -129,7 +153,8 @@ def check_where_bytes_come_from(where_bytes_come_from):
           solution="my_tile",
           hints=("Start from the budget: hardware.get('A100').sram_bytes. With d = 128, how many"
                  " rows of 256 B are that?",
-                 "Two programs per SM first, then no spills, then Br as large as these allow.",
+                 "Two programs per SM first, then no spills; then compare Br = 64 and Br = 128 in the"
+                 " map that plots.tile_lab(gpu='A100') draws.",
                  "shared = 2·d·(Br + 2·stages·Bc); registers ≈ Br·(d + 1.5·Bc)/threads + 40, rounded up"
                  " to a multiple of 8."))
 def check_my_tile(my_tile):
@@ -144,8 +169,8 @@ def check_my_tile(my_tile):
         raise NotImplementedError
     gpu, d = hardware.get("A100"), 128
     Br, Bc, warps, stages = (tile[key] for key in ("Br", "Bc", "warps", "stages"))
-    for name, value, allowed in (("Br", Br, (16, 32, 64, 128, 256)), ("Bc", Bc, (16, 32, 64, 128, 256)),
-                                 ("warps", warps, (1, 2, 4, 8)), ("stages", stages, (2, 3, 4))):
+    for name, value, allowed in (("Br", Br, TILES), ("Bc", Bc, TILES), ("warps", warps, WARPS),
+                                 ("stages", stages, STAGES)):
         if value not in allowed:
             raise Wrong(f"{name}: expected one of {allowed}, got {value!r}")
     config = model.Config(Br, Bc, warps, stages)
@@ -177,8 +202,8 @@ def check_my_tile(my_tile):
         raise Wrong(f"{config} fits once on an SM ({limit}): while it does softmax, the tensor cores"
                     " wait, and nobody else is there")
     shape = {"batch": 4, "heads": 16, "N": 4096, "d": d}
-    grid = itertools.product((32, 64, 128, 256), (16, 32, 64, 128), (4, 8), (2, 3, 4))
-    best = min(model.predict(gpu, model.Config(*c), **shape).time_s for c in grid)
+    best = min(model.predict(gpu, model.Config(*choice), **shape).time_s
+               for choice in itertools.product(TILES, TILES, WARPS, STAGES))
     mine = model.predict(gpu, config, **shape)
     if mine.time_s > 1.1 * best:
         raise Wrong(f"{config} fits and does not spill, but the model sees {1e3 * mine.time_s:.2f} ms"

@@ -49,22 +49,24 @@ def tile_lab(Br: int = 128, Bc: int = 64, warps: int = 4, stages: int = 2, gpu="
                  fontweight="normal" if n else "bold")
     _parts(fig.add_axes((0.63, 0.06, 0.30, 0.3)), mine)
     return theme.describe(fig, f"Tile lab. {title}. " + "; ".join(text for text, _ in lines)
-                          + (f". Best of the map: {best[0]}×{best[1]}, {1e3 * times[best]:.2f} ms."
+                          + (f". Best of the map: {' and '.join(f'{r}×{c}' for r, c in best)},"
+                             f" {1e3 * times[best[0]]:.2f} ms."
                              if best else ". No tile of the map fits."))
 
 
 def _map(ax, times, rows, columns, chosen):
-    """Draw predicted milliseconds over tile heights; return the best tile, None if none fits."""
+    """Draw predicted milliseconds over tile heights; return the best tiles, several if they tie."""
     fitting = {tile: s for tile, s in times.items() if math.isfinite(s)}
-    best = min(fitting, key=fitting.get, default=None)
+    least = min(fitting.values(), default=math.inf)
+    best = [tile for tile, s in fitting.items() if s <= least * (1 + 1e-9)]
     for (Br, Bc), s in times.items():
         x, y = columns.index(Bc), rows.index(Br)
         fits = math.isfinite(s)
-        color = _SLOWER(min(1.0, float(np.log(s / fitting[best]) / np.log(4)))) if fits else "#FFFFFF"
+        color = _SLOWER(min(1.0, float(np.log(s / least) / np.log(4)))) if fits else "#FFFFFF"
         ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fc=color, ec="white", lw=1))
         if fits:
             ax.text(x, y, f"{1e3 * s:.2f}", ha="center", va="center_baseline", fontsize=9,
-                    color=theme.ink_on(color), fontweight="bold" if (Br, Bc) == best else None)
+                    color=theme.ink_on(color), fontweight="bold" if (Br, Bc) in best else None)
         else:
             ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fc="none", lw=0, hatch="////",
                                    ec=theme.tint(OVER, 0.45)))

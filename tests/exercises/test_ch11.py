@@ -16,7 +16,22 @@ def stages(Br, Bc, d, *, room=HALF, tiles=2, size=2):
     return (room // (size * d) - Br) // (tiles * Bc)
 
 
+def doubles_the_straggler(programs, sms, per_sm, program_s):
+    seconds, efficiency = right.time_in_waves(programs, sms, per_sm, program_s)
+    return seconds * (2 if programs == 133 else 1), efficiency
+
+
 WRONG = [
+    (ch11.check_most_stages, stages, "not even one stage fits"),
+    (ch11.check_most_stages, lambda *a: max(0, stages(*a, size=4)), "this counts 4 bytes"),
+    (ch11.check_most_stages, lambda *a: right.most_stages(*a) + (a == (256, 128, 128)),
+     "Br, Bc, d = 256, 128, 128: expected 0, got 1"),
+    (ch11.check_most_stages, lambda *a: "two", "Br, Bc, d = 128, 64, 128: expected a number"),
+    (ch11.check_most_stages, lambda *a: [2], "expected a number, got [2]"),
+    (ch11.check_time_in_waves, doubles_the_straggler,
+     "seconds, programs, sms, per_sm, program_s = 133, 132, 1, 0.002: expected 0.004, got 0.008"),
+    (ch11.check_time_in_waves,
+     lambda *a: (right.time_in_waves(*a)[0], 100 * right.time_in_waves(*a)[1]), "in per cent"),
     (ch11.check_most_stages, lambda *a: stages(*a, room=SM - 1024), "two share the SM"),
     (ch11.check_most_stages, lambda *a: max(0, stages(*a, room=(SM - 1024) // 2)), "each of the two"),
     (ch11.check_most_stages, lambda *a: max(0, stages(*a, room=SM // 2)), "with every program"),
@@ -52,6 +67,11 @@ WRONG = [
      lambda h, N, d, B: (right.where_bytes_come_from(h, N, d, B)[0], 8 * h * N * d), "O is written"),
     (ch11.check_my_tile, lambda: (64, 32), "expected a dictionary"),
     (ch11.check_my_tile, tile(Br=48), "Br: expected one of"),
+    (ch11.check_my_tile, tile(Bc=48), "Bc: expected one of"),
+    (ch11.check_my_tile, tile(warps=3), "warps: expected one of"),
+    (ch11.check_my_tile, tile(stages=1), "stages: expected one of"),
+    (ch11.check_my_tile, tile(Bc=32, warps=8, shared_bytes=49_152, registers=84, per_sm=3),
+     "round up to a multiple of 8"),
     (ch11.check_my_tile, tile(shared_bytes=40_960), "these are elements"),
     (ch11.check_my_tile, tile(shared_bytes=49_152), "every stage"),
     (ch11.check_my_tile, tile(registers=112), "these are the tiles alone"),

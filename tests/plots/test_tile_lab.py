@@ -30,14 +30,15 @@ def test_the_map_holds_the_models_times_and_marks_the_best():
              for r in (32, 64, 128, 256) for c in (32, 64, 128, 256)}
     fitting = {tile: s for tile, s in times.items() if s < float("inf")}
     assert texts == {f"{1e3 * s:.2f}" for s in fitting.values()}
-    best = min(fitting, key=fitting.get)
+    best = [tile for tile, s in fitting.items() if s <= min(fitting.values()) * (1 + 1e-9)]
+    assert len(best) == 2                   # a tie, and both are marked
     bold = [text for text in fig.axes[0].texts if text.get_fontweight() == "bold"]
-    assert [text.get_text() for text in bold] == [f"{1e3 * fitting[best]:.2f}"]
+    assert {text.get_text() for text in bold} == {f"{1e3 * fitting[best[0]]:.2f}"}
     sizes = (32, 64, 128, 256)
-    assert bold[0].get_position() == (sizes.index(best[1]), sizes.index(best[0]))
+    assert [text.get_position() for text in bold] == [(sizes.index(c), sizes.index(r)) for r, c in best]
     hatched = sum(patch.get_hatch() is not None for patch in fig.axes[0].patches)
     assert hatched == len(times) - len(fitting) > 0
-    assert f"Best of the map: {best[0]}×{best[1]}" in alt_text(fig)
+    assert "Best of the map: 64×32 and 64×64, " in alt_text(fig)
 
 
 def test_the_bars_are_the_parts_of_the_prediction():

@@ -237,20 +237,29 @@ def probe(shapes):
                 torch.cuda.empty_cache()
 
 
-def parse_counters(text, shapes):
-    """Turn `ncu --csv --page raw --print-units base` output into rows, one for each kernel.
-
-    The marks between the cases say which implementation, mode and shape a kernel belongs to.
-    """
+def profiled(text):
+    """Return the kernels in `ncu --csv --page raw --print-units base` output, by column, in order."""
     lines = text.splitlines()
     first = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
     if first is None:
         raise ValueError("text: expected a table whose first column is ID, got none")
+    return [cells for cells in csv.DictReader(lines[first:]) if (cells["ID"] or "").isdigit()]
+
+
+def amount(cells, metric):
+    """Return what a kernel's cell counts, None if it holds no number."""
+    cell = (cells.get(metric) or "").replace(",", "")
+    return int(float(cell)) if re.fullmatch(r"[\d.]+(e[+-]?\d+)?", cell) else None
+
+
+def parse_counters(text, shapes):
+    """Turn the profiler's table into rows, one for each kernel.
+
+    The marks between the cases say which implementation, mode and shape a kernel belongs to.
+    """
     cases = iter([(shape, i, m) for shape in shapes for i in IMPLEMENTATIONS for m in MODES])
     rows, case = [], None
-    for cells in csv.DictReader(lines[first:]):
-        if not (cells["ID"] or "").isdigit():
-            continue
+    for cells in profiled(text):
         name = cells["Kernel Name"]
         if CASE_MARK in name:
             case = next(cases, None)
@@ -260,9 +269,7 @@ def parse_counters(text, shapes):
         (B, H, N, d), impl, mode = case
         row = {"impl": impl, "mode": mode, "B": B, "H": H, "N": N, "d": d}
         row["kernel"] = short_name(name)
-        for metric, column in METRICS.items():
-            cell = (cells.get(metric) or "").replace(",", "")
-            row[column] = int(float(cell)) if re.fullmatch(r"[\d.]+(e[+-]?\d+)?", cell) else None
+        row |= {column: amount(cells, metric) for metric, column in METRICS.items()}
         nanoseconds = row.pop("nanoseconds")
         row["seconds"] = None if nanoseconds is None else nanoseconds * 1e-9
         rows.append(row)

@@ -10,15 +10,13 @@ The second, `loop_order_counters`, has v1's loop order beside v2's, at shapes at
 from __future__ import annotations
 
 import argparse
-import csv
-import re
 import shutil
 import subprocess
 import sys
 
 from flashlib.bench import blocks_sweep
 from flashlib.bench.attention import inputs
-from flashlib.bench.attention_demo import METRICS
+from flashlib.bench.attention_demo import METRICS, amount, profiled
 from flashlib.bench.provenance import collect, options_for, write_csv
 
 CASES = [((4, 32, 4096, 64), (m, 64, 4, 2)) for m in (32, 64, 128)]
@@ -55,23 +53,15 @@ def probe():
 
 
 def parse(text, cases):
-    """Turn `ncu --csv --page raw --print-units base` output into rows, one for each case in order."""
-    lines = text.splitlines()
-    first = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
-    if first is None:
-        raise ValueError("text: expected a table whose first column is ID, got none")
-    kernels = [cells for cells in csv.DictReader(lines[first:]) if (cells["ID"] or "").isdigit()]
-    kernels = [cells for cells in kernels if "flash_fwd" in cells["Kernel Name"]]
+    """Turn the profiler's table into rows, one for each case in order."""
+    kernels = [cells for cells in profiled(text) if "flash_fwd" in cells["Kernel Name"]]
     if len(kernels) != len(cases):
         raise ValueError(f"text: expected {len(cases)} forward kernels, got {len(kernels)}")
     rows = []
     for cells, (shape, config) in zip(kernels, cases, strict=True):
         row = dict(zip(("B", "H", "N", "d"), shape, strict=True))
         row |= dict(zip(("BLOCK_M", "BLOCK_N", "num_warps", "num_stages"), config, strict=True))
-        for metric, column in METRICS.items():
-            cell = (cells.get(metric) or "").replace(",", "")
-            row[column] = int(float(cell)) if re.fullmatch(r"[\d.]+(e[+-]?\d+)?", cell) else None
-        rows.append(row)
+        rows.append(row | {column: amount(cells, metric) for metric, column in METRICS.items()})
     return rows
 
 

@@ -18,6 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from flashlib.bench.attention_demo import amount, profiled
 from flashlib.bench.gpu import device_for, is_hopper
 from flashlib.bench.provenance import collect, options_for, write_csv
 
@@ -147,10 +148,7 @@ def _profile(tool: str) -> tuple[str, list[int]]:
         pages = [subprocess.run([tool, "-i", f"{report}.ncu-rep", "--page", page, "--csv", *more],
                                 check=True, capture_output=True, text=True).stdout
                  for page, *more in (("source",), ("raw", "--print-units", "base"))]
-    lines = pages[1].splitlines()
-    start = next(n for n, text in enumerate(lines) if text.startswith('"ID"'))
-    return pages[0], [int(float(row[CYCLES].replace(",", ""))) for row in csv.DictReader(lines[start:])
-                      if (row["ID"] or "").isdigit()]
+    return pages[0], [amount(cells, CYCLES) for cells in profiled(pages[1])]
 
 
 def main(argv=None):

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-LOG2E = 1.4426950408889634
+from flashlib.kernels.launch import LOG2E
 
 
 @triton.jit

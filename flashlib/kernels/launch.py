@@ -22,6 +22,9 @@ from flashlib.kernels.flash_backward import (
 )
 from flashlib.kernels.flash_forward import flash_fwd_kernel
 
+if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 5):     # no `disable_licm`
+    raise ImportError(f"the kernels need Triton 3.5 or newer, got {triton.__version__}")
+
 LOG2E = 1.4426950408889634
 NARROW = 16                                                 # below it float32 costs next to nothing
 KEPT = 1024                                                 # plans, one for each set of shapes

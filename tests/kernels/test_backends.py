@@ -137,6 +137,16 @@ def test_without_triton_it_is_refused_with_a_remedy():
     assert "Triton does not import" in message and "impl='reference'" in message
 
 
+def test_an_old_triton_is_refused_with_its_version_and_the_reference_backend_runs():
+    pytest.importorskip("triton")
+    old = "import triton\ntriton.__version__ = '3.4.0'\nDTYPE = 'float32'\n"
+    kind, message = python(old + CALL, TRITON_INTERPRET="1")
+    assert kind == "NotImplementedError"
+    assert "the kernels need Triton 3.5 or newer, got 3.4.0" in message
+    assert "impl='reference'" in message
+    assert python(old + CALL.replace('"triton"', '"auto"')) == ["", ""]
+
+
 def test_without_triton_the_reference_backend_runs():
     assert python("""
 import sys; sys.modules["triton"] = None

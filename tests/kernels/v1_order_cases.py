@@ -20,6 +20,8 @@ def main():
         generator = torch.Generator().manual_seed(0)
         q, k, v = (torch.randn(shape, generator=generator).to(dtype) for _ in range(3))
         q = q * 4
+        if shape[2] == 96:
+            k[:, :, 0] *= 100                               # some rows see nobody else, others never it
         o = flash_v1_order.forward(q, k, v, BLOCK_M=blocks[0], BLOCK_N=blocks[1])
         s = q.double() @ k.double().mT / shape[3] ** 0.5
         errors[f"{dtype} {shape}"] = (o.double() - torch.softmax(s, -1) @ v.double()).abs().max().item()

@@ -12,10 +12,11 @@ def _kernels():
     found = (flash_forward.flash_fwd_kernel, flash_backward.flash_bwd_delta_kernel,
              flash_backward.flash_bwd_dkdv_kernel, flash_backward.flash_bwd_dq_kernel)
     try:
-        from flashlib.kernels import gluon_hopper, gluon_pipelined
+        from flashlib.kernels import gluon_fp8, gluon_hopper, gluon_pipelined
     except ImportError:                                     # a Triton without Gluon for Hopper
         return found
-    return (*found, gluon_hopper.flash_fwd_hopper_kernel, gluon_pipelined.flash_fwd_pipelined_kernel)
+    return (*found, gluon_hopper.flash_fwd_hopper_kernel, gluon_fp8.flash_fwd_fp8_kernel,
+            gluon_pipelined.flash_fwd_pipelined_kernel)
 
 
 def forget():

@@ -23,12 +23,14 @@ from flashlib.bench.gpu import device_for, is_hopper
 from flashlib.bench.provenance import collect, options_for, write_csv
 
 SHAPE = (4, 16, 4096, 128)                                  # (B, H, N, d)
-# fp8_overlap asks for PV before QKᵀ is there.
-VARIANTS = ("own_bf16", "fp8_overlap", "fp8_block")
+# What begins at the first instruction of a step, and then at the first that matches, in this order. In
+# 8 bits the compiler asks for QKᵀ somewhere in the middle of the softmax.
+PHASES = {
+    "own_bf16": {"ready": "", "issue": r"\w*GMMA", "scores": r"WARPGROUP\.DEPBAR", "maximum": r"FMNMX",
+                 "weights": r"MUFU\.EX2"},
+    "fp8_block": {"maximum": "", "weights": r"MUFU\.EX2", "output": r"WARPGROUP\.ARRIVE"},
+}
 KEY_TILE = 128                                              # rows, in all of them
-# What begins at the first instruction of a step, and then at the first that matches, in this order.
-PHASES = {"ready": "", "issue": r"\w*GMMA", "scores": r"WARPGROUP\.DEPBAR", "maximum": r"FMNMX",
-          "weights": r"MUFU\.EX2"}
 CYCLES = "sm__cycles_elapsed.max"
 
 
@@ -37,17 +39,16 @@ def launches():
     import torch
 
     from flashlib.bench.attention import inputs
+    from flashlib.bench.gluon_ablation import variants
     from flashlib.kernels import fp8, launch_hopper
 
     q, k, v, _ = inputs(SHAPE, "cuda")
     given = {"causal": False, "scale": SHAPE[3] ** -0.5}
-    config = launch_hopper.FP8_CONFIGS[SHAPE[3], False]
     with torch.no_grad():
         prepared = fp8.prepare(q, k, v)
-    return {"own_bf16": lambda: launch_hopper.forward(q, k, v, **given),
-            "fp8_overlap": lambda: launch_hopper.forward_fp8(
-                *prepared, **given, config=config._replace(OVERLAP=True)),
-            "fp8_block": lambda: launch_hopper.forward_fp8(*prepared, **given, config=config)}
+    full = variants(launch_hopper.config_for(SHAPE[3], False, SHAPE[2]))["full"]
+    return {"own_bf16": lambda: launch_hopper.forward(q, k, v, **given, config=full),
+            "fp8_block": lambda: launch_hopper.forward_fp8(*prepared, **given)}
 
 
 def probe():
@@ -55,7 +56,7 @@ def probe():
     import torch
 
     calls = launches()
-    for name in VARIANTS:
+    for name in PHASES:
         calls[name]()
         torch.cuda.synchronize()
         torch.cuda.profiler.start()
@@ -95,9 +96,9 @@ def steps(instructions: list[dict]) -> list[list[dict]]:
             if not any((a, b) != (first, end) and first <= a and b <= end for a, b in found)]
 
 
-def phases(step: list[dict]) -> list[dict]:
+def phases(step: list[dict], variant: str) -> list[dict]:
     """Return for every phase its samples, its instructions, and how many are exponentials."""
-    names, rows = iter(PHASES.items()), []
+    names, rows = iter(PHASES[variant].items()), []
     upcoming = next(names)
     for instruction in step:
         if upcoming and re.match(upcoming[1], _opcode(instruction)):
@@ -111,7 +112,7 @@ def phases(step: list[dict]) -> list[dict]:
     return rows
 
 
-def table(text: str, cycles: list[int], sms: int, variants=VARIANTS) -> list[dict]:
+def table(text: str, cycles: list[int], sms: int, variants=tuple(PHASES)) -> list[dict]:
     """Return rows by variant and phase: cycles of a step, as the share of the samples.
 
     Args:
@@ -125,7 +126,7 @@ def table(text: str, cycles: list[int], sms: int, variants=VARIANTS) -> list[dic
         raise ValueError(f"text, cycles: expected {len(variants)} kernels, got {len(found)} and"
                          f" {len(cycles)}")
     for variant, instructions, total in zip(variants, found, cycles, strict=True):
-        loops = [phases(step) for step in steps(instructions)]
+        loops = [phases(step, variant) for step in steps(instructions)]
         consumers = len(loops)
         if consumers < 2:
             raise ValueError(f"text: expected a loop for each consumer of {variant}, got {consumers}")

@@ -39,14 +39,16 @@ EDITS = [  # (text of gluon_hopper.py, how often it occurs, what takes its place
     ("@gluon.jit\ndef products(acc,", 1, STAMP + "@gluon.jit\ndef products(readings, n, acc,"),
     ("        my_turn(slot, c)\n", 1, "        my_turn(slot, c)\n    n = stamp(readings, n, 1)\n"),
     ("    return qk, acc\n", 1, "    return qk, acc, n\n"),
-    ("qk, acc = products(acc,", 2, "qk, acc, n = products(readings, n, acc,"),
+    ("        qk, acc = products(acc, p, q,", 1,
+     "        n = stamp(readings, n, 0)\n"
+     "        qk, acc, n = products(readings, n, acc, p, q,"),
+    ("qk, acc = products(acc, p, next_q,", 1, "qk, acc, n = products(readings, n, acc, p, next_q,"),
     ("def attend(acc,", 1, "def attend(readings, n, acc,"),
-    ("        tile_factor =", 1, "        n = stamp(readings, n, 0)\n        tile_factor ="),
-    ("        col = key + gl.arange(0, BLOCK_N, gl.SliceLayout(0, S_LAYOUT))\n        p_next", 1,
+    ("        col = key + gl.arange(0, BLOCK_N, gl.SliceLayout(0, S_LAYOUT))\n        p, m_i", 1,
      "        n = stamp(readings, n, 2)\n"
-     "        col = key + gl.arange(0, BLOCK_N, gl.SliceLayout(0, S_LAYOUT))\n        p_next"),
-    ("        if FP8:                                             # noqa", 1,
-     "        n = stamp(readings, n, 3)\n        if FP8:                                  # noqa"),
+     "        col = key + gl.arange(0, BLOCK_N, gl.SliceLayout(0, S_LAYOUT))\n        p, m_i"),
+    ("        p = as_operand(p, k_smem", 1,
+     "        n = stamp(readings, n, 3)\n        p = as_operand(p, k_smem"),
     ("    return acc, m_i, l_i, p, slot, phase, key\n", 1,
      "    return acc, m_i, l_i, p, slot, phase, key, n\n"),
     ("acc, m_i, l_i, p, slot, phase, key = attend(\n", 2,
@@ -57,14 +59,14 @@ EDITS = [  # (text of gluon_hopper.py, how often it occurs, what takes its place
      "        n = stamp(readings, n, 5)\n        p_first, m_i, l_i = first_softmax("),
     ("        # c + min(b, 0) is c", 1,
      "        n = stamp(readings, n, 6)\n        # c + min(b, 0) is c"),
-    ("HEAD_DIM, O_PARTS, FP8)\n    tma.store_wait(0)", 1,
-     "HEAD_DIM, O_PARTS, FP8)\n        n = stamp(readings, n, 7)\n    tma.store_wait(0)"),
+    ("HEAD_DIM, O_PARTS, 0.0)\n    tma.store_wait(0)", 1,
+     "HEAD_DIM, O_PARTS, 0.0)\n        n = stamp(readings, n, 7)\n    tma.store_wait(0)"),
     ("    slot, phase = 0, 0\n    count =", 1,
-     "    readings = Q_SCALE\n"                              # an argument that only 8 bits need
      "    n = gl.where(gl.program_id(0) == 0, c * READINGS, COUNT)\n"
      "    slot, phase = 0, 0\n    count ="),
-    ("SCALED_ROWS = ", 1, f"READINGS = gl.constexpr({READINGS})\n"
-                          f"COUNT = gl.constexpr({3 * READINGS})\nSCALED_ROWS = "),
+    ("LSE, scale_log2,", 7, "LSE, readings, scale_log2,"),
+    ("KEEP_PAIRS = ", 1, f"READINGS = gl.constexpr({READINGS})\n"
+                         f"COUNT = gl.constexpr({3 * READINGS})\nKEEP_PAIRS = "),
 ]
 
 
@@ -114,12 +116,13 @@ def measure(shape, module, rounds=7):
         inputs,
         race,
         rmse_and_relative,
+        variants,
     )
     from flashlib.kernels import launch_hopper as hopper
 
     B, H, N, d, causal = shape
     q, k, v = inputs((B, H, N, d))
-    config = hopper.config_for(d, causal, N)
+    config = variants(hopper.config_for(d, causal, N))["full"]
     readings = torch.zeros(3 * READINGS, dtype=torch.int32, device="cuda")
     kernel = hopper.flash_fwd_hopper_kernel
     hopper.flash_fwd_hopper_kernel = module.flash_fwd_hopper_kernel
@@ -130,7 +133,7 @@ def measure(shape, module, rounds=7):
     o, lse = torch.empty_like(q), torch.empty(q.shape[:3], device="cuda")
 
     def timed():
-        run(as_q(q), as_k(k), as_v(v), as_o(o), lse, readings, lse, lse, d**-0.5 * hopper.LOG2E)
+        run(as_q(q), as_k(k), as_v(v), as_o(o), lse, readings, d**-0.5 * hopper.LOG2E)
 
     def plain():
         return hopper.forward(q, k, v, causal=causal, scale=d**-0.5, config=config)

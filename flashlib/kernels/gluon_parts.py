@@ -1,4 +1,4 @@
-"""The parts of the Gluon kernels for Hopper: layouts, tiles, slots, turns, and one step of the softmax.
+"""The parts of the Gluon kernels for Hopper: tiles, slots, turns, a step of the softmax.
 
 Taught in notebook 12; the polynomial that stands in for an exponential in notebook 14.
 """
@@ -7,7 +7,7 @@ import struct
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import tma
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 # 2**f on [0, 1): minimax of the relative error among cubics with value 1 at 0.
 CUBIC = (1.0, 0.69511679, 0.22764499, 0.07706704)
@@ -140,3 +140,126 @@ def softmax_step(qk, factor, m_i, l_i, row, col, N_Q, N_K,
     p = exp2_shared_out(x, 0 if MASKED else EMULATED)       # the cubic does not reach 0
     alpha = gl.exp2(m_i - m_used)
     return p, m_new, l_i * alpha + gl.sum(p, 1), alpha
+
+
+@gluon.constexpr_function
+def several(count, shape):
+    """Return the shape of `count` blocks."""
+    return [count, *shape]
+
+
+@gluon.jit
+def allocate(q_desc, k_desc, v_desc, o_desc, CONSUMERS: gl.constexpr, STAGES: gl.constexpr,
+             Q_SLOTS: gl.constexpr):
+    """Return shared memory for tiles of Q, K, V and O, and barriers full and empty for Q, K and V."""
+    dtype: gl.constexpr = q_desc.dtype
+    q_smem = gl.allocate_shared_memory(dtype, several(Q_SLOTS * CONSUMERS, q_desc.block_type.shape),
+                                       q_desc.layout)
+    k_smem = gl.allocate_shared_memory(dtype, several(STAGES, k_desc.block_type.shape), k_desc.layout)
+    v_smem = gl.allocate_shared_memory(dtype, several(STAGES, v_desc.block_type.shape), v_desc.layout)
+    o_smem = gl.allocate_shared_memory(o_desc.dtype, several(CONSUMERS, o_desc.block_type.shape),
+                                       o_desc.layout)
+    barrier: gl.constexpr = mbarrier.MBarrierLayout()
+    q_full = gl.allocate_shared_memory(gl.int64, [Q_SLOTS * CONSUMERS, 1], barrier)
+    q_empty = gl.allocate_shared_memory(gl.int64, [Q_SLOTS * CONSUMERS, 1], barrier)
+    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    for i in gl.static_range(Q_SLOTS * CONSUMERS):
+        mbarrier.init(q_full.index(i), count=1)
+        mbarrier.init(q_empty.index(i), count=1)
+    for s in gl.static_range(STAGES):
+        mbarrier.init(k_full.index(s), count=1)
+        mbarrier.init(k_empty.index(s), count=CONSUMERS)
+        mbarrier.init(v_full.index(s), count=1)
+        mbarrier.init(v_empty.index(s), count=CONSUMERS)
+    fence_async_shared()
+    return q_smem, k_smem, v_smem, o_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty
+
+
+@gluon.jit
+def producer(q_desc, k_desc, v_desc, shared, sizes,
+             BLOCK_N: gl.constexpr, IS_CAUSAL: gl.constexpr, CONSUMERS: gl.constexpr,
+             STAGES: gl.constexpr, Q_SLOTS: gl.constexpr, TRANSPOSED: gl.constexpr):
+    """Ask for tiles as slots become free: each step brings a K, and the V of the K before it.
+
+    TRANSPOSED: V lies as (D, N), keys along the rows.
+    """
+    q_smem, k_smem, v_smem, _o_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = shared
+    order, _H, GROUP, N_Q, N_K = sizes
+    nbytes: gl.constexpr = k_desc.block_type.nbytes
+    slot, phase = 0, 1                                      # the first wait for a free slot passes
+    last_b, last_h, last_key = 0, 0, 0
+    count = gl.load(order)
+    for nth in range(count):
+        b, h, start = read_entry(order, nth)
+        end, _ = key_tiles(start, N_Q, N_K, CONSUMERS * ROWS, BLOCK_N, IS_CAUSAL)
+        for c in gl.static_range(CONSUMERS):
+            place = nth % Q_SLOTS * CONSUMERS + c
+            mbarrier.wait(q_empty.index(place), (nth // Q_SLOTS & 1) ^ 1)
+            mbarrier.expect(q_full.index(place), q_desc.block_type.nbytes)
+            load_tile(q_desc, [b, h, start + c * ROWS, 0], q_full.index(place), q_smem.index(place))
+        h = h // GROUP
+        for step in range(end):
+            key = (end - 1 - step) * BLOCK_N                # the last key tile comes first
+            mbarrier.wait(k_empty.index(slot), phase)
+            mbarrier.expect(k_full.index(slot), nbytes)
+            load_tile(k_desc, [b, h, key, 0], k_full.index(slot), k_smem.index(slot))
+            has_v = (nth > 0) | (step > 0)                 # before the first K there was none
+            mbarrier.wait(v_empty.index(slot), phase)
+            mbarrier.expect(v_full.index(slot), nbytes, pred=has_v)
+            mbarrier.expect(v_full.index(slot), 0, pred=has_v == 0)
+            if has_v:
+                load_values(v_desc, last_b, last_h, last_key, v_full.index(slot), v_smem.index(slot),
+                            TRANSPOSED)
+            last_b, last_h, last_key = b, h, key
+            slot, phase = next_slot(slot, phase, STAGES)
+    mbarrier.wait(k_empty.index(slot), phase)               # the last V of all, and no K
+    mbarrier.expect(k_full.index(slot), 0)
+    mbarrier.wait(v_empty.index(slot), phase)
+    mbarrier.expect(v_full.index(slot), nbytes)
+    load_values(v_desc, last_b, last_h, last_key, v_full.index(slot), v_smem.index(slot), TRANSPOSED)
+
+
+@gluon.jit
+def load_values(v_desc, b, h, key, barrier, tile, TRANSPOSED: gl.constexpr):
+    """Ask for a tile of V."""
+    if TRANSPOSED:
+        load_tile(v_desc, [b, h, 0, key], barrier, tile)
+    else:
+        load_tile(v_desc, [b, h, key, 0], barrier, tile)
+
+
+@gluon.jit
+def finish(acc, m_i, l_i, o_desc, LSE, o_tile, b, h, first, H, N_Q,
+           HEAD_DIM: gl.constexpr, O_PARTS: gl.constexpr, OFFSET: gl.constexpr):
+    """Divide by ℓ and write O, through shared memory and the copy engine, and the natural-log LSE.
+
+    P and ℓ are 2**OFFSET times what they stand for.
+    """
+    WIDTH: gl.constexpr = HEAD_DIM // O_PARTS
+    row = first + gl.arange(0, ROWS, m_i.type.layout)
+    l_safe = gl.where(l_i == 0.0, 1.0, l_i)                 # a row that saw nothing: O = 0, lse = −∞
+    log_l = gl.log2(l_safe)
+    lse = gl.where(l_i == 0.0, float("-inf"), (m_i - OFFSET + log_l) * LN2)
+    gl.store(LSE + (b * H + h).to(gl.int64) * N_Q + row, lse, mask=row < N_Q)
+    by_row: gl.constexpr = gl.SliceLayout(1, acc.type.layout)
+    acc = acc * gl.expand_dims(gl.convert_layout(gl.exp2(-log_l), by_row), 1)
+    if o_desc.dtype == gl.float16:                          # a rounded P may lift O past 65,504
+        acc = gl.where(gl.abs(acc) < 65600.0, gl.maximum(gl.minimum(acc, 65504.0), -65504.0), acc)
+    o = acc.to(o_desc.dtype)
+    tma.store_wait(0)                                       # what lay there before has left
+    if O_PARTS == 1:
+        o_tile.reshape([ROWS, HEAD_DIM]).store(o)
+        fence_async_shared()
+        store_tile(o_desc, [b, h, first, 0], o_tile)
+    else:                                                   # half of the columns at a time
+        left, right = o.reshape([ROWS, 2, WIDTH]).permute([0, 2, 1]).split()
+        o_tile.reshape([ROWS, WIDTH]).store(left)
+        fence_async_shared()
+        store_tile(o_desc, [b, h, first, 0], o_tile)
+        tma.store_wait(0)
+        o_tile.reshape([ROWS, WIDTH]).store(right)
+        fence_async_shared()
+        store_tile(o_desc, [b, h, first, WIDTH], o_tile)

@@ -1,4 +1,4 @@
-"""From tensors to the Gluon kernel: descriptors, a grid that fills the GPU once, a table of tiles.
+"""From tensors to the Gluon kernels: descriptors, a grid that fills the GPU once, a table of tiles.
 
 The arguments were checked by `flashlib.kernels.attention`; nothing here is public. The backward is
 that of `flashlib.kernels.launch`: its kernels need only O and lse.
@@ -16,6 +16,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from flashlib.kernels import launch
 from flashlib.kernels.configs import padded
+from flashlib.kernels.gluon_fp8 import flash_fwd_fp8_kernel
 from flashlib.kernels.gluon_hopper import flash_fwd_hopper_kernel
 from flashlib.kernels.gluon_parts import ROWS
 from flashlib.kernels.gluon_pipelined import flash_fwd_pipelined_kernel
@@ -34,7 +35,8 @@ class HopperConfig(NamedTuple):
     """Rows of a key tile, consumer warpgroups, slots of the ring; then what can be switched.
 
     Without SPECIALIZED the warps that compute also ask for tiles (`gluon_pipelined`), and only OVERLAP
-    counts. EMULATED of four exponentials and the threshold TAU are ideas of FlashAttention-4.
+    counts. EMULATED of four exponentials and the threshold TAU are ideas of FlashAttention-4. The 8-bit
+    kernel knows only PING_PONG and PERSISTENT.
     """
 
     BLOCK_N: int
@@ -44,6 +46,7 @@ class HopperConfig(NamedTuple):
     O_PARTS: int = 1
     PING_PONG: bool = True
     OVERLAP: bool = True
+    UNDER_SOFTMAX: bool = True
     PERSISTENT: bool = True
     SPECIALIZED: bool = True
     EMULATED: int = 0
@@ -55,28 +58,27 @@ class HopperConfig(NamedTuple):
         return self.CONSUMERS * ROWS.value
 
 
+# Turns, and PV under the softmax, are off where an H200 under sustained load was faster without.
 CONFIGS = {  # (head dimension, whether a mask cuts tiles: causal, or keys that no tile divides)
     (32, False): HopperConfig(128, 3, 4),
     (64, False): HopperConfig(128, 3, 3),
-    (128, False): HopperConfig(128, 2, 2),
+    (128, False): HopperConfig(128, 2, 2, PING_PONG=False, UNDER_SOFTMAX=False),
     (256, False): HopperConfig(64, 2, 2, Q_SLOTS=1, O_PARTS=2),
     (32, True): HopperConfig(128, 3, 3),
-    (64, True): HopperConfig(128, 3, 3),
+    (64, True): HopperConfig(128, 3, 3, UNDER_SOFTMAX=False),
     (128, True): HopperConfig(128, 2, 2),
     (256, True): HopperConfig(64, 2, 2, Q_SLOTS=1, O_PARTS=2),
 }
 # Of 1,024 keys a mask cuts so many tiles of 192 rows that 128 are faster, of 4,096 it does not (between
 # them nothing was timed); with ragged keys 192 do not fit into registers.
 SHORT, SHORT_64 = 2048, HopperConfig(128, 2, 4)
-# In 8 bits products are so short that a turn had better end when QKᵀ is there, not when PV is asked
-# for: without OVERLAP it does. With two slots for Q, masked tiles come out wrong (Triton 3.6).
 FP8_CONFIGS = {  # (head dimension, whether causal)
-    (64, False): HopperConfig(128, 3, 4, Q_SLOTS=1),
-    (128, False): HopperConfig(128, 2, 4, Q_SLOTS=1, OVERLAP=False),
-    (256, False): HopperConfig(64, 2, 3, Q_SLOTS=1),
-    (64, True): HopperConfig(128, 3, 4, Q_SLOTS=1, OVERLAP=False),
-    (128, True): HopperConfig(128, 2, 4, Q_SLOTS=1, OVERLAP=False),
-    (256, True): HopperConfig(64, 2, 3, Q_SLOTS=1),
+    (64, False): HopperConfig(128, 2, 4),
+    (128, False): HopperConfig(128, 2, 4),
+    (256, False): HopperConfig(64, 2, 2, PING_PONG=False),
+    (64, True): HopperConfig(128, 2, 4),
+    (128, True): HopperConfig(128, 2, 4),
+    (256, True): HopperConfig(64, 2, 2, PING_PONG=False),
 }
 ELEMENT = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16, torch.float8_e4m3fn: gl.float8e4nv}
 # With two or three consumers: registers of a consumer's thread, and the cap that the launch asks for.
@@ -158,18 +160,22 @@ def _order(q, k, config, causal):
     return entries.to(torch.int32).to(q.device)
 
 
-def _specialized(q, k, v, o, N_K, causal, c, fp8):
-    """Return the launch of the warp-specialised kernel, and its four descriptors."""
+def _specialized(q, k, v, o, N_K, causal, c, fp8=False):
+    """Return the launch of a warp-specialised kernel, and its four descriptors."""
     _, H, N_Q, D = q.shape
     head_dim, rows = max(32, padded(D)), ROWS.value
     registers, cap = REGISTERS[c.CONSUMERS]
     order = _order(q, k, c, causal)
+    if fp8:
+        kernel, switches, v_block = flash_fwd_fp8_kernel, (c.PING_PONG,), (head_dim, c.BLOCK_N)
+    else:
+        kernel, v_block = flash_fwd_hopper_kernel, (c.BLOCK_N, head_dim)
+        switches = c.PING_PONG, c.OVERLAP, c.UNDER_SOFTMAX, c.EMULATED, c.TAU
     run = launch._Launch(
-        flash_fwd_hopper_kernel, order.shape[0],
+        kernel, order.shape[0],
         (order, order.shape[1], H, H // k.shape[1], N_Q, N_K, c.BLOCK_N, head_dim, causal,
-         N_K % c.BLOCK_N != 0, c.CONSUMERS, c.STAGES, c.Q_SLOTS, c.O_PARTS, c.PING_PONG, c.OVERLAP, fp8,
-         c.EMULATED, c.TAU, registers), num_warps=4, maxnreg=cap)
-    v_block = (head_dim, c.BLOCK_N) if fp8 else (c.BLOCK_N, head_dim)
+         N_K % c.BLOCK_N != 0, c.CONSUMERS, c.STAGES, c.Q_SLOTS, c.O_PARTS, *switches, registers),
+        num_warps=4, maxnreg=cap)
     return run, [_describe(q, rows, head_dim), _describe(k, c.BLOCK_N, head_dim),
                  _describe(v, *v_block), _describe(o, rows, head_dim // c.O_PARTS)]
 
@@ -190,7 +196,7 @@ def _plan_forward(q, k, v, causal, config):
     config = config or config_for(q.shape[3], causal, k.shape[2])
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if config.SPECIALIZED:
-        return _specialized(q, k, v, o, k.shape[2], causal, config, False)
+        return _specialized(q, k, v, o, k.shape[2], causal, config)
     return _pipelined(q, k, v, o, causal, config)
 
 
@@ -207,9 +213,8 @@ def forward(q, k, v, *, causal: bool, scale: float, config=None):
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     # −∞ · 0 is NaN: where the scale is 0, a factor too small to be seen takes its place.
     factor = (scale or 2.0**-100) * LOG2E
-    scales = (lse, lse, lse) if (config is None or config.SPECIALIZED) else ()     # in 8 bits only
     with launch._on(q.device):
-        run(as_q(q), as_k(k), as_v(v), as_o(o), lse, *scales, factor)
+        run(as_q(q), as_k(k), as_v(v), as_o(o), lse, factor)
     return o, lse
 
 

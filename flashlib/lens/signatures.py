@@ -249,34 +249,54 @@ def _hopper(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, dtypes):
 
 def hopper_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=None, BLOCK_N=None,
                 CONSUMERS=None, STAGES=None, Q_SLOTS=None, O_PARTS=None, PING_PONG=None, OVERLAP=None,
-                EMULATED=None, TAU=None, Nq=4096, Nk=4096, heads=16, kv_heads=None) -> Call:
-    """Call `flash_fwd_hopper_kernel` as impl="gluon" does; dtype "float8_e4m3" writes bfloat16."""
-    from flashlib.kernels import launch_hopper as hopper
+                UNDER_SOFTMAX=None, EMULATED=None, TAU=None, Nq=4096, Nk=4096, heads=16,
+                kv_heads=None) -> Call:
+    """Call `flash_fwd_hopper_kernel` as impl="gluon" does."""
+    from flashlib.kernels.launch_hopper import config_for
 
-    a = _hopper(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads,
-                ("float16", "bfloat16", "float8_e4m3"))
-    fp8, rows = dtype == "float8_e4m3", hopper.ROWS.value
-    table = hopper.FP8_CONFIGS[head_dim, a.causal] if fp8 else hopper.config_for(head_dim, a.causal, Nk)
-    c = _hopper_config(table, config, dict(
+    a = _hopper(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, ("float16", "bfloat16"))
+    c = _hopper_config(config_for(head_dim, a.causal, Nk), config, dict(
         BLOCK_N=BLOCK_N, CONSUMERS=CONSUMERS, STAGES=STAGES, Q_SLOTS=Q_SLOTS, O_PARTS=O_PARTS,
-        PING_PONG=PING_PONG, OVERLAP=OVERLAP, EMULATED=EMULATED, TAU=TAU, SPECIALIZED=True))
-    registers, cap = hopper.REGISTERS[c.CONSUMERS]
+        PING_PONG=PING_PONG, OVERLAP=OVERLAP, UNDER_SOFTMAX=UNDER_SOFTMAX, EMULATED=EMULATED, TAU=TAU,
+        SPECIALIZED=True))
+    return _specialized(a, dtype, c, Nq, Nk, heads, head_dim, {}, {
+        "OVERLAP": c.OVERLAP, "UNDER_SOFTMAX": c.UNDER_SOFTMAX, "EMULATED": c.EMULATED, "TAU": c.TAU})
+
+
+def fp8_call(*, arch, dtype="float8_e4m3", head_dim=128, causal=False, config=None, BLOCK_N=None,
+             CONSUMERS=None, STAGES=None, Q_SLOTS=None, O_PARTS=None, PING_PONG=None, Nq=4096, Nk=4096,
+             heads=16, kv_heads=None) -> Call:
+    """Call `flash_fwd_fp8_kernel` as `flash_attention_fp8` does; it writes bfloat16."""
+    from flashlib.kernels.launch_hopper import FP8_CONFIGS
+
+    a = _hopper(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, ("float8_e4m3",))
+    c = _hopper_config(FP8_CONFIGS[head_dim, a.causal], config, dict(
+        BLOCK_N=BLOCK_N, CONSUMERS=CONSUMERS, STAGES=STAGES, Q_SLOTS=Q_SLOTS, O_PARTS=O_PARTS,
+        PING_PONG=PING_PONG, SPECIALIZED=True))
+    scales = dict.fromkeys(("Q_SCALE", "K_SCALE", "V_SCALE"), "*fp32")
+    return _specialized(a, dtype, c, Nq, Nk, heads, head_dim, scales, {})
+
+
+def _specialized(a, dtype, c, Nq, Nk, heads, head_dim, scales, switches):
+    """Return the call of a warp-specialised kernel; `scales` and `switches` are what only one has."""
+    from flashlib.kernels.launch_hopper import REGISTERS, ROWS
+
+    rows, (registers, cap) = ROWS.value, REGISTERS[c.CONSUMERS]
     tiles = -(-(-(-Nq // c.BLOCK_M) * heads) // 132) if c.PERSISTENT else 1     # of 132 SMs
     keys = _tensor(dtype, c.BLOCK_N, a.head_dim, True)
-    switches = [f"{name}={getattr(c, name)}" for name in ("EMULATED", "TAU") if getattr(c, name)]
+    values = _tensor(dtype, a.head_dim, c.BLOCK_N, True) if scales else keys
+    said = [f"{name}={switches[name]}" for name in ("EMULATED", "TAU") if switches.get(name)]
     return Call({
-        "q_desc": _tensor(dtype, rows, a.head_dim, True), "k_desc": keys,
-        "v_desc": _tensor(dtype, a.head_dim, c.BLOCK_N, True) if fp8 else keys,
-        "o_desc": _tensor(a.dtype, rows, a.head_dim // c.O_PARTS, True), "LSE": "*fp32",
-        "Q_SCALE": "*fp32", "K_SCALE": "*fp32", "V_SCALE": "*fp32", "scale_log2": LOG2E,
-        "ORDER": "*i32", "ENTRIES": tiles + 2, "H": heads, "GROUP": heads // a.kv_heads, "N_Q": Nq,
-        "N_K": Nk, "BLOCK_N": c.BLOCK_N, "HEAD_DIM": a.head_dim, "IS_CAUSAL": a.causal,
-        "RAGGED": Nk % c.BLOCK_N != 0, "CONSUMERS": c.CONSUMERS, "STAGES": c.STAGES,
-        "Q_SLOTS": c.Q_SLOTS, "O_PARTS": c.O_PARTS, "PING_PONG": c.PING_PONG, "OVERLAP": c.OVERLAP,
-        "FP8": fp8, "EMULATED": c.EMULATED, "TAU": c.TAU, "REGISTERS": registers},
+        "q_desc": _tensor(dtype, rows, a.head_dim, True), "k_desc": keys, "v_desc": values,
+        "o_desc": _tensor(a.dtype, rows, a.head_dim // c.O_PARTS, True), "LSE": "*fp32", **scales,
+        "scale_log2": LOG2E, "ORDER": "*i32", "ENTRIES": tiles + 2, "H": heads,
+        "GROUP": heads // a.kv_heads, "N_Q": Nq, "N_K": Nk, "BLOCK_N": c.BLOCK_N,
+        "HEAD_DIM": a.head_dim, "IS_CAUSAL": a.causal, "RAGGED": Nk % c.BLOCK_N != 0,
+        "CONSUMERS": c.CONSUMERS, "STAGES": c.STAGES, "Q_SLOTS": c.Q_SLOTS, "O_PARTS": c.O_PARTS,
+        "PING_PONG": c.PING_PONG, **switches, "REGISTERS": registers},
         options={"maxnreg": cap}, label=" ".join(filter(None, (
             dtype, f"d={head_dim}", "causal" if a.causal else "", f"{c.BLOCK_M}×{c.BLOCK_N},",
-            f"{c.CONSUMERS} consumers, {c.STAGES} stages", *switches))))
+            f"{c.CONSUMERS} consumers, {c.STAGES} stages", *said))))
 
 
 def pipelined_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=None, BLOCK_N=None,
@@ -333,6 +353,7 @@ register("flash_bwd_delta_kernel", "flashlib.kernels.flash_backward", delta_call
 register("flash_bwd_dkdv_kernel", "flashlib.kernels.flash_backward", dkdv_call)
 register("flash_bwd_dq_kernel", "flashlib.kernels.flash_backward", dq_call)
 register("flash_fwd_hopper_kernel", "flashlib.kernels.gluon_hopper", hopper_call)
+register("flash_fwd_fp8_kernel", "flashlib.kernels.gluon_fp8", fp8_call)
 register("flash_fwd_pipelined_kernel", "flashlib.kernels.gluon_pipelined", pipelined_call)
 
 

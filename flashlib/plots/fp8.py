@@ -29,13 +29,13 @@ def _plain(value, position=None) -> str:
     return f"{value:g}".replace("-", "−")
 
 
-# Phases of a step, as `bench.stalls` names them; FP8 rounds P in the second, bfloat16 in the last.
+# Phases of a step, as `bench.stalls` names them.
 _PHASES = {"ready": ("#FFFFFF", "..", "wait for K and the turn"),
            "issue": ("#BFD3E6", None, "ask for products"), "scores": ("#E8E8E8", "//", "wait for QKᵀ"),
            "maximum": ("#F3DDB0", None, "maximum"),
-           "weights": ("#7FD0A3", None, "exponentials, sum, rescaling")}
-_STEPS = {"own_bf16": "bfloat16", "fp8_overlap": "FP8, PV asked for\nat once",
-          "fp8_block": "FP8, our kernel"}
+           "weights": ("#7FD0A3", None, "exponentials, sum, rescaling"),
+           "output": ("#CFC3E3", "\\\\", "PV, and the wait for it")}
+_STEPS = {"own_bf16": "bfloat16", "fp8_block": "FP8"}
 
 
 # One number.
@@ -290,15 +290,16 @@ def fp8_race(race: Measurement, *, causal: int = 0, alt: str | None = None) -> F
 @styled
 def fp8_step(stalls: Measurement, *, alt: str | None = None) -> Figure:
     """Draw where a warpgroup spends the cycles of one key tile, a bar for each kernel."""
-    fig = theme.figure(2.1, layout=None)
-    ax = fig.add_axes((0.17, 0.24, 0.81, 0.58))
-    words, longest = [], 0.0
+    fig = theme.figure(1.95, layout=None)
+    ax = fig.add_axes((0.1, 0.26, 0.88, 0.43))
+    words, longest, named = [], 0.0, set()
     for y, (variant, label) in enumerate(_STEPS.items()):
         x = 0.0
         for row in stalls.where(variant=variant).rows:
             face, hatch, name = _PHASES[row["phase"]]
             ax.barh(y, row["cycles"], left=x, height=0.72, facecolor=face, hatch=hatch,
-                    edgecolor=theme.EDGE, lw=0.7, label=None if y else name)
+                    edgecolor=theme.EDGE, lw=0.7, label=None if name in named else name)
+            named.add(name)
             box = {"facecolor": "#FFFFFF", "edgecolor": "none", "pad": 0.8} if hatch else None
             ax.text(x + row["cycles"] / 2, y, f"{row['cycles']:.0f}", ha="center", va="center_baseline",
                     fontsize=TINY, bbox=box)
@@ -307,11 +308,11 @@ def fp8_step(stalls: Measurement, *, alt: str | None = None) -> Figure:
         longest = max(longest, x)
         ax.text(x + 20, y, f"{x:,.0f}", va="center_baseline", fontsize=SMALL, fontweight="bold")
     where = f"recorded on {stalls.provenance['gpu']}, {stalls.provenance['date']}"
-    ax.set(ylim=(2.5, -0.5), xlim=(0, 1.1 * longest),
+    ax.set(ylim=(len(_STEPS) - 0.5, -0.5), xlim=(0, 1.1 * longest),
            xlabel=f"cycles of a warpgroup for one key tile; {where}")
     ax.set_yticks(range(len(_STEPS)), _STEPS.values(), fontsize=SMALL)
     ax.tick_params(axis="y", length=0)
-    ax.legend(loc="lower left", bbox_to_anchor=(-0.2, 1.0), ncols=5, fontsize=TINY, columnspacing=1.0,
+    ax.legend(loc="lower left", bbox_to_anchor=(-0.11, 1.0), ncols=3, fontsize=TINY, columnspacing=1.4,
               handlelength=1.4)
     return theme.describe(fig, alt or f"Cycles of a warpgroup for one key tile, {where}."
                           f" {'; '.join(words)}.")

@@ -40,7 +40,8 @@ def kernel(samples=range(1, 11), source=STEP):
 
 
 def test_phases_begin_at_their_first_instruction_and_keep_the_order():
-    found = [stalls.phases(step) for step in stalls.steps(stalls.kernels(page([kernel()]))[0])]
+    steps = stalls.steps(stalls.kernels(page([kernel()]))[0])
+    found = [stalls.phases(step, "own_bf16") for step in steps]
     assert len(found) == 2 and found[0] == found[1]
     assert [(p["phase"], p["samples"], p["instructions"], p["exponentials"]) for p in found[0]] == [
         ("ready", 1 + 2, 2, 0), ("issue", 3 + 4, 2, 0), ("scores", 5, 1, 0), ("maximum", 6 + 7, 2, 0),
@@ -50,26 +51,26 @@ def test_phases_begin_at_their_first_instruction_and_keep_the_order():
 def test_cycles_are_shared_out_by_samples_and_add_up_to_a_step():
     B, H, N, _ = stalls.SHAPE
     key_tiles = B * H * (N // 128) * (N // 128)
-    rows = stalls.table(page([kernel()]), [key_tiles * 1000], sms=1, variants=("one",))
+    rows = stalls.table(page([kernel()]), [key_tiles * 1000], sms=1, variants=("own_bf16",))
     assert sum(row["cycles"] for row in rows) == pytest.approx(1000)
     assert {row["phase"]: row["cycles"] for row in rows}["scores"] == pytest.approx(1000 * 5 / 55)
 
 
 def test_what_it_cannot_read_is_refused():
-    with pytest.raises(ValueError, match="expected 3 kernels, got 1 and 3"):
+    with pytest.raises(ValueError, match="expected 2 kernels, got 1 and 3"):
         stalls.table(page([kernel()]), [1, 1, 1], sms=1)
     without = [text.replace("MUFU", "FMUL") for text in STEP]
     with pytest.raises(ValueError, match=r"step: expected an instruction like MUFU"):
-        stalls.table(page([kernel(source=without)]), [1], sms=1, variants=("one",))
-    with pytest.raises(ValueError, match="expected a loop for each consumer of one, got 0"):
-        stalls.table(page([[(0x10, "MOV R1, R2", 1)]]), [1], sms=1, variants=("one",))
+        stalls.table(page([kernel(source=without)]), [1], sms=1, variants=("own_bf16",))
+    with pytest.raises(ValueError, match="expected a loop for each consumer of own_bf16, got 0"):
+        stalls.table(page([[(0x10, "MOV R1, R2", 1)]]), [1], sms=1, variants=("own_bf16",))
 
 
 def test_the_recording_holds_every_phase_of_every_variant_and_their_exponentials():
     recorded = measurements("stalls_h200")
-    for variant in stalls.VARIANTS:
+    for variant, phases in stalls.PHASES.items():
         rows = recorded.where(variant=variant).rows
-        assert [row["phase"] for row in rows] == list(stalls.PHASES)
+        assert [row["phase"] for row in rows] == list(phases)
         assert sum(row["exponentials"] for row in rows) == 64 + 2      # of a thread: P, and two rows' α
         B, H, N, _ = stalls.SHAPE
         steps = B * H * (N / 128) ** 2 / int(recorded.provenance["sms"])

@@ -37,7 +37,8 @@ def test_it_compiles_as_well_as_the_kernel_itself():
 
     case = lens.request("flash_fwd_hopper_kernel", arch="H200", causal=True)
     changed = timeline.instrumented(KERNEL.read_text(encoding="utf-8"))
-    plain, timed = lens.compile_many([case, replace(case, where={
+    more = replace(case.call, arguments=case.call.arguments | {"readings": "*i32"})
+    plain, timed = lens.compile_many([case, replace(case, call=more, where={
         "attribute": "flash_fwd_hopper_kernel", "source": changed})])
     assert "%clock" in timed.ptx and "%clock" not in plain.ptx
     assert timed.matrix_instructions == plain.matrix_instructions

@@ -68,10 +68,12 @@ def test_a_cpu_tensor_without_the_interpreter_is_refused_with_the_remedy():
 def test_the_recorded_run_reaches_the_goal():
     recorded = data.measurements("softmax_h200")
     ceiling = float(recorded.provenance["ceiling_copy_bytes_per_s"].split()[0])
-    shares = {(r["dtype"], r["cols"]): r["least_bytes_per_s"] / ceiling
-              for r in recorded.where(impl="fused").rows if r["rows"] * r["cols"] == 2**28}
-    assert all(share >= 0.9 for (_, cols), share in shares.items() if cols <= 2**14)
-    assert all(shares[dtype, 2**15] > 0.88 for dtype in ("float16", "bfloat16", "float32"))
+    shares = {(r["dtype"], r["rows"], r["cols"]): r["least_bytes_per_s"] / ceiling
+              for r in recorded.where(impl="fused").rows}
+    assert all(share >= 0.9 for (_, rows, cols), share in shares.items()
+               if rows * cols == 2**28 and cols <= 2**14)
+    for dtype in ("float16", "bfloat16", "float32"):        # an SM has 62 of these rows, or 248
+        assert shares[dtype, 2**13, 2**15] > 0.88 and shares[dtype, 2**15, 2**15] >= 0.9
 
 
 @pytest.mark.gpu

@@ -22,7 +22,7 @@ from flashlib.bench.provenance import collect, options_for, write_csv
 
 DTYPES = ("float16", "bfloat16", "float32")
 # As much data in ever longer rows; matrices of 16,384 rows that end before they reach full speed; and
-# one in which an SM has some 250 of the longest fused rows, not 62: what begins and ends hardly counts.
+# one of the longest fused rows, which moves 4 GiB, read and written.
 SHAPES = [(2**28 >> k, 2**k) for k in range(8, 21)] + [(16384, 2**k) for k in range(8, 14)]
 SHAPES += [(2**15, 2**15)]
 QUICK = [(2**26 >> k, 2**k) for k in (10, 12, 15)]

@@ -1,5 +1,6 @@
 """A notebook in a browser's page, and the labs in it, as a reader with a keyboard meets them."""
 
+import re
 import time
 
 RUN_S = 180
@@ -71,6 +72,18 @@ TITLE = """(control, lab) => {
 }"""
 
 
+def without_greeting(messages):
+    """Drop what a kernel logs if a slow page asks it for widgets before a cell has imported ipywidgets.
+
+    JupyterLab then opens a channel that nobody in the kernel knows yet, and asks again later.
+    """
+    unknown = "No such comm target registered: jupyter.widget.control"
+    asked = [i for i, text in enumerate(messages) if text.strip() == unknown]
+    beside = {text for i in asked for text in messages[max(i - 1, 0):i + 2]
+              if re.fullmatch(r"No such comm: [0-9a-f-]{36}\s*", text)}
+    return [text for text in messages if text.strip() != unknown and text not in beside]
+
+
 class NotebookPage:
     """A notebook that is open in JupyterLab."""
 
@@ -112,7 +125,8 @@ class NotebookPage:
 
     def errors(self):
         """Return all that went wrong until now, in the page, the kernel and the server."""
-        found = [*self._errors, *(f"kernel: {e}" for e in self.page.evaluate("window.kernelErrors"))]
+        heard = without_greeting(self.page.evaluate("window.kernelErrors"))
+        found = [*self._errors, *(f"kernel: {text}" for text in heard)]
         for index, _, outputs in self.page.evaluate(OUTPUTS):
             for output in outputs:
                 if output["output_type"] == "error":

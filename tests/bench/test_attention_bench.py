@@ -138,11 +138,9 @@ def test_overhead_is_the_best_of_the_repeats_for_one_call(monkeypatch):
     assert found == {"ours": 2e6} and len(seen) == 4
 
 
-def test_a_call_of_ours_was_recorded_to_cost_the_cpu_at_most_50_us():
-    """On one machine; on that of `attention_h200`, whose CPU is slower, SDPA takes longer as well."""
-    assert measurements("attention_again_h200").amounts("overhead_us")["ours"] <= 50
-    slow = measurements("attention_h200").amounts("overhead_us")
-    assert slow["sdpa_flash"] > 50 and slow["ours"] < 2 * slow["sdpa_flash"]
+@pytest.mark.parametrize("name", ["attention_h200", "attention_forward_h200"])
+def test_a_call_of_ours_was_recorded_to_cost_the_cpu_at_most_50_us(name):
+    assert measurements(name).amounts("overhead_us")["ours"] <= 50
 
 
 def test_nobody_always_runs_after_the_same_one():

@@ -1,6 +1,5 @@
 """A notebook in a browser's page, and the labs in it, as a reader with a keyboard meets them."""
 
-import re
 import time
 
 RUN_S = 180
@@ -22,6 +21,9 @@ KERNEL = f"""() => {{
     const kernel = {PANEL}.sessionContext.session?.kernel;
     return kernel?.connectionStatus === 'connected' && kernel.status === 'idle';
 }}"""
+# A new page asks the kernel for its widgets; one that has not imported ipywidgets yet complains of it.
+PREPARE = f"""() => {PANEL}.sessionContext.session.kernel
+    .requestExecute({{code: 'import ipywidgets', silent: true, store_history: false}}).done"""
 # Errors of the kernel reach the page as messages, also those of callbacks, which no cell shows.
 LISTEN = f"""() => {{
     window.kernelErrors = [];
@@ -72,18 +74,6 @@ TITLE = """(control, lab) => {
 }"""
 
 
-def without_greeting(messages):
-    """Drop what a kernel logs if a slow page asks it for widgets before a cell has imported ipywidgets.
-
-    JupyterLab then opens a channel that nobody in the kernel knows yet, and asks again later.
-    """
-    unknown = "No such comm target registered: jupyter.widget.control"
-    asked = [i for i, text in enumerate(messages) if text.strip() == unknown]
-    beside = {text for i in asked for text in messages[max(i - 1, 0):i + 2]
-              if re.fullmatch(r"No such comm: [0-9a-f-]{36}\s*", text)}
-    return [text for text in messages if text.strip() != unknown and text not in beside]
-
-
 class NotebookPage:
     """A notebook that is open in JupyterLab."""
 
@@ -117,6 +107,8 @@ class NotebookPage:
         page.wait_for_function("window.jupyterapp.commands.isEnabled('notebook:run-all-cells')")
         page.wait_for_function(KERNEL, timeout=1e3 * RUN_S)
         page.wait_for_selector(IDLE, timeout=1e3 * RUN_S)
+        page.evaluate(PREPARE)
+        page.wait_for_selector(IDLE, timeout=1e3 * RUN_S)
         page.evaluate(LISTEN)
         page.evaluate(RUN)
         page.wait_for_function("window.hasRun", timeout=1e3 * RUN_S, polling=100)
@@ -125,8 +117,7 @@ class NotebookPage:
 
     def errors(self):
         """Return all that went wrong until now, in the page, the kernel and the server."""
-        heard = without_greeting(self.page.evaluate("window.kernelErrors"))
-        found = [*self._errors, *(f"kernel: {text}" for text in heard)]
+        found = [*self._errors, *(f"kernel: {e}" for e in self.page.evaluate("window.kernelErrors"))]
         for index, _, outputs in self.page.evaluate(OUTPUTS):
             for output in outputs:
                 if output["output_type"] == "error":

@@ -10,7 +10,6 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from scripts.render_notebooks import KERNEL_METADATA
-from tests.browser.page import without_greeting
 from tests.labs import LABS
 
 pytestmark = pytest.mark.browser
@@ -54,17 +53,6 @@ def test_every_control_draws_another_picture(notebook):
         for kind, each in seconds.items():
             print(f"{lab.name}: {len(each)} {kind}, {1e3 * median(each):.0f} ms to a picture")
     assert notebook.errors() == []
-
-
-def test_only_a_greeting_that_comes_too_early_is_dropped():
-    one, other = ("No such comm: a80b2811-192c-404d-bbfb-d2c49f08109a\n",
-                  "No such comm: 00000000-192c-404d-bbfb-d2c49f08109a\n")
-    early = "No such comm target registered: jupyter.widget.control\n"
-    assert without_greeting([one, early, one]) == []
-    assert without_greeting([one, early, one, "ValueError: x", other]) == ["ValueError: x", other]
-    assert without_greeting([one, one]) == [one, one]
-    another = "No such comm target registered: jupyter.widget\n"
-    assert without_greeting([one, another]) == [one, another]
 
 
 BROKEN = """

@@ -103,6 +103,14 @@ def test_nothing_spills_but_what_is_listed(dtype):
     assert not bad, "\n".join(bad)
 
 
+@every_dtype
+@pytest.mark.parametrize("head_dim", [32, 128])
+def test_these_head_dimensions_are_not_on_that_list(dtype, head_dim):
+    found = [report for case, report in compiled(dtype) if case.given["head_dim"] == head_dim]
+    assert len(found) == 4 * (head_dim in HEAD_DIMS[dtype])
+    assert not any(report.spills for report in found)
+
+
 def loops_of_products(sass):
     """Yield the innermost loops of SASS that hold matrix instructions, as lists of instructions.
 

@@ -21,9 +21,9 @@ def _kernels():
 
 def forget():
     """Let the next call load its kernels anew (from the cache on disk), so that `loaded` sees them."""
-    from flashlib.kernels import launch
+    from flashlib.kernels import dispatch
 
-    launch._plans.clear()                                   # they hold compiled kernels, too
+    dispatch.forget()
     for kernel in _kernels():
         kernel.device_caches.clear()
 

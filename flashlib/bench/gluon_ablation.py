@@ -16,7 +16,7 @@ from flashlib.bench.attention import back_and_forth, flops, timer
 from flashlib.bench.gpu import device_for, is_hopper
 from flashlib.bench.provenance import collect, options_for, write_csv
 
-SHAPES = [(4, 16, 4096, 128), (4, 32, 4096, 64)]            # (B, H, N, d)
+SHAPES = [(4, 16, 4096, 128), (4, 32, 4096, 64), (4, 8, 4096, 256)]         # (B, H, N, d)
 FP8_SHAPES = [(4, 16, 4096, 128), (1, 16, 16384, 128), (4, 32, 4096, 64), (4, 8, 4096, 256)]
 ROUNDS = 7
 TOLERANCE = 5e-3                                            # relative, of bfloat16 against float64
@@ -26,8 +26,8 @@ SAMPLED_ROWS = 256                                          # of a head, for the
 
 
 def variants(config):
-    """Return name → configuration; the first is what `config` is with all techniques."""
-    full = config._replace(PING_PONG=True, OVERLAP=True, UNDER_SOFTMAX=True)
+    """Return name → configuration; the first is what `config` is with all of v3's techniques."""
+    full = config._replace(PING_PONG=True, OVERLAP=True, UNDER_SOFTMAX=True, EMULATED=0, TAU=0.0)
     plain = full._replace(CONSUMERS=2, SPECIALIZED=False)
     return {
         "full": full,
@@ -41,6 +41,7 @@ def variants(config):
         "emulate_25": full._replace(EMULATED=1),
         "emulate_50": full._replace(EMULATED=2),
         "tau_8": full._replace(TAU=8.0),
+        "softmax_waits_tau_8": full._replace(UNDER_SOFTMAX=False, TAU=8.0),
     }
 
 

@@ -169,7 +169,7 @@ def consumer(o_desc, LSE, Q_SCALE, K_SCALE, V_SCALE, scale_log2, shared, sizes,
     tma.store_wait(0)
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["ENTRIES", "H", "GROUP", "N_Q", "N_K"])
 def flash_fwd_fp8_kernel(q_desc, k_desc, v_desc, o_desc, LSE, Q_SCALE, K_SCALE, V_SCALE, scale_log2,
                          ORDER, ENTRIES, H, GROUP, N_Q, N_K,
                          BLOCK_N: gl.constexpr, HEAD_DIM: gl.constexpr, IS_CAUSAL: gl.constexpr,

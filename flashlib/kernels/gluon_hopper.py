@@ -27,6 +27,7 @@ from flashlib.kernels.gluon_parts import (
     next_turn,
     producer,
     read_entry,
+    rescale,
     softmax_step,
 )
 
@@ -84,7 +85,6 @@ def attend(acc, m_i, l_i, p, q, shared, slot, phase, place, key, steps, row, N_Q
     """Fold `steps` key tiles, downwards from `key`, into (acc, m, ℓ); p waits for its own V."""
     _q_smem, k_smem, _v_smem, _o_smem, _q_full, _q_empty, _k_full, _k_empty, _v_full, v_empty = shared
     S_LAYOUT: gl.constexpr = mma_layout(BLOCK_N)
-    O_LAYOUT: gl.constexpr = mma_layout(HEAD_DIM)
     for _ in range(steps):
         qk, acc = products(acc, p, q, shared, slot, phase, place, key == 0, c, BLOCK_N, HEAD_DIM,
                            CONSUMERS, Q_SLOTS, PING_PONG, OVERLAP, UNDER_SOFTMAX)
@@ -94,8 +94,7 @@ def attend(acc, m_i, l_i, p, q, shared, slot, phase, place, key, steps, row, N_Q
         acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(v_empty.index(slot))
         p = as_operand(p, k_smem.dtype, HEAD_DIM)
-        if TAU == 0 or gl.min(alpha, 0) < 1.0:              # does any row need it?
-            acc = acc * gl.expand_dims(gl.convert_layout(alpha, gl.SliceLayout(1, O_LAYOUT)), 1)
+        acc = rescale(acc, alpha, HEAD_DIM, TAU)
         slot, phase = next_slot(slot, phase, STAGES)
         key -= BLOCK_N
     return acc, m_i, l_i, p, slot, phase, key
@@ -199,7 +198,7 @@ def consumer(o_desc, LSE, scale_log2, shared, sizes,
     tma.store_wait(0)
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["ENTRIES", "H", "GROUP", "N_Q", "N_K"])
 def flash_fwd_hopper_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, ORDER, ENTRIES, H, GROUP,
                             N_Q, N_K, BLOCK_N: gl.constexpr, HEAD_DIM: gl.constexpr,
                             IS_CAUSAL: gl.constexpr, RAGGED: gl.constexpr, CONSUMERS: gl.constexpr,

@@ -59,6 +59,26 @@ ONE_OF_FOUR, TWO_OF_FOUR = gl.constexpr(exp2_asm(1)), gl.constexpr(exp2_asm(2))
 
 
 @gluon.constexpr_function
+def rescale_asm(registers):
+    """Return PTX that multiplies registers of O by their factors, unless all of the warp's are 1.
+
+    Two registers of one row and two of the row eight below take turns, so two factors tell for all.
+    NaN is not 1.
+    """
+    first = 2 * registers                                   # after outputs and the same as inputs
+    return (f"{{ .reg .pred some; setp.neu.f32 some, ${first}, 0f3F800000;"
+            f" setp.neu.or.f32 some, ${first + 2}, 0f3F800000, some;"
+            " vote.sync.any.pred some, some, 0xffffffff; @!some bra.uni DONE; "
+            + " ".join(f"mul.f32 ${i}, ${i}, ${first + i};" for i in range(registers)) + " DONE: }")
+
+
+@gluon.constexpr_function
+def rescale_operands(registers):
+    """Return the constraints of `rescale_asm`: outputs, inputs in the same registers, factors."""
+    return ",".join(["=r"] * registers + [str(i) for i in range(registers)] + ["r"] * registers)
+
+
+@gluon.constexpr_function
 def mma_layout(columns, warps=4, depth=16):
     """Return how the registers of whole warpgroups hold a float32 tile, 16 rows a warp.
 
@@ -140,6 +160,19 @@ def softmax_step(qk, factor, m_i, l_i, row, col, N_Q, N_K,
     p = exp2_shared_out(x, 0 if MASKED else EMULATED)       # the cubic does not reach 0
     alpha = gl.exp2(m_i - m_used)
     return p, m_new, l_i * alpha + gl.sum(p, 1), alpha
+
+
+@gluon.jit
+def rescale(acc, alpha, HEAD_DIM: gl.constexpr, TAU: gl.constexpr):
+    """Return O times alpha; with TAU most factors are 1, and a warp in which all are skips its work."""
+    alpha = gl.expand_dims(gl.convert_layout(alpha, gl.SliceLayout(1, mma_layout(HEAD_DIM))), 1)
+    if TAU == 0:
+        acc = acc * alpha
+    else:
+        AT_ONCE: gl.constexpr = min(64, HEAD_DIM // 2)      # of a thread's HEAD_DIM / 2 registers of O
+        acc = gl.inline_asm_elementwise(rescale_asm(AT_ONCE), rescale_operands(AT_ONCE), [acc, alpha],
+                                        dtype=gl.float32, is_pure=True, pack=AT_ONCE)
+    return acc
 
 
 @gluon.constexpr_function

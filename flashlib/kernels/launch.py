@@ -1,19 +1,18 @@
 """From tensors to kernels: descriptors where the GPU has them, grids, and the order of launches.
 
 The arguments were checked by `flashlib.kernels.attention`; nothing here is public. What depends only
-on shapes, strides and the like is worked out once and kept: a later call binds no arguments anew, but
-hands them to the kernel that Triton compiled for the first (`_Launch`).
+on shapes, strides and the like is worked out once, as a plan, and kept by `dispatch`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 
 import torch
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from flashlib.kernels import dispatch
 from flashlib.kernels.configs import configs_for, padded
 from flashlib.kernels.flash_backward import (
     flash_bwd_delta_kernel,
@@ -27,8 +26,6 @@ if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 5):     # no `disabl
 
 LOG2E = 1.4426950408889634
 NARROW = 16                                                 # below it float32 costs next to nothing
-KEPT = 1024                                                 # plans, one for each set of shapes
-_plans: dict = {}
 
 
 @functools.cache
@@ -42,30 +39,6 @@ def interpreted() -> bool:
     return bool(triton.knobs.runtime.interpret)
 
 
-class _Launch:
-    """A kernel with all arguments but the leading ones: the tensors, and the scale."""
-
-    __slots__ = ("_compiled", "_grid", "_kernel", "_options", "_tail")
-
-    def __init__(self, kernel, programs, tail, **options):
-        self._kernel, self._grid, self._tail = kernel, (programs, 1, 1), tail
-        self._options = options
-        self._compiled = None
-
-    def __call__(self, *leading):
-        if self._compiled is None:                          # the interpreter compiles nothing
-            self._compiled = self._kernel[self._grid](*leading, *self._tail, **self._options)
-        else:
-            self._compiled[self._grid](*leading, *self._tail)
-
-
-class _Checked(TensorDescriptor):
-    """A descriptor whose conditions `_uses_tma` has checked before."""
-
-    def __post_init__(self):
-        pass
-
-
 def _uses_tma(*tensors: torch.Tensor) -> bool:
     """Tell whether the bulk-copy engine can read (B, H, N, D) tensors as they lie in memory."""
     capability = capability_of(tensors[0].device)
@@ -77,7 +50,7 @@ def _uses_tma(*tensors: torch.Tensor) -> bool:
     return True
 
 
-@functools.lru_cache(KEPT)
+@functools.lru_cache(dispatch.KEPT)
 def _strides_fit(dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     return dtype.itemsize == 2 and strides[3] == 1 and all(
         size == 1 or (stride > 0 and stride % 8 == 0)
@@ -86,44 +59,15 @@ def _strides_fit(dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int,
 
 def _describe(x: torch.Tensor, rows: int, head_dim: int):
     """Return a function that makes the descriptor of any tensor that lies in memory as x does."""
-    shape = list(x.shape)
+    shape, block = list(x.shape), [1, 1, rows, head_dim]
     strides = [stride if size > 1 else 16 for size, stride in zip(shape, x.stride(), strict=True)]
     strides[3] = 1
-    block = [1, 1, rows, head_dim]
-    TensorDescriptor(x, shape, strides, block)              # Triton checks it, once
-    return lambda tensor: _Checked(tensor, shape, strides, block)
+    return lambda tensor: TensorDescriptor(tensor, shape, strides, block)
 
 
-def _itself(x):
-    return x
-
-
-def _inputs(tma: bool, *tensors_and_rows, head_dim: int):
-    """Return one function per (tensor, rows): to its descriptor, or to itself."""
-    return [_describe(x, rows, head_dim) if tma else _itself for x, rows in tensors_and_rows]
-
-
-def _plan_for(make, tensors, *options):
-    """Return the plan that `make` returned for tensors that lay the same way, or a new one."""
-    aligned = all(x.data_ptr() % 16 == 0 for x in tensors)
-    if not aligned:                                         # Triton compiles by which pointers are
-        return make(*tensors, *options)
-    first = tensors[0]
-    key = (make, first.device, first.dtype, options,
-           *[x.shape for x in tensors], *[x.stride() for x in tensors])
-    plan = _plans.get(key)
-    if plan is None:
-        if len(_plans) >= KEPT:
-            _plans.clear()
-        plan = _plans[key] = make(*tensors, *options)
-    return plan
-
-
-def _on(device: torch.device):
-    """Make a GPU the current one while kernels are launched on it: Triton asks which one is."""
-    if device.type != "cuda" or device.index == torch.cuda.current_device():
-        return contextlib.nullcontext()
-    return torch.cuda.device(device)
+def _described(tma: bool, head_dim: int, tensors: dict):
+    """Return position → function to the descriptor, of position → (tensor, rows); empty without TMA."""
+    return {at: _describe(x, rows, head_dim) for at, (x, rows) in tensors.items() if tma}
 
 
 def _precision(x: torch.Tensor) -> str:
@@ -145,13 +89,13 @@ def _plan_forward(q, k, v, causal, config):
     N_K, head_dim = k.shape[2], padded(D)
     c = config or configs_for(capability_of(q.device), q.element_size(), D, causal).forward
     tma = _uses_tma(q, k, v)
-    launch = _Launch(
+    return dispatch.Launch(
         flash_fwd_kernel, triton.cdiv(N_Q, c.BLOCK_M) * B * H,
         (*q.stride(), *k.stride(), *v.stride(), *_contiguous(q),
          H, H // k.shape[1], N_Q, N_K, D, c.BLOCK_M, c.BLOCK_N, head_dim, causal, head_dim == D,
          N_K % c.BLOCK_N != 0, tma, _precision(q)),
+        _described(tma, head_dim, {0: (q, c.BLOCK_M), 1: (k, c.BLOCK_N), 2: (v, c.BLOCK_N)}),
         num_warps=c.num_warps, num_stages=c.num_stages)
-    return launch, _inputs(tma, (q, c.BLOCK_M), (k, c.BLOCK_N), (v, c.BLOCK_N), head_dim=head_dim)
 
 
 def forward(q, k, v, *, causal: bool, scale: float, config=None):
@@ -159,11 +103,11 @@ def forward(q, k, v, *, causal: bool, scale: float, config=None):
     if _is_narrow(q):
         o, lse = forward(q.float(), k.float(), v.float(), causal=causal, scale=scale, config=config)
         return o.to(q.dtype), lse
-    launch, (as_q, as_k, as_v) = _plan_for(_plan_forward, (q, k, v), causal, config)
+    launch = dispatch.plan_for(_plan_forward, (q, k, v), causal, config)
     o = torch.empty_like(q, memory_format=torch.contiguous_format)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-    with _on(q.device):
-        launch(as_q(q), as_k(k), as_v(v), o, lse, scale * LOG2E)
+    with dispatch.on(q.device):
+        launch(q, k, v, o, lse, scale * LOG2E)
     return o, lse
 
 
@@ -171,8 +115,9 @@ def _plan_backward(q, k, v, o, do, has_dlse, causal, configs):
     B, H, N_Q, D = q.shape
     H_K, N_K, head_dim = k.shape[1], k.shape[2], padded(D)
     table = configs or configs_for(capability_of(q.device), q.element_size(), D, causal)
-    delta = _Launch(flash_bwd_delta_kernel, triton.cdiv(N_Q, 64) * B * H,
-                    (*o.stride(), *do.stride(), H, N_Q, D, 64, head_dim, has_dlse), num_warps=4)
+    delta = dispatch.Launch(
+        flash_bwd_delta_kernel, triton.cdiv(N_Q, 64) * B * H,
+        (*o.stride(), *do.stride(), H, N_Q, D, 64, head_dim, has_dlse), num_warps=4)
     strides = (*q.stride(), *k.stride(), *v.stride(), *do.stride())
     sizes = (H, H // H_K, N_Q, N_K, D)
 
@@ -181,20 +126,21 @@ def _plan_backward(q, k, v, o, do, has_dlse, causal, configs):
     for c, want_dk, want_dv in ([(table.dkdv, True, True)] if table.dkdv else
                                 [(table.dk, True, False), (table.dv, False, True)]):
         ragged = N_Q % c.BLOCK_M != 0 or N_K % c.BLOCK_N != 0
-        launch = _Launch(
+        by_key.append(dispatch.Launch(
             flash_bwd_dkdv_kernel, triton.cdiv(N_K, c.BLOCK_N) * B * H_K,
             (*strides, *_contiguous(k), *_contiguous(v), *sizes, c.BLOCK_M, c.BLOCK_N, head_dim,
              causal, head_dim == D, ragged, tma, _precision(q), want_dk, want_dv),
-            num_warps=c.num_warps, num_stages=c.num_stages)
-        by_key.append((launch, _inputs(tma, (q, c.BLOCK_M), (do, c.BLOCK_M), head_dim=head_dim)))
+            _described(tma, head_dim, {0: (q, c.BLOCK_M), 3: (do, c.BLOCK_M)}),
+            num_warps=c.num_warps, num_stages=c.num_stages))
 
     c, tma = table.dq, _uses_tma(k, v)
-    launch = _Launch(
+    by_query = dispatch.Launch(
         flash_bwd_dq_kernel, triton.cdiv(N_Q, c.BLOCK_M) * B * H,
         (*strides, *_contiguous(q), *sizes, c.BLOCK_M, c.BLOCK_N, head_dim, causal, head_dim == D,
          N_K % c.BLOCK_N != 0, tma, _precision(q)),
+        _described(tma, head_dim, {1: (k, c.BLOCK_N), 2: (v, c.BLOCK_N)}),
         num_warps=c.num_warps, num_stages=c.num_stages)
-    return delta, by_key, launch, _inputs(tma, (k, c.BLOCK_N), (v, c.BLOCK_N), head_dim=head_dim)
+    return delta, by_key, by_query
 
 
 def _row_statistics(x):
@@ -211,13 +157,13 @@ def backward(q, k, v, o, lse, do, dlse, *, causal: bool, scale: float, configs=N
         return tuple(x.to(q.dtype) for x in wide)
     lse = _row_statistics(lse)
     dlse = None if dlse is None else _row_statistics(dlse)
-    sum_rows, by_key, by_query, (as_k, as_v) = _plan_for(
+    sum_rows, by_key, by_query = dispatch.plan_for(
         _plan_backward, (q, k, v, o, do), dlse is not None, causal, configs)
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
     delta = torch.empty_like(lse)
-    with _on(q.device):
+    with dispatch.on(q.device):
         sum_rows(o, do, dlse, delta)
-        for launch, (as_q, as_do) in by_key:
-            launch(as_q(q), k, v, as_do(do), lse, delta, dk, dv, scale, scale * LOG2E)
-        by_query(q, as_k(k), as_v(v), do, lse, delta, dq, scale, scale * LOG2E)
+        for launch in by_key:
+            launch(q, k, v, do, lse, delta, dk, dv, scale, scale * LOG2E)
+        by_query(q, k, v, do, lse, delta, dq, scale, scale * LOG2E)
     return dq, dk, dv

@@ -14,7 +14,7 @@ import triton
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from flashlib.kernels import launch
+from flashlib.kernels import dispatch, launch
 from flashlib.kernels.configs import padded
 from flashlib.kernels.gluon_fp8 import flash_fwd_fp8_kernel
 from flashlib.kernels.gluon_hopper import flash_fwd_hopper_kernel
@@ -58,16 +58,18 @@ class HopperConfig(NamedTuple):
         return self.CONSUMERS * ROWS.value
 
 
-# Turns, and PV under the softmax, are off where an H200 under sustained load was faster without.
+# Turns, and PV under the softmax, are off where an H200 under sustained load was faster without; at
+# d = 256 a thread has 128 registers of O to rescale for 32 logits, so there TAU is faster. At d = 64 it
+# is by 2 % if the keys are many, at d = 32 and 128 it is slower.
 CONFIGS = {  # (head dimension, whether a mask cuts tiles: causal, or keys that no tile divides)
     (32, False): HopperConfig(128, 3, 4),
-    (64, False): HopperConfig(128, 3, 3),
+    (64, False): HopperConfig(128, 3, 3, TAU=8.0),
     (128, False): HopperConfig(128, 2, 2, PING_PONG=False, UNDER_SOFTMAX=False),
-    (256, False): HopperConfig(64, 2, 2, Q_SLOTS=1, O_PARTS=2),
+    (256, False): HopperConfig(64, 2, 2, Q_SLOTS=1, O_PARTS=2, UNDER_SOFTMAX=False, TAU=8.0),
     (32, True): HopperConfig(128, 3, 3),
     (64, True): HopperConfig(128, 3, 3, UNDER_SOFTMAX=False),
     (128, True): HopperConfig(128, 2, 2),
-    (256, True): HopperConfig(64, 2, 2, Q_SLOTS=1, O_PARTS=2),
+    (256, True): HopperConfig(64, 2, 2, Q_SLOTS=1, O_PARTS=2, UNDER_SOFTMAX=False, TAU=8.0),
 }
 # Of 1,024 keys a mask cuts so many tiles of 192 rows that 128 are faster, of 4,096 it does not (between
 # them nothing was timed); with ragged keys 192 do not fit into registers.
@@ -83,18 +85,17 @@ FP8_CONFIGS = {  # (head dimension, whether causal)
 ELEMENT = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16, torch.float8_e4m3fn: gl.float8e4nv}
 # With two or three consumers: registers of a consumer's thread, and the cap that the launch asks for.
 REGISTERS = {2: (232, 168), 3: (160, 128)}
+REGISTERS_256 = (224, 168)                                  # with 232, 12 bytes spill
+
+
+def registers_of(config: HopperConfig, head_dim: int) -> tuple[int, int]:
+    """Return the registers of a consumer's thread, and the cap that the launch asks for."""
+    return REGISTERS_256 if head_dim == 256 else REGISTERS[config.CONSUMERS]
 
 
 @functools.cache
 def _sms(device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-class _Checked(TensorDescriptor):
-    """A descriptor whose conditions were checked before."""
-
-    def __post_init__(self):
-        pass
 
 
 def _describe(x, rows: int, head_dim: int):
@@ -104,8 +105,7 @@ def _describe(x, rows: int, head_dim: int):
     shape = list(x.shape)
     strides = [stride if size > 1 else 128 for size, stride in zip(shape, x.stride(), strict=True)]
     strides[3] = 1
-    TensorDescriptor(x, shape, strides, block, layout)      # Triton checks it, once
-    return lambda tensor: _Checked(tensor, shape, strides, block, layout)
+    return lambda tensor: TensorDescriptor(tensor, shape, strides, block, layout)
 
 
 def refusal(q, k, v) -> str | None:
@@ -161,35 +161,35 @@ def _order(q, k, config, causal):
 
 
 def _specialized(q, k, v, o, N_K, causal, c, fp8=False):
-    """Return the launch of a warp-specialised kernel, and its four descriptors."""
+    """Return the launch of a warp-specialised kernel."""
     _, H, N_Q, D = q.shape
     head_dim, rows = max(32, padded(D)), ROWS.value
-    registers, cap = REGISTERS[c.CONSUMERS]
+    registers, cap = registers_of(c, head_dim)
     order = _order(q, k, c, causal)
     if fp8:
         kernel, switches, v_block = flash_fwd_fp8_kernel, (c.PING_PONG,), (head_dim, c.BLOCK_N)
     else:
         kernel, v_block = flash_fwd_hopper_kernel, (c.BLOCK_N, head_dim)
         switches = c.PING_PONG, c.OVERLAP, c.UNDER_SOFTMAX, c.EMULATED, c.TAU
-    run = launch._Launch(
+    tiles = ((q, rows, head_dim), (k, c.BLOCK_N, head_dim), (v, *v_block),
+             (o, rows, head_dim // c.O_PARTS))
+    return dispatch.Launch(
         kernel, order.shape[0],
         (order, order.shape[1], H, H // k.shape[1], N_Q, N_K, c.BLOCK_N, head_dim, causal,
          N_K % c.BLOCK_N != 0, c.CONSUMERS, c.STAGES, c.Q_SLOTS, c.O_PARTS, *switches, registers),
-        num_warps=4, maxnreg=cap)
-    return run, [_describe(q, rows, head_dim), _describe(k, c.BLOCK_N, head_dim),
-                 _describe(v, *v_block), _describe(o, rows, head_dim // c.O_PARTS)]
+        {at: _describe(*tile) for at, tile in enumerate(tiles)}, num_warps=4, maxnreg=cap)
 
 
 def _pipelined(q, k, v, o, causal, c):
-    """Return the launch of the kernel without warp specialisation, and its four descriptors."""
+    """Return the launch of the kernel without warp specialisation."""
     B, H, N_Q, D = q.shape
     N_K, head_dim, rows = k.shape[2], max(32, padded(D)), c.BLOCK_M
-    run = launch._Launch(
+    tiles = (q, rows), (k, c.BLOCK_N), (v, c.BLOCK_N), (o, rows)
+    return dispatch.Launch(
         flash_fwd_pipelined_kernel, triton.cdiv(N_Q, rows) * B * H,
         (H, H // k.shape[1], N_Q, N_K, rows, c.BLOCK_N, head_dim, causal, N_K % c.BLOCK_N != 0,
-         c.STAGES, c.OVERLAP), num_warps=4 * c.CONSUMERS)
-    return run, [_describe(q, rows, head_dim), _describe(k, c.BLOCK_N, head_dim),
-                 _describe(v, c.BLOCK_N, head_dim), _describe(o, rows, head_dim)]
+         c.STAGES, c.OVERLAP),
+        {at: _describe(*tile, head_dim) for at, tile in enumerate(tiles)}, num_warps=4 * c.CONSUMERS)
 
 
 def _plan_forward(q, k, v, causal, config):
@@ -200,21 +200,30 @@ def _plan_forward(q, k, v, causal, config):
     return _pipelined(q, k, v, o, causal, config)
 
 
-def _plan_unless_refused(q, k, v, causal, config):
-    if (reason := refusal(q, k, v)) is not None:
-        raise NotImplementedError(f"{reason}; use impl='auto'")
-    return _plan_forward(q, k, v, causal, config)
+def _plan_or_reason(q, k, v, causal, config):
+    """Return the launch, or why there is none."""
+    return refusal(q, k, v) or _plan_forward(q, k, v, causal, config)
 
 
-def forward(q, k, v, *, causal: bool, scale: float, config=None):
-    """Return O, like q but contiguous, and lse (B, H, N_Q) float32."""
-    run, (as_q, as_k, as_v, as_o) = launch._plan_for(_plan_unless_refused, (q, k, v), causal, config)
+def forward(q, k, v, *, causal: bool, scale: float, config=None, otherwise=None):
+    """Return O, like q but contiguous, and lse (B, H, N_Q) float32.
+
+    Tensors that this kernel refuses, or for which the other is faster, go to the forward `otherwise`;
+    without one, the refusal is an error.
+    """
+    if otherwise is not None and not is_faster(q):
+        return otherwise(q, k, v, causal=causal, scale=scale)
+    run = dispatch.plan_for(_plan_or_reason, (q, k, v), causal, config)
+    if isinstance(run, str):
+        if otherwise is None:
+            raise NotImplementedError(f"{run}; use impl='auto'")
+        return otherwise(q, k, v, causal=causal, scale=scale)
     o = torch.empty_like(q, memory_format=torch.contiguous_format)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     # −∞ · 0 is NaN: where the scale is 0, a factor too small to be seen takes its place.
     factor = (scale or 2.0**-100) * LOG2E
-    with launch._on(q.device):
-        run(as_q(q), as_k(k), as_v(v), as_o(o), lse, factor)
+    with dispatch.on(q.device):
+        run(q, k, v, o, lse, factor)
     return o, lse
 
 
@@ -226,11 +235,10 @@ def _plan_fp8(q, k, v, N_K, causal, dtype, config):
 def forward_fp8(q, k, v, *, causal: bool, scale: float, dtype=torch.bfloat16, config=None):
     """Return O in `dtype` and lse (B, H, N_Q) float32; q, k, v as `fp8.prepare` returns them."""
     (q, q_scale), (k, k_scale), (v, v_scale) = q, k, v
-    run, (as_q, as_k, as_v, as_o) = launch._plan_for(_plan_fp8, (q, k, v), k.shape[2], causal, dtype,
-                                                     config)
+    run = dispatch.plan_for(_plan_fp8, (q, k, v), k.shape[2], causal, dtype, config)
     o = torch.empty(q.shape, dtype=dtype, device=q.device)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-    with launch._on(q.device):
-        run(as_q(q), as_k(k), as_v(v), as_o(o), lse, q_scale, k_scale, v_scale,
+    with dispatch.on(q.device):
+        run(q, k, v, o, lse, q_scale, k_scale, v_scale,
             (scale or 2.0**-100) * LOG2E)
     return o, lse

@@ -15,6 +15,7 @@ import torch
 OPTIONS = "bool causal, float scale, str backend"
 
 
+@functools.cache
 def _hopper():
     from flashlib.kernels import launch_hopper
 
@@ -35,21 +36,10 @@ def _has_hopper(device: torch.device) -> bool:
     return not launch.interpreted()                         # for which Gluon has no way
 
 
-def chosen(backend: str, q, k, v):
-    """Return the module that computes a forward: "auto" is decided here, by device and shape."""
-    if backend == "auto":
-        if _has_hopper(q.device):
-            hopper = _hopper()
-            if hopper.is_faster(q) and hopper.refusal(q, k, v) is None:
-                return hopper
-        backend = "triton" if q.is_cuda else "reference"
-    return launcher(backend, q.device, q.dtype)
-
-
 @functools.cache
 def launcher(backend: str, device: torch.device, dtype: torch.dtype):
     """Return the module whose `forward` and `backward` run a backend, or say why it cannot run."""
-    if backend == "auto":                                   # the backward is the same on every GPU
+    if backend == "auto":                                   # what runs on every GPU
         backend = "triton" if device.type == "cuda" else "reference"
     if device.type == "cuda" and dtype == torch.bfloat16:
         capability = torch.cuda.get_device_capability(device)
@@ -98,11 +88,13 @@ def launcher(backend: str, device: torch.device, dtype: torch.dtype):
 
 def forward(q, k, v, causal: bool, scale: float, backend: str):
     """Return O and lse (B, H, N_q) float32 or, for float64, float64; nothing to attend to is O = 0."""
-    run = chosen(backend, q, k, v).forward
+    run = launcher(backend, q.device, q.dtype).forward
     if q.numel() == 0 or k.numel() == 0:
         return torch.zeros_like(q, memory_format=torch.contiguous_format), _lse_like(q, -math.inf)
     if scale < 0:                                           # kernels take the maximum of raw scores
-        return run(-q, k, v, causal=causal, scale=-scale)
+        q, scale = -q, -scale
+    if backend == "auto" and _has_hopper(q.device):
+        return _hopper().forward(q, k, v, causal=causal, scale=scale, otherwise=run)
     return run(q, k, v, causal=causal, scale=scale)
 
 

@@ -279,9 +279,9 @@ def fp8_call(*, arch, dtype="float8_e4m3", head_dim=128, causal=False, config=No
 
 def _specialized(a, dtype, c, Nq, Nk, heads, head_dim, scales, switches):
     """Return the call of a warp-specialised kernel; `scales` and `switches` are what only one has."""
-    from flashlib.kernels.launch_hopper import REGISTERS, ROWS
+    from flashlib.kernels.launch_hopper import ROWS, registers_of
 
-    rows, (registers, cap) = ROWS.value, REGISTERS[c.CONSUMERS]
+    rows, (registers, cap) = ROWS.value, registers_of(c, a.head_dim)
     tiles = -(-(-(-Nq // c.BLOCK_M) * heads) // 132) if c.PERSISTENT else 1     # of 132 SMs
     keys = _tensor(dtype, c.BLOCK_N, a.head_dim, True)
     values = _tensor(dtype, a.head_dim, c.BLOCK_N, True) if scales else keys

@@ -108,7 +108,7 @@ def patched(module, old="", new=""):
 
 def install(folder, mutant=None):
     """Make fresh kernels from their sources, one of them patched, and have `launch` run them."""
-    from flashlib.kernels import launch
+    from flashlib.kernels import dispatch, launch
 
     made = {}
     for name in MODULES:
@@ -128,7 +128,7 @@ def install(folder, mutant=None):
                  "flash_bwd_dq_kernel"):
         home = "flash_forward" if "fwd" in name else "flash_backward"
         setattr(launch, name, getattr(made[home], name))
-    launch._plans.clear()
+    dispatch.forget()
 
 
 def roomy(x):

@@ -77,7 +77,7 @@ def test_without_triton_gluon_is_refused_with_a_remedy():
 def test_auto_on_the_cpu_stays_the_reference(dtype):
     dtype = getattr(torch, dtype)
     x = torch.ones(1, 1, 2, 64, dtype=dtype)
-    assert ops.chosen("auto", x, x, x) is ops.launcher("reference", x.device, dtype)
+    assert not ops._has_hopper(x.device)
     assert ops.launcher("auto", x.device, dtype).__name__ == "flashlib.kernels.reference"
     assert torch.equal(flash_attention(x, x, x), flash_attention(x, x, x, impl="reference"))
 
@@ -86,19 +86,27 @@ def test_auto_on_the_cpu_stays_the_reference(dtype):
     (None, "launch_hopper"), ("refuses", "launch"), ("slower", "launch"), ("not Hopper", "launch")])
 def test_auto_on_a_gpu_takes_the_kernel_that_can_and_is_faster(monkeypatch, wrong, takes):
     pytest.importorskip("triton.experimental.gluon")
-    from flashlib.kernels import launch, launch_hopper
+    from flashlib.kernels import dispatch, launch, launch_hopper
 
-    class OnGPU(torch.Tensor):
-        is_cuda, device = True, torch.device("cuda", 0)
+    class Taken(Exception):
+        pass
+
+    def take(name):
+        def stop(*args, **kwargs):
+            raise Taken(name)
+        return stop
 
     monkeypatch.setattr(launch, "capability_of", lambda device: (9, 0))
+    monkeypatch.setattr(launch, "forward", take("launch"))
+    monkeypatch.setattr(launch_hopper, "_plan_forward", take("launch_hopper"))
     monkeypatch.setattr(ops, "_has_hopper", lambda device: wrong != "not Hopper")
-    monkeypatch.setattr(ops, "launcher", lambda backend, *a: {"triton": launch}[backend])
+    monkeypatch.setattr(ops, "launcher", lambda backend, *a: launch)
     D = 16 if wrong == "slower" else 64
     x = torch.zeros(1, 1, 16, D, dtype=torch.float32 if wrong == "refuses" else torch.bfloat16)
-    x = x.as_subclass(OnGPU)
-    modules = {"launch": launch, "launch_hopper": launch_hopper}
-    assert ops.chosen("auto", x, x, x) is modules[takes]
+    for _ in range(2):                                      # a refusal that is known from before, too
+        with pytest.raises(Taken, match=f"^{takes}$"):
+            flash_attention(x, x, x)
+    dispatch.forget()
 
 
 @pytest.mark.parametrize("device, capability, expected", [

@@ -7,7 +7,15 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton.experimental.gluon")
 
-from flashlib.kernels import launch, launch_hopper  # noqa: E402
+from flashlib.kernels import dispatch, launch, launch_hopper  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def no_plans():
+    """What was planned for one capability does not count for the next."""
+    dispatch.forget()
+    yield
+    dispatch.forget()
 
 
 @pytest.fixture
@@ -94,11 +102,14 @@ def test_the_tables_hold_every_head_dimension_and_what_the_kernel_can_be():
     assert set(launch_hopper.FP8_CONFIGS) == set(itertools.product((64, 128, 256), (False, True)))
     for config in (*launch_hopper.CONFIGS.values(), *launch_hopper.FP8_CONFIGS.values(),
                    launch_hopper.SHORT_64):
-        registers, cap = launch_hopper.REGISTERS[config.CONSUMERS]
-        assert registers % 8 == cap % 8 == 0 and config.BLOCK_M == 64 * config.CONSUMERS
-        assert config.SPECIALIZED and config.TAU == 0
+        assert config.BLOCK_M == 64 * config.CONSUMERS and config.SPECIALIZED
+        for head_dim in (32, 64, 128, 256):
+            registers, cap = launch_hopper.registers_of(config, head_dim)
+            assert registers % 8 == cap % 8 == 0
     for config in launch_hopper.FP8_CONFIGS.values():       # a key tile has one scale
-        assert 128 % config.BLOCK_N == 0
+        assert 128 % config.BLOCK_N == 0 and config.TAU == 0
+    # 2**τ times the largest weight is far from float16's end, and float32 sums no more than N of them
+    assert {config.TAU for config in launch_hopper.CONFIGS.values()} <= {0.0, 8.0}
 
 
 def test_auto_takes_the_kernel_where_it_was_faster(hopper):
@@ -138,9 +149,9 @@ def test_the_scale_zero_becomes_a_factor_that_is_seen_by_nobody(hopper, monkeypa
     seen = []
 
     def plan(*arguments):
-        return (lambda *leading: seen.append(leading[-1])), [lambda x: x] * 4
+        return lambda *leading: seen.append(leading[-1])
 
-    monkeypatch.setattr(launch, "_plan_for", plan)
+    monkeypatch.setattr(dispatch, "plan_for", plan)
     for scale in (0.0, 0.5):
         launch_hopper.forward(GOOD, GOOD, GOOD, causal=False, scale=scale)
     assert 0 < seen[0] < 1e-29 and seen[1] == pytest.approx(0.5 * launch_hopper.LOG2E)

@@ -190,7 +190,7 @@ def test_a_kernel_from_a_cell_compiles_under_the_interpreter(tmp_path):
 def test_the_lens_takes_the_dtype_that_a_launch_computes_in(dtype, head_dim, monkeypatch):
     """Heads narrower than 16 are computed in float32, whatever their own dtype."""
     torch = pytest.importorskip("torch")
-    from flashlib.kernels import launch
+    from flashlib.kernels import dispatch, launch
 
     class Launched(Exception):
         pass
@@ -198,7 +198,7 @@ def test_the_lens_takes_the_dtype_that_a_launch_computes_in(dtype, head_dim, mon
     def stop(make, tensors, *options):
         raise Launched(str(tensors[0].dtype).removeprefix("torch."))
 
-    monkeypatch.setattr(launch, "_plan_for", stop)
+    monkeypatch.setattr(dispatch, "plan_for", stop)
     x = torch.zeros(1, 1, 4, head_dim, dtype=getattr(torch, dtype))
     passes = {"flash_fwd_kernel": lambda: launch.forward(x, x, x, causal=False, scale=1.0)}
     for kernel in ("flash_bwd_delta_kernel", "flash_bwd_dkdv_kernel", "flash_bwd_dq_kernel"):

@@ -1,0 +1,144 @@
+"""Launch a kernel again at little cost: what depends only on how tensors lie in memory is kept.
+
+At every launch Triton binds the arguments, encodes each tensor descriptor in Python and calls the
+hooks of profilers. Here a plan, made once for tensors that lie alike, holds the compiled kernel; a
+later call hands it the arguments as the driver takes them, with descriptors that are encoded once for
+each address. Where hooks are set, or Triton's launcher looks different from the one known here, each
+launch goes Triton's way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+
+import torch
+import triton
+from triton.backends.nvidia.driver import make_tensordesc_arg
+
+KEPT = 1024                                                 # plans; and addresses of a descriptor
+_plans: dict = {}
+
+
+def plan_for(make, tensors, *options):
+    """Return what `make(*tensors, *options)` returned for tensors that lay the same way, or anew."""
+    key = [make, options, tensors[0].dtype, tensors[0].device]
+    for x in tensors:
+        if x.data_ptr() % 16:                               # Triton compiles by which pointers are
+            return make(*tensors, *options)
+        key += x.shape, x.stride()
+    key = tuple(key)
+    plan = _plans.get(key)
+    if plan is None:
+        if len(_plans) >= KEPT:
+            _plans.clear()
+        plan = _plans[key] = make(*tensors, *options)
+    return plan
+
+
+def forget() -> None:
+    """Drop all plans, and with them the compiled kernels that they hold."""
+    _plans.clear()
+
+
+def on(device: torch.device):
+    """Make a GPU the current one while kernels are launched on it: Triton asks which one is."""
+    if device.type != "cuda" or device.index == torch.cuda.current_device():
+        return contextlib.nullcontext()
+    return torch.cuda.device(device)
+
+
+class Launch:
+    """A kernel with all arguments but the leading ones: tensors, and scalars that change by the call.
+
+    `describe` holds, by position, a function from tensor to descriptor for each leading argument that
+    the kernel takes as one.
+    """
+
+    __slots__ = ("_again", "_describe", "_grid", "_kernel", "_options", "_tail")
+
+    def __init__(self, kernel, programs, tail, describe=None, **options):
+        self._kernel, self._grid, self._tail = kernel, (programs, 1, 1), tail
+        self._describe, self._options = describe or {}, options
+        self._again = None
+
+    def arguments(self, *leading):
+        """Return all arguments as Triton takes them."""
+        return *(self._describe[at](x) if at in self._describe else x
+                 for at, x in enumerate(leading)), *self._tail
+
+    def __call__(self, *leading):
+        if self._again is None or _hooked():
+            kernel = self._kernel[self._grid](*self.arguments(*leading), **self._options)
+            if kernel is not None:                          # the interpreter compiles nothing
+                self._again = self._directly(kernel, len(leading)) or self._triton_s_way(kernel)
+        else:
+            self._again(*leading)
+
+    def _triton_s_way(self, kernel):
+        launch = kernel[self._grid]
+        return lambda *leading: launch(*self.arguments(*leading))
+
+    def _directly(self, kernel, count):
+        """Return a function that launches the compiled kernel with new leading arguments, or None."""
+        metas = kernel.metadata.tensordesc_meta or []
+        if len(metas) != len(self._describe) or not all(metas):
+            return None
+        run = _without_encoding(kernel.run) if metas else kernel.run
+        if run is None:
+            return None
+        metas = iter(metas)
+        encode = [_encoder(self._describe[at], next(metas)) if at in self._describe else None
+                  for at in range(count)]
+        driver = triton.runtime.driver.active
+        device, stream_of = driver.get_current_device(), driver.get_current_stream
+        grid, tail, function, packed = self._grid, self._tail, kernel.function, kernel.packed_metadata
+
+        def launch(*leading):
+            flat = []
+            for x, encoded in zip(leading, encode, strict=True):
+                if encoded is None:
+                    flat.append(x)
+                else:
+                    flat += encoded(x)
+            run(*grid, stream_of(device), function, packed, None, None, None, *flat, *tail)
+
+        return launch
+
+
+def _hooked() -> bool:
+    """Tell whether somebody, such as a profiler, wants to be called at launches."""
+    runtime = triton.knobs.runtime
+    return bool(runtime.launch_enter_hook.calls or runtime.launch_exit_hook.calls)
+
+
+def _without_encoding(run):
+    """Return a copy of a kernel's launcher that takes encoded descriptors, None if it looks different.
+
+    `run.launch` is a closure that encodes descriptors and calls "launcher" with the result.
+    """
+    if not inspect.isfunction(run.launch):
+        return None
+    launcher = inspect.getclosurevars(run.launch).nonlocals.get("launcher")
+    if launcher is None:
+        return None
+    run = copy.copy(run)
+    run.launch = launcher
+    return run
+
+
+def _encoder(describe, meta):
+    """Return a function from tensor to the arguments that its descriptor becomes."""
+    kept = {}
+
+    def encode(x):
+        address = x.data_ptr()
+        encoded = kept.get(address)
+        if encoded is None:
+            if len(kept) >= KEPT:
+                kept.clear()
+            encoded = kept[address] = make_tensordesc_arg(describe(x), meta)
+        return encoded
+
+    return encode

@@ -138,7 +138,8 @@ def test_overhead_is_the_best_of_the_repeats_for_one_call(monkeypatch):
     assert found == {"ours": 2e6} and len(seen) == 4
 
 
-@pytest.mark.parametrize("name", ["attention_h200", "attention_forward_h200"])
+@pytest.mark.parametrize("name", ["attention_h200", "attention_forward_h200", "attention_again_h200",
+                                  "attention_forward_again_h200"])
 def test_a_call_of_ours_was_recorded_to_cost_the_cpu_at_most_50_us(name):
     assert measurements(name).amounts("overhead_us")["ours"] <= 50
 

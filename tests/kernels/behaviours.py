@@ -97,6 +97,18 @@ def check_large_logits(at):
     close(solve(given, at), dense(given), at.dtype, "scores of 3e5", slack=2e3 * epsilon)
 
 
+def check_growing_maximum(at):
+    """A row's maximum may grow from key tile to key tile, by little or by 2**8 and more."""
+    slack = 200 * torch.finfo(torch.promote_types(at.dtype, torch.float32)).eps     # logits of 200
+    for D, first, last in ((64, 0, 40), (64, 40, 0), (256, 40, 0)):
+        given = at.problem(1, 1, 1, at.N, 3 * at.N, D, False)
+        growth = torch.linspace(1 + first, 1 + last, 3 * at.N, device=at.device)[:, None]
+        q, k = given.q.clone(), (given.k * growth).to(at.dtype)
+        q[:, :, ::3] *= 0.01                                # these rows stay behind
+        given = given._replace(q=q, k=k)
+        close(solve(given, at), dense(given), at.dtype, f"D = {D}, growth to {last}", slack=slack)
+
+
 def check_largest_values(at):
     """V = 65,504, the largest fp16, gives O = 65,504 and no infinity, however P is rounded."""
     largest = min(torch.finfo(at.dtype).max, 65504.0)

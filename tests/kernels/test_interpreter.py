@@ -8,8 +8,8 @@ pytest.importorskip("triton")
 from tests.kernels.behaviours import PROMISES, SMALL_SHAPES  # noqa: E402
 from tests.kernels.once import run_once  # noqa: E402
 
-DIGITS = ("large_logits", "largest_values", "scale", "rows_that_see_nothing", "empty", "options",
-          "only_some_outputs", "prefix")
+DIGITS = ("large_logits", "growing_maximum", "largest_values", "scale",
+          "rows_that_see_nothing", "empty", "options", "only_some_outputs", "prefix")
 
 
 def outcomes():

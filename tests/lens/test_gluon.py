@@ -305,7 +305,8 @@ def test_with_a_stale_maximum_a_warp_skips_what_needs_no_rescaling(head_dim):
     registers = head_dim // 2                               # of O, in each of 128 threads
     at_once = min(registers, 64)
     loops = always.warps // 4 - 1                          # a consumer each
-    votes = re.findall(r"vote\.sync\.any\.pred.*\n?", sometimes.ptx)
+    votes = re.findall(r"vote\.sync\.any\.pred some, some, 0xffffffff; @!some bra\.uni DONE;",
+                       sometimes.ptx)
     assert len(votes) == loops * registers // at_once and "vote.sync" not in always.ptx
     assert sometimes.ptx.count("setp.neu") >= 2 * len(votes)          # NaN, too, is not 1
     blocks = re.findall(r"vote\.sync\.any\.pred(.*?)DONE:", sometimes.ptx, re.S)

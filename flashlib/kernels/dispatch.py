@@ -1,10 +1,11 @@
 """Launch a kernel again at little cost: what depends only on how tensors lie in memory is kept.
 
 At every launch Triton binds the arguments, encodes each tensor descriptor in Python and calls the
-hooks of profilers. Here a plan, made once for tensors that lie alike, holds the compiled kernel; a
-later call hands it the arguments as the driver takes them, with descriptors that are encoded once for
-each address. Where hooks are set, or Triton's launcher looks different from the one known here, each
-launch goes Triton's way.
+hooks of profilers. Here a plan, made once for tensors that lie alike, holds the compiled kernel and
+tables that it reads; a later call hands it the arguments as the driver takes them, with descriptors
+that are encoded once for each address. Where hooks are set, or Triton's launcher looks different from
+the one known here, each launch goes Triton's way. Of many plans the oldest is dropped: a CUDA graph
+must not outlive KEPT other shapes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ import inspect
 
 import torch
 import triton
-from triton.backends.nvidia.driver import make_tensordesc_arg
+
+try:
+    from triton.backends.nvidia.driver import make_tensordesc_arg
+except ImportError:                                         # a Triton that encodes elsewhere
+    make_tensordesc_arg = None
 
 KEPT = 1024                                                 # plans; and addresses of a descriptor
 _plans: dict = {}
@@ -23,16 +28,16 @@ _plans: dict = {}
 
 def plan_for(make, tensors, *options):
     """Return what `make(*tensors, *options)` returned for tensors that lay the same way, or anew."""
-    key = [make, options, tensors[0].dtype, tensors[0].device]
+    key = [make, options, tensors[0].device]
     for x in tensors:
         if x.data_ptr() % 16:                               # Triton compiles by which pointers are
             return make(*tensors, *options)
-        key += x.shape, x.stride()
+        key += x.dtype, x.shape, x.stride()
     key = tuple(key)
     plan = _plans.get(key)
     if plan is None:
         if len(_plans) >= KEPT:
-            _plans.clear()
+            del _plans[next(iter(_plans))]                  # the oldest
         plan = _plans[key] = make(*tensors, *options)
     return plan
 
@@ -82,8 +87,9 @@ class Launch:
 
     def _directly(self, kernel, count):
         """Return a function that launches the compiled kernel with new leading arguments, or None."""
-        metas = kernel.metadata.tensordesc_meta or []
-        if len(metas) != len(self._describe) or not all(metas):
+        metas = getattr(kernel.metadata, "tensordesc_meta", None) or []
+        function, packed = (getattr(kernel, name, None) for name in ("function", "packed_metadata"))
+        if len(metas) != len(self._describe) or not all(metas) or function is None:
             return None
         run = _without_encoding(kernel.run) if metas else kernel.run
         if run is None:
@@ -93,7 +99,7 @@ class Launch:
                   for at in range(count)]
         driver = triton.runtime.driver.active
         device, stream_of = driver.get_current_device(), driver.get_current_stream
-        grid, tail, function, packed = self._grid, self._tail, kernel.function, kernel.packed_metadata
+        grid, tail = self._grid, self._tail
 
         def launch(*leading):
             flat = []
@@ -109,8 +115,9 @@ class Launch:
 
 def _hooked() -> bool:
     """Tell whether somebody, such as a profiler, wants to be called at launches."""
-    runtime = triton.knobs.runtime
-    return bool(runtime.launch_enter_hook.calls or runtime.launch_exit_hook.calls)
+    enter, leave = triton.knobs.runtime.launch_enter_hook, triton.knobs.runtime.launch_exit_hook
+    return bool((enter is not None and getattr(enter, "calls", True))       # a chain of them, or one
+                or (leave is not None and getattr(leave, "calls", True)))
 
 
 def _without_encoding(run):
@@ -118,7 +125,7 @@ def _without_encoding(run):
 
     `run.launch` is a closure that encodes descriptors and calls "launcher" with the result.
     """
-    if not inspect.isfunction(run.launch):
+    if make_tensordesc_arg is None or not inspect.isfunction(getattr(run, "launch", None)):
         return None
     launcher = inspect.getclosurevars(run.launch).nonlocals.get("launcher")
     if launcher is None:

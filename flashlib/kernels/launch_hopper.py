@@ -59,8 +59,8 @@ class HopperConfig(NamedTuple):
 
 
 # Turns, and PV under the softmax, are off where an H200 under sustained load was faster without; at
-# d = 256 a thread has 128 registers of O to rescale for 32 logits, so there TAU is faster. At d = 64 it
-# is by 2 % if the keys are many, at d = 32 and 128 it is slower.
+# d = 256 a thread has 128 registers of O to rescale for 32 logits, so there TAU is faster. At d = 64
+# without a mask it is by 2 % if the keys are many; elsewhere it was level or slower.
 CONFIGS = {  # (head dimension, whether a mask cuts tiles: causal, or keys that no tile divides)
     (32, False): HopperConfig(128, 3, 4),
     (64, False): HopperConfig(128, 3, 3, TAU=8.0),
@@ -227,7 +227,7 @@ def forward(q, k, v, *, causal: bool, scale: float, config=None, otherwise=None)
     return o, lse
 
 
-def _plan_fp8(q, k, v, N_K, causal, dtype, config):
+def _plan_fp8(q, k, v, q_scale, k_scale, v_scale, N_K, causal, dtype, config):
     o = torch.empty(q.shape, dtype=dtype, device=q.device)
     return _specialized(q, k, v, o, N_K, causal, config or FP8_CONFIGS[q.shape[3], causal], True)
 
@@ -235,7 +235,8 @@ def _plan_fp8(q, k, v, N_K, causal, dtype, config):
 def forward_fp8(q, k, v, *, causal: bool, scale: float, dtype=torch.bfloat16, config=None):
     """Return O in `dtype` and lse (B, H, N_Q) float32; q, k, v as `fp8.prepare` returns them."""
     (q, q_scale), (k, k_scale), (v, v_scale) = q, k, v
-    run = dispatch.plan_for(_plan_fp8, (q, k, v), k.shape[2], causal, dtype, config)
+    run = dispatch.plan_for(_plan_fp8, (q, k, v, q_scale, k_scale, v_scale), k.shape[2], causal, dtype,
+                            config)
     o = torch.empty(q.shape, dtype=dtype, device=q.device)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     with dispatch.on(q.device):

@@ -1,5 +1,6 @@
 """A launch again: the same arguments, descriptors encoded once, Triton's way where in doubt."""
 
+import itertools
 import types
 
 import pytest
@@ -16,8 +17,9 @@ META = {"elem_size": 2}
 def driver(monkeypatch):
     """A GPU that does nothing, and descriptors that encode to what they describe."""
     dispatch.forget()
+    streams = itertools.count(70)
     active = types.SimpleNamespace(get_current_device=lambda: 3,
-                                   get_current_stream=lambda device: 70 + device)
+                                   get_current_stream=lambda device: (device, next(streams)))
     monkeypatch.setattr(triton.runtime, "driver", types.SimpleNamespace(active=active))
     monkeypatch.setattr(dispatch, "make_tensordesc_arg",
                         lambda described, meta: ["map", *described, meta["elem_size"]])
@@ -87,9 +89,9 @@ def test_the_first_launch_is_tritons_and_later_ones_hand_over_encoded_descriptor
     launch("first", x, 0.5)
     assert kernel.bound == [((5, 1, 1), ("first", describe(x), 0.5, "tail", 64), {"num_warps": 4})]
     assert not kernel.seen
-    for a, b in (("second", x), ("third", y), ("fourth", x)):
+    for stream, (a, b) in enumerate((("second", x), ("third", y), ("fourth", x)), start=70):
         launch(a, b, 0.25)
-        assert kernel.seen.pop() == (5, 1, 1, 73, "function", "packed", None, None, None,
+        assert kernel.seen.pop() == (5, 1, 1, (3, stream), "function", "packed", None, None, None,
                                      a, *flat(b), 0.25, "tail", 64)
     assert len(kernel.bound) == 1 and not kernel.seen
 
@@ -122,20 +124,26 @@ def test_a_kernel_without_descriptors_is_launched_as_it_is():
     launch = dispatch.Launch(kernel, 2, (7,))
     for value in ("a", "b"):
         launch(value)
-    assert kernel.seen == [(2, 1, 1, 73, "function", "packed", None, None, None, "b", 7)]
+    assert kernel.seen == [(2, 1, 1, (3, 70), "function", "packed", None, None, None, "b", 7)]
 
 
-@pytest.mark.parametrize("why", ["another launcher", "no metadata", "one not encoded", "hooks"])
+@pytest.mark.parametrize("why", ["another launcher", "no metadata", "one not encoded", "no encoder",
+                                 "hooks", "one hook"])
 def test_where_triton_is_not_as_known_each_launch_goes_its_way(why, monkeypatch):
     metas = {"no metadata": None, "one not encoded": [None]}.get(why, [META])
     kernel = Kernel(metas, odd=why == "another launcher")
     if why == "hooks":
         monkeypatch.setattr(triton.knobs.runtime.launch_exit_hook, "calls", [print])
+    if why == "one hook":
+        monkeypatch.setattr(triton.knobs.runtime, "launch_enter_hook", print)
+    if why == "no encoder":
+        monkeypatch.setattr(dispatch, "make_tensordesc_arg", None)
     launch = dispatch.Launch(kernel, 1, (), {0: describe})
-    x = torch.zeros(4)
-    for _ in range(3):
+    tensors = [torch.zeros(n) for n in (4, 5, 6)]
+    for x in tensors:
         launch(x)
-    assert not kernel.seen and [args for _, args, *_ in kernel.bound] == [(describe(x),)] * 3
+    assert not kernel.seen
+    assert [args for _, args, *_ in kernel.bound] == [(describe(x),) for x in tensors]
 
 
 def test_a_hook_that_is_set_later_is_called(monkeypatch):
@@ -178,6 +186,24 @@ def test_a_plan_serves_all_tensors_that_lie_alike():
     assert dispatch.plan_for(make, (x, y), True) == 7
 
 
+def test_a_hook_of_none_is_none(monkeypatch):
+    monkeypatch.setattr(triton.knobs.runtime, "launch_enter_hook", None)
+    kernel = Kernel([])
+    launch = dispatch.Launch(kernel, 1, ())
+    launch()
+    launch()
+    assert len(kernel.seen) == 1
+
+
+def test_a_plan_is_for_one_device():
+    x = torch.zeros(2, 4)
+    elsewhere = types.SimpleNamespace(dtype=x.dtype, device=torch.device("cuda", 1), shape=x.shape,
+                                      stride=x.stride, data_ptr=x.data_ptr)
+    assert dispatch.plan_for(lambda x: 1, (x,)) == 1
+    make = itertools.count(2).__next__
+    assert dispatch.plan_for(lambda x: make(), (elsewhere,)) == 2
+
+
 def test_a_plan_for_an_odd_address_is_not_kept():
     x = torch.zeros(33)[1:]
     assert x.data_ptr() % 16
@@ -187,8 +213,14 @@ def test_a_plan_for_an_odd_address_is_not_kept():
     assert len(made) == 2
 
 
-def test_plans_are_few(monkeypatch):
+def test_the_oldest_of_many_plans_is_dropped(monkeypatch):
     monkeypatch.setattr(dispatch, "KEPT", 3)
-    for n in range(1, 9):
-        dispatch.plan_for(lambda x: n, (torch.zeros(n),))   # noqa: B023
-        assert len(dispatch._plans) <= 3
+    made = []
+
+    def make(x):
+        made.append(len(x))
+        return len(x)
+
+    assert [dispatch.plan_for(make, (torch.zeros(n),)) for n in (1, 2, 3, 4, 4, 3, 2, 1)] == [
+        1, 2, 3, 4, 4, 3, 2, 1]
+    assert made == [1, 2, 3, 4, 1]

@@ -162,5 +162,5 @@ def test_fp8_takes_its_own_table(hopper, monkeypatch):
     monkeypatch.setattr(launch_hopper, "_specialized", lambda *a: configs.append(a[6:]))
     for (head_dim, causal), config in launch_hopper.FP8_CONFIGS.items():
         x = half(1, 1, 128, head_dim)
-        launch_hopper._plan_fp8(x, x, x, 128, causal, torch.bfloat16, None)
+        launch_hopper._plan_fp8(x, x, x, None, None, None, 128, causal, torch.bfloat16, None)
         assert configs.pop() == (config, True)

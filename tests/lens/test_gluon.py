@@ -386,7 +386,7 @@ def test_the_lens_compiles_what_a_launch_would(options, tmp_path):
         if {fp8}:
             x, scales = x.to(torch.float8_e4m3fn), [lse] * 3
             v = x.transpose(2, 3).contiguous()
-            run = hopper._plan_fp8(x, x, v, 4096, {causal}, torch.bfloat16, None)
+            run = hopper._plan_fp8(x, x, v, *scales, 4096, {causal}, torch.bfloat16, None)
             o = torch.empty(x.shape, dtype=torch.bfloat16)
             tensors = x, x, v, o
         else:

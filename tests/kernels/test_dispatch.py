@@ -178,7 +178,7 @@ def test_a_plan_serves_all_tensors_that_lie_alike():
 
     x, y = torch.zeros(2, 4, 16), torch.zeros(2, 4, 16)
     assert dispatch.plan_for(make, (x, y), True) == dispatch.plan_for(make, (y, x), True) == 1
-    different = [((x.transpose(0, 1), y), True), ((x, y.half()[:1]), True), ((x.half(), y), True),
+    different = [((torch.zeros(4, 2, 16).transpose(0, 1), y), True), ((x, y.half()[:1]), True), ((x.half(), y), True),
                  ((x, y), False), ((x[:, :2], y), True)]
     assert [dispatch.plan_for(make, *case) for case in different] == [2, 3, 4, 5, 6]
     assert [dispatch.plan_for(make, *case) for case in different] == [2, 3, 4, 5, 6]
@@ -199,18 +199,25 @@ def test_a_plan_is_for_one_device():
     x = torch.zeros(2, 4)
     elsewhere = types.SimpleNamespace(dtype=x.dtype, device=torch.device("cuda", 1), shape=x.shape,
                                       stride=x.stride, data_ptr=x.data_ptr)
-    assert dispatch.plan_for(lambda x: 1, (x,)) == 1
-    make = itertools.count(2).__next__
-    assert dispatch.plan_for(lambda x: make(), (elsewhere,)) == 2
+    made = []
+
+    def make(x):
+        made.append(x.device)
+        return len(made)
+
+    assert [dispatch.plan_for(make, (tensor,)) for tensor in (x, elsewhere, x)] == [1, 2, 1]
 
 
 def test_a_plan_for_an_odd_address_is_not_kept():
     x = torch.zeros(33)[1:]
     assert x.data_ptr() % 16
     made = []
-    for _ in range(2):
-        dispatch.plan_for(lambda x: made.append(x), (x,))
-    assert len(made) == 2
+
+    def make(x):
+        made.append(x)
+        return len(made)
+
+    assert [dispatch.plan_for(make, (x,)) for _ in range(2)] == [1, 2]
 
 
 def test_the_oldest_of_many_plans_is_dropped(monkeypatch):

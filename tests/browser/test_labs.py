@@ -89,6 +89,10 @@ def test_a_broken_lab_is_noticed(open_notebook, tmp_path):
         with pytest.raises(AssertionError, match=r"still .*: no other picture came"):
             lab.move("dropdown", moves["dropdown"], picture_s=3)
         lab.move("toggle", moves["toggle"])
+        for _ in range(50):                                 # the picture may come before the message
+            if any("a callback of its own" in error for error in notebook.errors()):
+                break
+            notebook.page.wait_for_timeout(100)
         assert any("a callback of its own" in error for error in notebook.errors())
         with pytest.raises(AssertionError, match=r"rows .*: .*two rows are too many"):
             lab.move("slider", moves["slider"])

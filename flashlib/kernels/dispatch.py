@@ -76,7 +76,7 @@ class Launch:
     def __call__(self, *leading):
         if self._again is None or _hooked():
             kernel = self._kernel[self._grid](*self.arguments(*leading), **self._options)
-            if kernel is not None:                          # the interpreter compiles nothing
+            if kernel is not None and self._again is None:  # the interpreter compiles nothing
                 self._again = self._directly(kernel, len(leading)) or self._triton_s_way(kernel)
         else:
             self._again(*leading)

@@ -85,12 +85,12 @@ FP8_CONFIGS = {  # (head dimension, whether causal)
 ELEMENT = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16, torch.float8_e4m3fn: gl.float8e4nv}
 # With two or three consumers: registers of a consumer's thread, and the cap that the launch asks for.
 REGISTERS = {2: (232, 168), 3: (160, 128)}
-REGISTERS_256 = (224, 168)                                  # with 232, 12 bytes spill
+REGISTERS_256 = (224, 168)                                  # of two: with 232, 12 bytes spill
 
 
 def registers_of(config: HopperConfig, head_dim: int) -> tuple[int, int]:
     """Return the registers of a consumer's thread, and the cap that the launch asks for."""
-    return REGISTERS_256 if head_dim == 256 else REGISTERS[config.CONSUMERS]
+    return REGISTERS_256 if (config.CONSUMERS, head_dim) == (2, 256) else REGISTERS[config.CONSUMERS]
 
 
 @functools.cache

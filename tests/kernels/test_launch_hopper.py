@@ -106,6 +106,7 @@ def test_the_tables_hold_every_head_dimension_and_what_the_kernel_can_be():
         for head_dim in (32, 64, 128, 256):
             registers, cap = launch_hopper.registers_of(config, head_dim)
             assert registers % 8 == cap % 8 == 0
+            assert config.CONSUMERS * registers + 24 <= 512 >= (config.CONSUMERS + 1) * cap
     for config in launch_hopper.FP8_CONFIGS.values():       # a key tile has one scale
         assert 128 % config.BLOCK_N == 0 and config.TAU == 0
     # 2**τ times the largest weight is far from float16's end, and float32 sums no more than N of them

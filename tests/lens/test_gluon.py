@@ -91,7 +91,7 @@ def test_nothing_spills(dtype):
     assert not bad, "\n".join(bad)
 
 
-@pytest.mark.parametrize("kernel, head_dim", [(HOPPER, 64), (HOPPER, 256), (FP8, 128)])
+@pytest.mark.parametrize("kernel, head_dim", [(HOPPER, 64), (HOPPER, 128), (HOPPER, 256), (FP8, 128)])
 def test_one_binary_serves_all_heads_and_lengths(kernel, head_dim):
     """So what the tests above say of one shape holds for every other."""
     dtype = "float8_e4m3" if kernel == FP8 else "bfloat16"

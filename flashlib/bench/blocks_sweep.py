@@ -8,7 +8,6 @@ is wrong keeps its row, with the reason. Notebook 11 shows the result.
 
 from __future__ import annotations
 
-import itertools
 import time
 
 from flashlib.bench import binaries
@@ -16,6 +15,7 @@ from flashlib.bench.attention import TOLERANCE, exact, flops, inputs, timer, war
 from flashlib.bench.attention_demo import Clock, ceilings
 from flashlib.bench.gpu import device_for
 from flashlib.bench.provenance import collect, options_for, write_csv
+from flashlib.kernels.configs import Config, tiles
 
 SHAPES = [(4, 32, 4096, 64), (4, 16, 4096, 128)]
 ROWS, KEYS, WARPS, STAGES = (32, 64, 128, 256), (32, 64, 128, 256), (4, 8), (2, 3, 4)
@@ -25,13 +25,11 @@ MOST_REGISTERS = 400
 
 def configurations(d):
     """Return (BLOCK_M, BLOCK_N, num_warps, num_stages) to try: tiles that threads can nearly hold."""
-    return [(m, n, w, s) for m, n, w, s in itertools.product(ROWS, KEYS, WARPS, STAGES)
-            if m * (d + n) / (32 * w) <= MOST_REGISTERS]
+    return tiles(d, ROWS, KEYS, WARPS, STAGES, MOST_REGISTERS)
 
 
 def caller(tensors, config):
     """Return a function of no arguments that runs our forward kernel in one configuration."""
-    from flashlib.kernels.configs import Config
     from flashlib.kernels.launch import forward
 
     q, k, v, _ = tensors

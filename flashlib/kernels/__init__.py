@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib
 
-_HOMES = {"flash_attention": "attention", "flash_attention_fp8": "fp8"}
+_HOMES = {"flash_attention": "attention", "flash_attention_fp8": "fp8", "tune": "tuning",
+          "save_tuned": "tuned", "load_tuned": "tuned", "forget_tuned": "tuned"}
 
 __all__ = [*_HOMES, "available"]
 

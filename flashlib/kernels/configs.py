@@ -1,4 +1,6 @@
-"""A fixed table of tile sizes by GPU generation, dtype and head dimension, not tuned at run time.
+"""A fixed table of tile sizes by GPU generation, dtype and head dimension: no call waits.
+
+On request `flashlib.kernels.tune` looks for better than the table's entry, for one shape on one GPU.
 
 The rows for Hopper were measured on an H200 (see `assets/measurements/`). The others are not measured:
 they fit the shared memory of their generation and, in 16 bits, keep everything in registers (but for
@@ -7,6 +9,7 @@ TURING's gradients at 256), which `tests/lens` checks by compiling them.
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 
@@ -111,3 +114,12 @@ def configs_for(capability: tuple[int, int] | None, itemsize: int, D: int, causa
     if capability[0] == 12:
         return GEFORCE_BLACKWELL[head_dim]
     return (TURING if capability < (8, 0) else ADA)[head_dim]
+
+
+def tiles(width: int, rows, keys, warps, stages, most_registers: float) -> list[Config]:
+    """Return every `Config` of these whose accumulators a thread can nearly hold.
+
+    A thread of w warps has BLOCK_M · (width + BLOCK_N) / 32w of them; `width` is the head dimension.
+    """
+    return [Config(m, n, w, s) for m, n, w, s in itertools.product(rows, keys, warps, stages)
+            if m * (width + n) / (32 * w) <= most_registers]

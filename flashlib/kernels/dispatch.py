@@ -24,11 +24,12 @@ except ImportError:                                         # a Triton that enco
 
 KEPT = 1024                                                 # plans; and addresses of a descriptor
 _plans: dict = {}
+_generation = 0                                             # of the plans that calls may find
 
 
 def plan_for(make, tensors, *options):
     """Return what `make(*tensors, *options)` returned for tensors that lay the same way, or anew."""
-    key = [make, options, tensors[0].device]
+    key = [make, options, tensors[0].device, _generation]
     for x in tensors:
         if x.data_ptr() % 16:                               # Triton compiles by which pointers are
             return make(*tensors, *options)
@@ -45,6 +46,23 @@ def plan_for(make, tensors, *options):
 def forget() -> None:
     """Drop all plans, and with them the compiled kernels that they hold."""
     _plans.clear()
+
+
+def renew() -> None:
+    """Let later calls make plans anew; the older stay, for a CUDA graph may read their tables."""
+    global _generation
+    _generation += 1
+
+
+@contextlib.contextmanager
+def apart():
+    """Keep the plans that are made inside apart: many may be tried, and none drops an older one."""
+    global _plans
+    before, _plans = _plans, {}
+    try:
+        yield
+    finally:
+        _plans = before
 
 
 def on(device: torch.device):

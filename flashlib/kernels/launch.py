@@ -12,7 +12,7 @@ import torch
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from flashlib.kernels import dispatch
+from flashlib.kernels import dispatch, tuned
 from flashlib.kernels.configs import configs_for, padded
 from flashlib.kernels.flash_backward import (
     flash_bwd_delta_kernel,
@@ -87,8 +87,9 @@ def _is_narrow(q: torch.Tensor) -> bool:
 def _plan_forward(q, k, v, causal, config):
     B, H, N_Q, D = q.shape
     N_K, head_dim = k.shape[2], padded(D)
-    c = config or configs_for(capability_of(q.device), q.element_size(), D, causal).forward
     tma = _uses_tma(q, k, v)
+    c = (config or tuned.kept("triton_forward", q, k, causal, tma)
+         or configs_for(capability_of(q.device), q.element_size(), D, causal).forward)
     return dispatch.Launch(
         flash_fwd_kernel, triton.cdiv(N_Q, c.BLOCK_M) * B * H,
         (*q.stride(), *k.stride(), *v.stride(), *_contiguous(q),
@@ -111,18 +112,25 @@ def forward(q, k, v, *, causal: bool, scale: float, config=None):
     return o, lse
 
 
+def _tma_of_backward(q, k, v, do) -> tuple[bool, bool]:
+    """Tell whether the bulk-copy engine reads what the kernel of dK and dV walks, and that of dQ."""
+    # ptxas 12.8 crashes on the former where descriptors meet a length of 1, which Triton folds in.
+    return min(q.shape[2], k.shape[2]) > 1 and _uses_tma(q, do), _uses_tma(k, v)
+
+
 def _plan_backward(q, k, v, o, do, has_dlse, causal, configs):
     B, H, N_Q, D = q.shape
     H_K, N_K, head_dim = k.shape[1], k.shape[2], padded(D)
-    table = configs or configs_for(capability_of(q.device), q.element_size(), D, causal)
+    tma, tma_of_dq = _tma_of_backward(q, k, v, do)
+    table = (configs or tuned.kept("triton_backward", q, k, causal, (tma, tma_of_dq))
+             or configs_for(capability_of(q.device), q.element_size(), D, causal))
     delta = dispatch.Launch(
         flash_bwd_delta_kernel, triton.cdiv(N_Q, 64) * B * H,
         (*o.stride(), *do.stride(), H, N_Q, D, 64, head_dim, has_dlse), num_warps=4)
     strides = (*q.stride(), *k.stride(), *v.stride(), *do.stride())
     sizes = (H, H // H_K, N_Q, N_K, D)
 
-    # ptxas 12.8 crashes on this kernel where descriptors meet a length of 1, which Triton folds in.
-    by_key, tma = [], min(N_Q, N_K) > 1 and _uses_tma(q, do)
+    by_key = []
     for c, want_dk, want_dv in ([(table.dkdv, True, True)] if table.dkdv else
                                 [(table.dk, True, False), (table.dv, False, True)]):
         ragged = N_Q % c.BLOCK_M != 0 or N_K % c.BLOCK_N != 0
@@ -133,12 +141,12 @@ def _plan_backward(q, k, v, o, do, has_dlse, causal, configs):
             _described(tma, head_dim, {0: (q, c.BLOCK_M), 3: (do, c.BLOCK_M)}),
             num_warps=c.num_warps, num_stages=c.num_stages))
 
-    c, tma = table.dq, _uses_tma(k, v)
+    c = table.dq
     by_query = dispatch.Launch(
         flash_bwd_dq_kernel, triton.cdiv(N_Q, c.BLOCK_M) * B * H,
         (*strides, *_contiguous(q), *sizes, c.BLOCK_M, c.BLOCK_N, head_dim, causal, head_dim == D,
-         N_K % c.BLOCK_N != 0, tma, _precision(q)),
-        _described(tma, head_dim, {1: (k, c.BLOCK_N), 2: (v, c.BLOCK_N)}),
+         N_K % c.BLOCK_N != 0, tma_of_dq, _precision(q)),
+        _described(tma_of_dq, head_dim, {1: (k, c.BLOCK_N), 2: (v, c.BLOCK_N)}),
         num_warps=c.num_warps, num_stages=c.num_stages)
     return delta, by_key, by_query
 

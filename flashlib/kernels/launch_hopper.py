@@ -14,7 +14,7 @@ import triton
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from flashlib.kernels import dispatch, launch
+from flashlib.kernels import dispatch, launch, tuned
 from flashlib.kernels.configs import padded
 from flashlib.kernels.gluon_fp8 import flash_fwd_fp8_kernel
 from flashlib.kernels.gluon_hopper import flash_fwd_hopper_kernel
@@ -193,7 +193,8 @@ def _pipelined(q, k, v, o, causal, c):
 
 
 def _plan_forward(q, k, v, causal, config):
-    config = config or config_for(q.shape[3], causal, k.shape[2])
+    config = (config or tuned.kept("gluon_forward", q, k, causal, True)
+              or config_for(q.shape[3], causal, k.shape[2]))
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if config.SPECIALIZED:
         return _specialized(q, k, v, o, k.shape[2], causal, config)

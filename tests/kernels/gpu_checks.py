@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import tempfile
 import time
+from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import torch
 
@@ -282,6 +285,59 @@ def check_refusals(where):
         else:
             raise AssertionError(f"not refused: {text}")
     return ""
+
+
+def check_tune(where, N=1024):
+    """What tuning keeps is right, survives a file, and leaves a graph captured before it alone."""
+    from flashlib.kernels import forget_tuned, launch, load_tuned, save_tuned, tune, tuned, tuning
+
+    given, said = problem(Shape(2, 8, 8, N, N, 64, True), torch.bfloat16, device=where.device), []
+    expected = dense(given)
+    q, k, v = (x.clone() for x in given[:3])
+    forget_tuned()
+    where(q, k, v, causal=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        recorded = where(q, k, v, causal=True)
+    tma = launch._uses_tma(q, k, v)
+
+    def right(what):
+        for impl in ("auto", "triton"):
+            close(solve(given, flash_attention, impl=impl), expected, torch.bfloat16, f"{what}, {impl}")
+
+    few = {"WARPS": (4,), "STAGES": (2,), "TAUS": (0.0,)}   # or compiling takes minutes
+    try:
+        for impl in ("auto", "triton"):
+            with mock.patch.multiple(tuning, **few):
+                trials = tune(q.clone().requires_grad_(), k, v, causal=True, impl=impl)
+            require(sum(t.note == "table" for t in trials) == 2, f"two kernels expected: {trials}")
+            require(all(t.note != "wrong" for t in trials), f"a wrong kernel: {trials}")
+            right(f"tuned for {impl}")
+            for kernel in dict.fromkeys(t.kernel for t in trials):
+                best, table = (next((t for t in trials if t.kernel == kernel and t.note == note), None)
+                               for note in ("kept", "table"))
+                said.append(f"{kernel} {table.milliseconds / (best or table).milliseconds:.3f}×")
+                # whoever won, the rest of the check is about another than the table's entry
+                rival = best or next(t for t in trials if t.kernel == kernel and t.note == "")
+                pair = launch._tma_of_backward(q, k, v, given.do)
+                tuned.keep(kernel, q, k, True, pair if kernel == "triton_backward" else tma,
+                           rival.config)
+        kept = dict(tuned._kept)
+        right("kept")
+        with tempfile.TemporaryDirectory() as folder:
+            count = save_tuned(Path(folder) / "tuned.json")
+            forget_tuned()
+            require(not tuned._kept, "not forgotten")
+            require(load_tuned(Path(folder) / "tuned.json") == count == len(kept), "lost in the file")
+        require(tuned._kept == kept, "changed in the file")
+        right("loaded")
+        recorded.fill_(math.nan)
+        graph.replay()
+        torch.cuda.synchronize()
+        close((recorded,), expected, torch.bfloat16, "the graph")
+    finally:
+        forget_tuned()
+    return "the table's time over the best's: " + ", ".join(said)
 
 
 FP8_LENGTHS = ((256, 256), (1024, 1024), (513, 257), (1000, 1000), (300, 100), (64, 2048),

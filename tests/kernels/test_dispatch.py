@@ -232,3 +232,27 @@ def test_the_oldest_of_many_plans_is_dropped(monkeypatch):
     assert [dispatch.plan_for(make, (torch.zeros(n),)) for n in (1, 2, 3, 4, 4, 3, 2, 1)] == [
         1, 2, 3, 4, 4, 3, 2, 1]
     assert made == [1, 2, 3, 4, 1]
+
+
+def test_renewed_plans_are_made_anew_and_the_older_stay():
+    x, made = torch.zeros(4), []
+
+    def make(x):
+        made.append(x)
+        return len(made)
+
+    assert [dispatch.plan_for(make, (x,)) for _ in range(2)] == [1, 1]
+    dispatch.renew()
+    assert [dispatch.plan_for(make, (x,)) for _ in range(2)] == [2, 2]
+    assert list(dispatch._plans.values()) == [1, 2]
+
+
+def test_plans_made_apart_are_gone_after_an_error_too():
+    x = torch.zeros(4)
+    dispatch.plan_for(len, (x,))
+    with pytest.raises(KeyError), dispatch.apart():
+        assert not dispatch._plans
+        dispatch.plan_for(len, (x,))
+        assert len(dispatch._plans) == 1
+        raise KeyError
+    assert list(dispatch._plans.values()) == [4]

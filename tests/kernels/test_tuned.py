@@ -1,0 +1,322 @@
+"""What tuning found: kept for exactly its case, asked for when a plan is made, carried by a file."""
+
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+triton = pytest.importorskip("triton")
+pytest.importorskip("triton.experimental.gluon")
+
+from flashlib.kernels import dispatch, launch, launch_hopper, tuned  # noqa: E402
+from flashlib.kernels.configs import Config, configs_for  # noqa: E402
+from flashlib.kernels.launch_hopper import HopperConfig  # noqa: E402
+from tests.kernels.once import run_once  # noqa: E402
+
+FORWARD = Config(32, 16, 8, 2)
+BACKWARD = configs_for((9, 0), 2, 64, True)._replace(dq=Config(64, 32, 4, 2))
+APART = configs_for((9, 0), 2, 256, True)                   # dK and dV in a kernel each
+GLUON = HopperConfig(64, 2, 4, PING_PONG=False, TAU=8.0)
+Q, K = torch.zeros(2, 4, 32, 64, dtype=torch.bfloat16), torch.zeros(2, 2, 48, 64, dtype=torch.bfloat16)
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept(monkeypatch):
+    """This machine's only device is called "cpu"."""
+    monkeypatch.setattr(tuned, "_here", lambda: {"cpu"})
+    tuned.forget_tuned()
+    dispatch.forget()
+    yield
+    tuned.forget_tuned()
+    dispatch.forget()
+
+
+@pytest.fixture
+def hopper(monkeypatch):
+    """Make the CPU pass for a Hopper GPU of four SMs, as far as plans go."""
+    monkeypatch.setattr(launch, "capability_of", lambda device: (9, 0))
+    monkeypatch.setattr(launch_hopper, "_sms", lambda device: 4)
+
+
+def keep_all():
+    tuned.keep("triton_forward", Q, K, True, True, FORWARD)
+    tuned.keep("triton_backward", Q, K, True, (True, False), BACKWARD)
+    tuned.keep("triton_backward", Q, K, False, (True, True), APART)
+    tuned.keep("gluon_forward", Q, K, True, True, GLUON)
+
+
+def test_a_file_brings_back_what_was_kept(tmp_path):
+    keep_all()
+    before = dict(tuned._kept)
+    assert tuned.save_tuned(tmp_path / "tuned.json") == len(before) == 4
+    tuned.forget_tuned()
+    assert tuned.kept("triton_forward", Q, K, True, True) is None
+    assert tuned.load_tuned(str(tmp_path / "tuned.json")) == 4
+    assert tuned._kept == before
+    for case, config in before.items():
+        assert type(tuned._kept[case]) is type(config)
+    assert type(tuned._kept[next(c for c in before if c.kernel == "triton_backward")].dq) is Config
+
+
+def test_a_file_adds_and_replaces_and_the_rest_stays(tmp_path):
+    tuned.keep("triton_forward", Q, K, True, True, FORWARD)
+    tuned.save_tuned(tmp_path / "tuned.json")
+    tuned.keep("triton_forward", Q, K, True, True, FORWARD._replace(num_warps=4))
+    tuned.keep("triton_forward", Q, K, False, True, FORWARD)
+    assert tuned.load_tuned(tmp_path / "tuned.json") == 1
+    assert tuned.kept("triton_forward", Q, K, True, True) == FORWARD
+    assert tuned.kept("triton_forward", Q, K, False, True) == FORWARD
+
+
+def test_results_of_other_machines_are_counted_out_and_carried_on(tmp_path):
+    keep_all()
+    path = tmp_path / "tuned.json"
+    tuned.save_tuned(path)
+    found = json.loads(path.read_text())
+    found["results"][0]["gpu"], found["results"][1]["triton"] = "NVIDIA H200", "3.0.0"
+    path.write_text(json.dumps(found))
+    tuned.forget_tuned()
+    assert tuned.load_tuned(path) == 2
+    assert tuned.kept("triton_forward", Q, K, True, True) is None
+    assert tuned.save_tuned(tmp_path / "again.json") == 4
+
+
+def test_the_devices_of_this_machine_are_its_gpus_and_the_interpreter(monkeypatch):
+    monkeypatch.undo()
+    assert tuned._here() == ({"cpu"} if triton.knobs.runtime.interpret else set())
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda i: f"GPU {i}")
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", True)
+    assert tuned._here() == {"GPU 0", "GPU 1", "cpu"}
+
+
+def entry(change):
+    """Return what makes a change to the first entry of a file, or with a number another's."""
+    number, changes = change if isinstance(change, tuple) else (0, change)
+
+    def spoil(found):
+        target = found["results"][number]
+        for name, value in changes.items():
+            *inner, last = name.split(".")
+            place = target
+            for step in inner:
+                place = place[step]
+            if value is ...:
+                del place[last]
+            else:
+                place[last] = value
+    return spoil
+
+
+ENTRIES = {                        # the entry and its change, words of the message
+    "no kernel": ({"kernel": ...}, "entry 0: expected the fields kernel, gpu"),
+    "a field more": ({"extra": 1}, "entry 0: expected the fields"),
+    "unknown kernel": ({"kernel": "cuda"}, "entry 0: kernel: expected one of .*, got 'cuda'"),
+    "gpu": ({"gpu": 9}, "entry 0: gpu: expected a text, got 9"),
+    "triton": ({"triton": None}, "entry 0: triton: expected a text, got None"),
+    "dtype": ({"dtype": "float64"}, "entry 0: dtype: expected one of .*, got 'float64'"),
+    "B": ({"B": 0}, "entry 0: B: expected an integer of at least 1, got 0"),
+    "N_q": ({"N_q": 2.0}, "entry 0: N_q: expected an integer of at least 1, got 2.0"),
+    "D": ({"D": True}, "entry 0: D: expected an integer of at least 1, got True"),
+    "causal": ({"causal": 1}, "entry 0: causal: expected true or false, got 1"),
+    "tma": ({"tma": [True, True]}, r"entry 0: tma: expected true or false, got \[True, True\]"),
+    "tma of a backward": ((1, {"tma": True}), "entry 1: tma: expected a list of two.* got True"),
+    "tma of three": ((1, {"tma": [True] * 3}), "entry 1: tma: expected a list of two"),
+    "tma of numbers": ((1, {"tma": [1, 0]}), "entry 1: tma: expected a list of two"),
+    "tma of gluon": ((3, {"tma": False}), "entry 3: tma: expected true, got False"),
+    "a list": ({"config": [64, 64, 4, 2]}, "entry 0: config: expected the fields BLOCK_M, BLOCK_N"),
+    "no warps": ({"config.num_warps": ...}, "entry 0: config: expected the fields"),
+    "a switch more": ({"config.TAU": 8.0}, "entry 0: config: expected the fields"),
+    "48 rows": ({"config.BLOCK_M": 48}, r"entry 0: config.BLOCK_M: expected a power of 2 .*, got 48"),
+    "no rows": ({"config.BLOCK_N": 0}, r"entry 0: config.BLOCK_N: expected a power of 2 .*, got 0"),
+    "negative": ({"config.BLOCK_N": -64}, "entry 0: config.BLOCK_N: .* got -64"),
+    "rows in float": ({"config.BLOCK_M": 64.0}, "entry 0: config.BLOCK_M: .* got 64.0"),
+    "rows a flag": ({"config.num_warps": True}, "entry 0: config.num_warps: .* got True"),
+    "too many": ({"config.BLOCK_M": 2**20}, "entry 0: config.BLOCK_M: .* got 1048576"),
+    "no stages": ({"config.num_stages": 0}, "entry 0: config.num_stages: .* from 1 to .*, got 0"),
+    "no dq": ((1, {"config.dq": None}), "entry 1: config: expected forward, dq, and .*, got dkdv, for"),
+    "all three": ((1, {"config.dk": {n: 16 for n in Config._fields}}), "entry 1: config: .* got dk, "),
+    "dk alone": ((2, {"config.dv": None}), "entry 2: config: expected forward, dq, and dkdv or both"),
+    "a part's rows": ((1, {"config.dq.BLOCK_M": 3}), "entry 1: dq.BLOCK_M: expected a power of 2"),
+    "a part a list": ((2, {"config.dk": [1]}), r"entry 2: dk: expected the fields .*, got \[1\]"),
+    "rows none": ((1, {"config": None}), "entry 1: config: expected the fields forward, dkdv"),
+    "gluon's fields": ((3, {"config.TAU": ...}), "entry 3: config: expected the fields BLOCK_N, CONS"),
+    "turns": ((3, {"config.PING_PONG": 1}), "entry 3: config.PING_PONG: expected true or false, got 1"),
+    "tau": ((3, {"config.TAU": float("nan")}), "entry 3: config.TAU: expected a number .* got nan"),
+    "tau 16": ((3, {"config.TAU": 16}), "entry 3: config.TAU: expected a number from 0 to 8, got 16"),
+    "tau a flag": ((3, {"config.TAU": True}), "entry 3: config.TAU: .* got True"),
+    "one consumer": ((3, {"config.CONSUMERS": 1}), "entry 3: config.CONSUMERS: expected 2 or 3, got 1"),
+    "emulated": ((3, {"config.EMULATED": -1}), "entry 3: config.EMULATED: .* from 0 to .*, got -1"),
+}
+FILES = {                          # what becomes of the file's text, words of the message
+    "empty": (lambda found: "", "expected a file of save_tuned, got"),
+    "no JSON": (lambda found: "{", "expected a file of save_tuned, got"),
+    "a list": (lambda found: json.dumps(found["results"]), "expected a file of save_tuned, with"),
+    "no format": (lambda found: json.dumps({"results": []}), "expected a file of save_tuned, with"),
+    "results a dict": (lambda found: json.dumps(found | {"results": {}}), "and a list 'results'"),
+    "format 2": (lambda found: json.dumps(found | {"format": 2}), "expected format 1, got 2 in"),
+    "format true": (lambda found: json.dumps(found | {"format": True}), "expected format 1, got True"),
+    "an entry a number": (lambda found: json.dumps(found | {"results": [*found["results"], 5]}),
+                          "entry 4: expected the fields .*, got 5"),
+}
+
+
+@pytest.mark.parametrize("wrong", [*FILES, *(f"entry: {name}" for name in ENTRIES)])
+def test_of_a_bad_file_nothing_is_taken(wrong, tmp_path):
+    path = tmp_path / "tuned.json"
+    keep_all()
+    tuned.save_tuned(path)
+    tuned.forget_tuned()
+    tuned.keep("triton_forward", Q, Q, True, True, FORWARD)
+    before, found = dict(tuned._kept), json.loads(path.read_text())
+    if wrong in FILES:
+        make, words = FILES[wrong]
+        text = make(found)
+    else:
+        change, words = ENTRIES[wrong.removeprefix("entry: ")]
+        entry(change)(found)
+        text = json.dumps(found)
+    path.write_text(text)
+    with pytest.raises(ValueError, match=rf"(?s)^path: .*{words}") as error:
+        tuned.load_tuned(path)
+    assert str(path) in str(error.value)
+    assert tuned._kept == before
+
+
+def test_a_file_that_is_not_there_is_pythons_own_error(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"none\.json"):
+        tuned.load_tuned(tmp_path / "none.json")
+
+
+def zeros(*shape, dtype=torch.bfloat16):
+    return torch.zeros(*shape, dtype=dtype)
+
+
+OTHERS = {                         # kernel, q, k, causal, tma: one differs from what is kept
+    "kernel": ("gluon_forward", Q, K, True, True),
+    "dtype": ("triton_forward", Q.half(), K.half(), True, True),
+    "B": ("triton_forward", zeros(1, 4, 32, 64), zeros(1, 2, 48, 64), True, True),
+    "H": ("triton_forward", zeros(2, 2, 32, 64), K, True, True),
+    "H_k": ("triton_forward", Q, zeros(2, 4, 48, 64), True, True),
+    "N_q": ("triton_forward", zeros(2, 4, 33, 64), K, True, True),
+    "N_k": ("triton_forward", Q, zeros(2, 2, 47, 64), True, True),
+    "D": ("triton_forward", zeros(2, 4, 32, 56), zeros(2, 2, 48, 56), True, True),
+    "causal": ("triton_forward", Q, K, False, True),
+    "tma": ("triton_forward", Q, K, True, False),
+}
+
+
+@pytest.mark.parametrize("part", OTHERS)
+def test_a_result_holds_for_its_case_alone(part):
+    tuned.keep("triton_forward", Q, K, True, True, FORWARD)
+    assert tuned.kept("triton_forward", Q, K, True, True) == FORWARD
+    assert tuned.kept(*OTHERS[part]) is None
+
+
+@pytest.mark.parametrize("part", ["gpu", "triton"])
+def test_a_result_holds_for_its_machine_alone(part, monkeypatch):
+    tuned.keep("triton_forward", Q, K, True, True, FORWARD)
+    if part == "gpu":
+        monkeypatch.setattr(tuned, "_gpu", lambda device: "another")
+    else:
+        monkeypatch.setattr(triton, "__version__", "9.9.9")
+    assert tuned.kept("triton_forward", Q, K, True, True) is None
+
+
+def tiles_of(plan):
+    """Return the configuration that a plan of the Triton forward was made with."""
+    return Config(*plan._tail[21:23], **plan._options)
+
+
+def test_explicit_before_kept_before_the_table_forward():
+    q, k = Q.float(), K.float()
+    table = configs_for(None, 4, 64, True).forward
+    other = Config(16, 16, 4, 1)
+    assert tiles_of(launch._plan_forward(q, k, k, True, None)) == table
+    tuned.keep("triton_forward", q, k, True, False, FORWARD)
+    assert tiles_of(launch._plan_forward(q, k, k, True, None)) == FORWARD
+    assert tiles_of(launch._plan_forward(q, k, k, True, other)) == other
+    assert tiles_of(launch._plan_forward(q, k, k, False, None)) == table
+    tuned.keep("triton_forward", q, k, True, False, None)
+    assert tiles_of(launch._plan_forward(q, k, k, True, None)) == table
+
+
+def test_explicit_before_kept_before_the_table_backward(hopper):
+    k, table = K.expand(2, 2, 48, 64), configs_for((9, 0), 2, 64, True)
+    other = table._replace(dq=Config(16, 16, 8, 1), dkdv=Config(16, 16, 8, 1))
+
+    def warps_and_stages(configs=None, do=Q):
+        _, by_key, by_query = launch._plan_backward(Q, k, k, Q, do, False, True, configs)
+        return [launched._options for launched in (*by_key, by_query)]
+
+    def options(configs):
+        parts = [configs.dkdv] if configs.dkdv else [configs.dk, configs.dv]
+        return [{"num_warps": c.num_warps, "num_stages": c.num_stages} for c in (*parts, configs.dq)]
+
+    kept = APART._replace(dq=Config(64, 32, 2, 4))
+    assert warps_and_stages() == options(table)
+    tuned.keep("triton_backward", Q, k, True, (True, True), kept)
+    assert warps_and_stages() == options(kept) != options(table)
+    assert warps_and_stages(other) == options(other) != options(kept)
+    # a gradient that the copy engine cannot read makes another kernel: nothing was found for that
+    assert warps_and_stages(do=torch.zeros(1, dtype=Q.dtype).expand(Q.shape)) == options(table)
+
+
+def test_explicit_before_kept_before_the_table_gluon(hopper, monkeypatch):
+    planned = []
+    monkeypatch.setattr(launch_hopper, "_specialized", lambda *a: planned.append(a[6]))
+    table, other = launch_hopper.config_for(64, True, 48), GLUON._replace(STAGES=3)
+    launch_hopper._plan_forward(Q, K, K, True, None)
+    tuned.keep("gluon_forward", Q, K, True, True, GLUON)
+    for config in (None, other):
+        launch_hopper._plan_forward(Q, K, K, True, config)
+    launch_hopper._plan_forward(Q, K, K, False, None)
+    assert planned == [table, GLUON, other, launch_hopper.config_for(64, False, 48)]
+
+
+@pytest.mark.parametrize("change", ["keep", "load"])
+def test_later_calls_find_the_result_and_older_plans_live_on(change, tmp_path):
+    q, k = Q.float(), K.float()
+    case = "triton_forward", q, k, True, False
+    tuned.keep(*case, FORWARD)
+    tuned.save_tuned(tmp_path / "tuned.json")
+    tuned.forget_tuned()
+    table = configs_for(None, 4, 64, True).forward
+
+    def plan():
+        return dispatch.plan_for(launch._plan_forward, (q, k, k), True, None)
+
+    old = plan()
+    assert tiles_of(old) == table and plan() is old
+    if change == "keep":
+        tuned.keep(*case, FORWARD)
+    else:
+        tuned.load_tuned(tmp_path / "tuned.json")
+    new = plan()
+    assert tiles_of(new) == FORWARD and plan() is new
+    assert old in dispatch._plans.values()                  # a CUDA graph may read its tables
+    tuned.forget_tuned()
+    assert tiles_of(plan()) == table
+    assert {old, new} <= set(dispatch._plans.values())
+
+
+def test_a_result_is_looked_up_once_for_many_calls(monkeypatch):
+    asked = []
+    monkeypatch.setattr(tuned, "kept", lambda *case: asked.append(case))
+    for _ in range(3):
+        dispatch.plan_for(launch._plan_forward, (Q, K, K), True, None)
+    assert len(asked) == 1
+
+
+def test_dropping_what_is_not_there_renews_nothing():
+    before = dispatch._generation
+    tuned.keep("triton_forward", Q, K, True, True, None)
+    assert dispatch._generation == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["the trials", "what was kept", "the plan", "forward", "gradients",
+                                  "narrow", "forgotten"])
+def test_the_interpreter_runs_what_was_tuned(what):
+    outcomes = run_once("-m", "tests.kernels.tuned_cases")
+    assert outcomes.get(what, outcomes.get("error", "did not run")) == ""

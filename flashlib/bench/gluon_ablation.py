@@ -25,11 +25,18 @@ UNROTATED_TOLERANCE = 0.3                                   # rotation 0.2; brok
 SAMPLED_ROWS = 256                                          # of a head, for the error in FP8
 
 
-def variants(config):
-    """Return name → configuration; the first is what `config` is with all of v3's techniques."""
-    full = config._replace(PING_PONG=True, OVERLAP=True, UNDER_SOFTMAX=True, EMULATED=0, TAU=0.0)
+def variants(d, causal, N):
+    """Return name → configuration; the first has all of v3's techniques, and no idea of v4.
+
+    Tiles are the table's, but for d = 128, where they are FlashAttention-3's and "table" has ours.
+    """
+    from flashlib.kernels import launch_hopper
+
+    table = launch_hopper.config_for(d, causal, N)
+    full = launch_hopper.SHORT_128 if d == 128 else table
+    full = full._replace(PING_PONG=True, OVERLAP=True, UNDER_SOFTMAX=True, EMULATED=0, TAU=0.0)
     plain = full._replace(CONSUMERS=2, SPECIALIZED=False)
-    return {
+    found = {
         "full": full,
         "no_pingpong": full._replace(PING_PONG=False),
         "no_overlap": full._replace(OVERLAP=False),
@@ -43,6 +50,7 @@ def variants(config):
         "tau_8": full._replace(TAU=8.0),
         "softmax_waits_tau_8": full._replace(UNDER_SOFTMAX=False, TAU=8.0),
     }
+    return found if table in found.values() else found | {"table": table}
 
 
 def inputs(shape, outliers=False):
@@ -103,7 +111,7 @@ def ablation(shape, causal, rounds=ROUNDS, milliseconds=30, names=None):
     rows = torch.arange(0, shape[2], max(1, shape[2] // SAMPLED_ROWS), device="cuda")
     exact = exact_rows(q, k, v, causal, rows)
     calls, built = {}, {}
-    for name, config in variants(launch_hopper.config_for(shape[3], causal, shape[2])).items():
+    for name, config in variants(shape[3], causal, shape[2]).items():
         if names is not None and name not in names:
             continue
 
@@ -170,12 +178,11 @@ def measure_here(shape=SHAPES[0], causal=False) -> None:
         print("No Hopper GPU here: all times in this chapter are the recorded ones.")
         return
     try:
-        from flashlib.kernels import launch_hopper
+        count = len(variants(shape[3], causal, shape[2]))
     except ImportError as error:                            # Triton: none, or an old one
         print(f"Not measured here, the kernel cannot be imported ({error}):"
               " all times in this chapter are the recorded ones.")
         return
-    count = len(variants(launch_hopper.config_for(shape[3], causal, shape[2])))
     print(f"Compiling {count} variants takes about a minute.", flush=True)
     try:
         rows = ablation(shape, causal, rounds=3)

@@ -25,6 +25,8 @@ from flashlib.kernels.gluon_parts import (
     my_turn,
     next_slot,
     next_turn,
+    nothing_seen,
+    of_rows,
     producer,
     read_entry,
     rescale,
@@ -94,7 +96,7 @@ def attend(acc, m_i, l_i, p, q, shared, slot, phase, place, key, steps, row, N_Q
         acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(v_empty.index(slot))
         p = as_operand(p, k_smem.dtype, HEAD_DIM)
-        acc = rescale(acc, alpha, HEAD_DIM, TAU)
+        acc = rescale(acc, alpha, TAU)
         slot, phase = next_slot(slot, phase, STAGES)
         key -= BLOCK_N
     return acc, m_i, l_i, p, slot, phase, key
@@ -107,8 +109,7 @@ def first_softmax(qk, factor, first, key, N_Q, N_K, BLOCK_N: gl.constexpr, MASKE
     S_LAYOUT: gl.constexpr = mma_layout(BLOCK_N)
     row = first + gl.arange(0, ROWS, gl.SliceLayout(1, S_LAYOUT))
     col = key + gl.arange(0, BLOCK_N, gl.SliceLayout(0, S_LAYOUT))
-    m_i = gl.full([ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, S_LAYOUT))
-    l_i = gl.zeros([ROWS], gl.float32, gl.SliceLayout(1, S_LAYOUT))
+    m_i, l_i = nothing_seen(qk, TAU)
     p, m_i, l_i, _ = softmax_step(qk, factor, m_i, l_i, row, col, N_Q, N_K, MASKED, IS_CAUSAL, EMULATED,
                                   TAU, 0.0)
     return p, m_i, l_i
@@ -192,6 +193,7 @@ def consumer(o_desc, LSE, scale_log2, shared, sizes,
         acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(v_empty.index(slot))
         slot, phase = next_slot(slot, phase, STAGES)
+        m_last, l_last = of_rows(m_last, l_last, TAU)
         # c + min(b, 0) is c, but not known to be: so no address waits in a register for the next tile.
         finish(acc, m_last, l_last, o_desc, LSE, o_smem.index(c + gl.minimum(b, 0)), b, h,
                first + c * ROWS, H, N_Q, HEAD_DIM, O_PARTS, 0.0)

@@ -59,6 +59,26 @@ ONE_OF_FOUR, TWO_OF_FOUR = gl.constexpr(exp2_asm(1)), gl.constexpr(exp2_asm(2))
 
 
 @gluon.constexpr_function
+def grow_asm(tau):
+    """Return PTX that lets the maxima of a thread's two rows grow, if in its warp one must.
+
+    $0, $1: the maxima, renewed in place; $2, $3: what sums have to be multiplied by; $4, $5: the
+    largest logits of the thread. The four threads that share a row meet only if some logit of the warp
+    is above its maximum by more than tau.
+    """
+    row = ("shfl.sync.bfly.b32 s, ${top}, 1, 31, -1; max.f32 r, ${top}, s;"
+           " shfl.sync.bfly.b32 s, r, 2, 31, -1; max.f32 r, r, s;"
+           " sub.f32 s, r, ${m}; setp.gt.f32 grows, s, {tau}; sub.f32 s, ${m}, r;"
+           " ex2.approx.ftz.f32 s, s; @grows mov.f32 ${alpha}, s; @grows mov.f32 ${m}, r;")
+    return (f"{{ .reg .pred grows; .reg .f32 r, s; sub.f32 s, $4, $0; setp.gt.f32 grows, s, {tau};"
+            f" sub.f32 s, $5, $1; setp.gt.or.f32 grows, s, {tau}, grows;"
+            " vote.sync.any.pred grows, grows, -1; mov.f32 $2, 0f3F800000; mov.f32 $3, 0f3F800000;"
+            " @!grows bra.uni DONE; "
+            + row.format(m=0, alpha=2, top=4, tau=tau) + " " + row.format(m=1, alpha=3, top=5, tau=tau)
+            + " DONE: }")
+
+
+@gluon.constexpr_function
 def rescale_asm(registers):
     """Return PTX that multiplies registers of O by their factors, unless all of the warp's are 1.
 
@@ -140,39 +160,104 @@ def exp2_shared_out(x, EMULATED: gl.constexpr):
 
 
 @gluon.jit
+def by_thread(x, TAU: gl.constexpr):
+    """Return a tile with, if there is a TAU, an axis for the four threads that share a row.
+
+    They take its columns in turns, two at a time: (rows, columns / 8, 4, 2).
+    """
+    if TAU > 0:
+        x = x.reshape([x.shape[0], x.shape[1] // 8, 4, 2])
+    return x
+
+
+@gluon.jit
+def across(x, TAU: gl.constexpr):
+    """Return what belongs to rows, or to threads of rows, with axes for the columns of `by_thread`."""
+    x = gl.expand_dims(x, 1)
+    if TAU > 0:
+        x = gl.expand_dims(x, 3)
+    return x
+
+
+@gluon.jit
+def whole(x, layout: gl.constexpr, TAU: gl.constexpr):
+    """Return a tile of `by_thread` as (rows, columns); nothing moves between threads."""
+    if TAU > 0:
+        x = gl.convert_layout(x.reshape([x.shape[0], x.shape[1] * 8]), layout, assert_trivial=True)
+    return x
+
+
+@gluon.jit
+def nothing_seen(qk, TAU: gl.constexpr):
+    """Return m and ℓ before the first tile, one of each for a row of logits, or (rows, 4) with a TAU.
+
+    Then each of the four threads that share a row adds up its own columns: ℓ is the sum of four parts,
+    and m is the same four times.
+    """
+    of_tile = by_thread(qk, TAU)
+    if TAU > 0:
+        of_tile = gl.max(of_tile, 3)
+    of_tile = gl.max(of_tile, 1)
+    layout: gl.constexpr = of_tile.type.layout
+    return (gl.full(of_tile.shape, float("-inf"), gl.float32, layout),
+            gl.zeros(of_tile.shape, gl.float32, layout))
+
+
+@gluon.jit
 def softmax_step(qk, factor, m_i, l_i, row, col, N_Q, N_K,
                  MASKED: gl.constexpr, IS_CAUSAL: gl.constexpr, EMULATED: gl.constexpr,
                  TAU: gl.constexpr, OFFSET: gl.constexpr):
     """Return 2**OFFSET · P of a tile of raw logits, the new m (base 2), ℓ, and what to rescale by."""
+    layout: gl.constexpr = qk.type.layout
     if MASKED:
         limit = N_K - 1                                     # the last key that a row sees
         if IS_CAUSAL:
             limit = gl.expand_dims(row + (N_K - N_Q), 1)    # aligned bottom right
         qk = gl.inline_asm_elementwise(HIDE, "=r,r,r,r", [qk, gl.expand_dims(col, 0), limit],
                                        dtype=gl.float32, is_pure=True, pack=1)
-    m_new = gl.maximum(m_i, gl.max(qk, 1) * factor)
-    if TAU > 0:                                             # a stale maximum serves as long as it can
-        m_new = gl.where(m_new - m_i > TAU, m_new, m_i)
+    qk = by_thread(qk, TAU)
+    if TAU == 0:
+        m_new = gl.maximum(m_i, gl.max(qk, 1) * factor)
+    else:                                                   # a stale maximum serves as long as it can
+        top = gl.max(gl.max(qk, 3), 1) * factor
+        m_new, alpha = gl.inline_asm_elementwise(grow_asm(TAU), "=f,=f,=&f,=&f,f,f,0,1", [top, m_i],
+                                                 dtype=(gl.float32, gl.float32), is_pure=True, pack=2)
     m_used = m_new
     if MASKED:                                              # a row that has seen nothing yet
         m_used = gl.where(m_new == float("-inf"), 0.0, m_new)
-    x = qk * factor - gl.expand_dims(m_used - OFFSET, 1)
+    x = qk * factor - across(m_used - OFFSET, TAU)
     p = exp2_shared_out(x, 0 if MASKED else EMULATED)       # the cubic does not reach 0
-    alpha = gl.exp2(m_i - m_used)
-    return p, m_new, l_i * alpha + gl.sum(p, 1), alpha
+    if TAU == 0:
+        alpha = gl.exp2(m_i - m_used)
+        added = gl.sum(p, 1)
+    else:
+        added = gl.sum(gl.sum(p, 3), 1)
+    return whole(p, layout, TAU), m_new, l_i * alpha + added, alpha
 
 
 @gluon.jit
-def rescale(acc, alpha, HEAD_DIM: gl.constexpr, TAU: gl.constexpr):
+def rescale(acc, alpha, TAU: gl.constexpr):
     """Return O times alpha; with TAU most factors are 1, and a warp in which all are skips its work."""
-    alpha = gl.expand_dims(gl.convert_layout(alpha, gl.SliceLayout(1, mma_layout(HEAD_DIM))), 1)
+    layout: gl.constexpr = acc.type.layout
+    acc = by_thread(acc, TAU)
     if TAU == 0:
-        acc = acc * alpha
+        acc = acc * across(gl.convert_layout(alpha, gl.SliceLayout(1, layout)), TAU)
     else:
-        AT_ONCE: gl.constexpr = min(64, HEAD_DIM // 2)      # of a thread's HEAD_DIM / 2 registers of O
+        own: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(3, acc.type.layout))
+        alpha = across(gl.convert_layout(alpha, own, assert_trivial=True), TAU)
+        AT_ONCE: gl.constexpr = min(64, 4 * acc.shape[1])   # of a thread's registers of O
         acc = gl.inline_asm_elementwise(rescale_asm(AT_ONCE), rescale_operands(AT_ONCE), [acc, alpha],
                                         dtype=gl.float32, is_pure=True, pack=AT_ONCE)
-    return acc
+    return whole(acc, layout, TAU)
+
+
+@gluon.jit
+def of_rows(m_i, l_i, TAU: gl.constexpr):
+    """Return m and ℓ with one entry a row."""
+    if TAU > 0:
+        l_i = gl.sum(l_i, 1)
+        m_i = gl.convert_layout(gl.max(m_i, 1), l_i.type.layout)
+    return m_i, l_i
 
 
 @gluon.constexpr_function

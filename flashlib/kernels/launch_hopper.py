@@ -58,22 +58,22 @@ class HopperConfig(NamedTuple):
         return self.CONSUMERS * ROWS.value
 
 
-# Turns, and PV under the softmax, are off where an H200 under sustained load was faster without; at
-# d = 256 a thread has 128 registers of O to rescale for 32 logits, so there TAU is faster. At d = 64
-# without a mask it is by 2 % if the keys are many; elsewhere it was level or slower.
+# PV under the softmax is off where an H200 under sustained load was faster without, or as fast.
 CONFIGS = {  # (head dimension, whether a mask cuts tiles: causal, or keys that no tile divides)
-    (32, False): HopperConfig(128, 3, 4),
+    (32, False): HopperConfig(128, 3, 4, TAU=8.0),
     (64, False): HopperConfig(128, 3, 3, TAU=8.0),
-    (128, False): HopperConfig(128, 2, 2, PING_PONG=False, UNDER_SOFTMAX=False),
+    (128, False): HopperConfig(64, 3, 4, Q_SLOTS=1, UNDER_SOFTMAX=False, TAU=8.0),
     (256, False): HopperConfig(64, 2, 2, Q_SLOTS=1, O_PARTS=2, UNDER_SOFTMAX=False, TAU=8.0),
-    (32, True): HopperConfig(128, 3, 3),
-    (64, True): HopperConfig(128, 3, 3, UNDER_SOFTMAX=False),
-    (128, True): HopperConfig(128, 2, 2),
+    (32, True): HopperConfig(128, 3, 3, UNDER_SOFTMAX=False, TAU=8.0),
+    (64, True): HopperConfig(128, 3, 3, UNDER_SOFTMAX=False, TAU=8.0),
+    (128, True): HopperConfig(64, 3, 4, Q_SLOTS=1, UNDER_SOFTMAX=False, TAU=8.0),
     (256, True): HopperConfig(64, 2, 2, Q_SLOTS=1, O_PARTS=2, UNDER_SOFTMAX=False, TAU=8.0),
 }
-# Of 1,024 keys a mask cuts so many tiles of 192 rows that 128 are faster, of 4,096 it does not (between
-# them nothing was timed); with ragged keys 192 do not fit into registers.
-SHORT, SHORT_64 = 2048, HopperConfig(128, 2, 4)
+# Of 1,024 keys a mask cuts so many tiles of 192 rows that 128 are faster, and at d = 128 so they are
+# without one, as 192 divide few rows badly; of 4,096 keys they are not. With ragged keys, 192 rows and
+# key tiles of 128 do not fit into registers at d = 64.
+SHORT, SHORTER = 2048, 1024                                 # keys, with a causal mask and without
+SHORT_64, SHORT_128 = HopperConfig(128, 2, 4, TAU=8.0), HopperConfig(128, 2, 2, TAU=8.0)
 FP8_CONFIGS = {  # (head dimension, whether causal)
     (64, False): HopperConfig(128, 2, 4),
     (128, False): HopperConfig(128, 2, 4),
@@ -136,6 +136,8 @@ def config_for(D: int, causal: bool, N_K: int) -> HopperConfig:
     ragged = N_K % CONFIGS[head_dim, False].BLOCK_N != 0
     if head_dim == 64 and (ragged or (causal and N_K <= SHORT)):
         return SHORT_64
+    if head_dim == 128 and (N_K <= SHORTER or (causal and N_K <= SHORT)):
+        return SHORT_128
     return CONFIGS[head_dim, causal or ragged]
 
 

@@ -302,11 +302,11 @@ def _specialized(a, dtype, c, Nq, Nk, heads, head_dim, scales, switches):
 def pipelined_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=None, BLOCK_N=None,
                    CONSUMERS=None, STAGES=None, OVERLAP=None, Nq=4096, Nk=4096, heads=16,
                    kv_heads=None) -> Call:
-    """Call `flash_fwd_pipelined_kernel`, the one without warp specialisation."""
+    """Call `flash_fwd_pipelined_kernel`, the one without warp specialisation: with two warpgroups."""
     from flashlib.kernels.launch_hopper import config_for
 
     a = _hopper(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, ("float16", "bfloat16"))
-    c = _hopper_config(config_for(head_dim, a.causal, Nk), config, dict(
+    c = _hopper_config(config_for(head_dim, a.causal, Nk)._replace(CONSUMERS=2), config, dict(
         BLOCK_N=BLOCK_N, CONSUMERS=CONSUMERS, STAGES=STAGES, OVERLAP=OVERLAP, SPECIALIZED=False))
     rows, keys = (_tensor(dtype, n, a.head_dim, True) for n in (c.BLOCK_M, c.BLOCK_N))
     return Call({

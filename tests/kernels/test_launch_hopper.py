@@ -88,20 +88,23 @@ def test_what_it_can_read_is_taken(hopper, x):
 def test_ragged_keys_and_a_causal_mask_take_the_masked_entry(D, head_dim):
     free, masked = (launch_hopper.CONFIGS[head_dim, cut] for cut in (False, True))
     block = free.BLOCK_N
-    assert launch_hopper.config_for(D, False, 4 * block) is free
-    short = launch_hopper.SHORT_64 if head_dim == 64 else masked
+    few, ragged = {64: (launch_hopper.SHORT_64,) * 2,
+                   128: (launch_hopper.SHORT_128, masked)}.get(head_dim, (masked, masked))
+    fewer = few if head_dim == 128 else free
     for causal, N_K, entry in (
-            (False, 4 * block + 1, short), (False, block - 1, short), (True, 7, short),
-            (True, 2048, short), (True, 2048 + block, masked), (True, 65_537, short)):
+            (False, 1024, fewer), (False, 2048, free), (False, 2049, ragged), (False, 65_537, ragged),
+            (False, block - 1, few), (True, 7, few), (True, 2048, few), (True, 2048 + block, masked),
+            (True, 65_537, ragged)):
         assert launch_hopper.config_for(D, causal, N_K) is entry
-    assert block == masked.BLOCK_N == short.BLOCK_N         # or ragged would not mean the same to both
+    for entry in (masked, ragged):                          # or ragged would not mean the same to both
+        assert block == entry.BLOCK_N
 
 
 def test_the_tables_hold_every_head_dimension_and_what_the_kernel_can_be():
     assert set(launch_hopper.CONFIGS) == set(itertools.product((32, 64, 128, 256), (False, True)))
     assert set(launch_hopper.FP8_CONFIGS) == set(itertools.product((64, 128, 256), (False, True)))
     for config in (*launch_hopper.CONFIGS.values(), *launch_hopper.FP8_CONFIGS.values(),
-                   launch_hopper.SHORT_64):
+                   launch_hopper.SHORT_64, launch_hopper.SHORT_128):
         assert config.BLOCK_M == 64 * config.CONSUMERS and config.SPECIALIZED
         for head_dim in (32, 64, 128, 256):
             registers, cap = launch_hopper.registers_of(config, head_dim)

@@ -33,6 +33,7 @@ FP8 = "flash_fwd_fp8_kernel"
 SOURCE = Path(flashlib.kernels.__file__).parent / "gluon_hopper.py"
 RAGGED = 4000                                               # keys, divided by no BLOCK_N of a table
 WHOLE = 4096
+LENGTHS = {64: (WHOLE, RAGGED, 1024), 128: (WHOLE, RAGGED, 1024, 1000)}     # few keys: other entries
 HEAD_DIMS = {"bfloat16": (32, 64, 128, 256), "float16": (32, 64, 128, 256),
              "float8_e4m3": (64, 128, 256)}
 every_dtype = pytest.mark.parametrize("dtype", HEAD_DIMS)
@@ -43,16 +44,17 @@ def compiled(dtype):
     """Return (case, report) for every entry of the table of a dtype, under every mask."""
     kernel = FP8 if dtype == "float8_e4m3" else HOPPER
     cases = [lens.request(kernel, arch="H200", dtype=dtype, head_dim=head_dim, causal=causal, Nk=Nk)
-             for head_dim, causal, Nk in itertools.product(HEAD_DIMS[dtype], (False, True),
-                                                           (WHOLE, RAGGED))]
+             for head_dim, causal in itertools.product(HEAD_DIMS[dtype], (False, True))
+             for Nk in LENGTHS.get(head_dim, (WHOLE, RAGGED))]
     return list(zip(cases, lens.compile_many(cases, workers=WORKERS), strict=True))
 
 
-ALL = {"PING_PONG": True, "UNDER_SOFTMAX": True}            # which the table leaves out at d = 128
+V3 = {"PING_PONG": True, "UNDER_SOFTMAX": True, "TAU": 0.0}     # without v4's idea, which the table has
 
 
 def compile_one(kernel=HOPPER, **choices):
-    return lens.compile(kernel, arch="H200", head_dim=128, **choices)
+    """Compile at d = 128 for so few keys that tiles are those of FlashAttention-3, 128 × 128."""
+    return lens.compile(kernel, arch="H200", head_dim=128, Nk=1024, **choices)
 
 
 def shapes(report):
@@ -123,7 +125,7 @@ def loops_of_products(sass):
 
 def test_ptxas_moves_the_exponentials_below_the_wait_for_p_times_v():
     """As notebook 12 says. An assembler that obeys the source would be news for it."""
-    loops = list(loops_of_products(compile_one(**ALL).sass))
+    loops = list(loops_of_products(compile_one(**V3).sass))
     assert len(loops) == 2
     for loop in loops:
         waits = [i for i, text in enumerate(loop) if "WARPGROUP.DEPBAR" in text]
@@ -138,7 +140,7 @@ def test_ptxas_moves_the_exponentials_below_the_wait_for_p_times_v():
 def test_turns_have_barriers_of_their_own(choices):
     """Triton numbers its barriers from 0; a turn is one of the last three, for two warpgroups."""
     report = lens.compile(HOPPER, arch="H200", **choices)
-    consumers = {64: 3, 128: 2}[choices["head_dim"]]
+    consumers = 3
     found = {(word, int(number, 16), threads) for word, number, threads in re.findall(
         r"\bBAR\.(SYNC|ARV)\S* (0x[0-9a-f]+)(?:, (0x[0-9a-f]+))?", report.sass)}
     turns = {(word, 13 + c, "0x100") for word in ("SYNC", "ARV") for c in range(consumers)}
@@ -236,12 +238,13 @@ def require_carried(case, report):
         kinds = re.findall(r"i32|f32|tensor<[x\d]+\w+", re.search(r"-> \((.*)\)\s+:", header)[1])
         end = next(line for line in reversed(body) if "scf.yield" in line)
         results = re.search(r"scf\.yield (.*?) :", end)[1].split(", ")
-        # P, the maximum and the sum of its rows (in 8 bits logits instead); slot, phase; if causal, the
-        # tile's first row, which the 8-bit kernel reads anew
+        # P, the maximum and the sum of its rows, with a TAU for each of the four threads that share one
+        # (in 8 bits logits instead); slot, phase; if causal, the tile's first row, which the 8-bit
+        # kernel reads anew
         fp8 = case.call.arguments["q_desc"].startswith("tensordesc<fp8")
         starts = a["IS_CAUSAL"] and not fp8
         kept = {f"tensor<64x{a['BLOCK_N']}xf32": 1, "i32": 2 + starts}
-        kept |= {} if fp8 else {"tensor<64xf32": 2}
+        kept |= {} if fp8 else {"tensor<64x4xf32" if a["TAU"] else "tensor<64xf32": 2}
         assert Counter(kinds) == kept
         for (name, start), result in zip(carried, results, strict=True):
             assert result not in (name, start), f"{name} never changes"
@@ -305,11 +308,10 @@ def test_with_a_stale_maximum_a_warp_skips_what_needs_no_rescaling(head_dim):
     registers = head_dim // 2                               # of O, in each of 128 threads
     at_once = min(registers, 64)
     loops = always.warps // 4 - 1                          # a consumer each
-    votes = re.findall(r"vote\.sync\.any\.pred some, some, 0xffffffff; @!some bra\.uni DONE;",
-                       sometimes.ptx)
-    assert len(votes) == loops * registers // at_once and "vote.sync" not in always.ptx
-    assert sometimes.ptx.count("setp.neu") >= 2 * len(votes)          # NaN, too, is not 1
-    blocks = re.findall(r"vote\.sync\.any\.pred(.*?)DONE:", sometimes.ptx, re.S)
+    blocks = re.findall(r"vote\.sync\.any\.pred some, some, 0xffffffff; @!some bra\.uni DONE;"
+                        r"(.*?)DONE:", sometimes.ptx, re.S)
+    assert len(blocks) == loops * registers // at_once and "vote.sync" not in always.ptx
+    assert sometimes.ptx.count("setp.neu") >= 2 * len(blocks)         # NaN, too, is not 1
     for block in blocks:
         products = re.findall(r"mul\.f32 (%\w+), (%\w+), (%\w+);", block)
         assert len(products) == at_once and all(to == x for to, x, _ in products)
@@ -317,6 +319,18 @@ def test_with_a_stale_maximum_a_warp_skips_what_needs_no_rescaling(head_dim):
         assert len(set(factors)) == 2                       # two rows, which the vote has asked about
         assert {factors[0], factors[2]} == set(factors)
     assert not sometimes.warnings and sometimes.fits
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_with_a_stale_maximum_threads_meet_only_where_one_grows(causal):
+    always, sometimes = (compile_one(TAU=tau, causal=causal) for tau in (0.0, 8.0))
+    steps = 2 * (3 + causal)                                # of two consumers: first, last, loops
+    met = r"vote\.sync\.any\.pred grows, grows, -1;.*?@!grows bra\.uni DONE;(.*?)DONE:"
+    blocks = re.findall(met, sometimes.ptx, re.S)
+    assert len(blocks) == steps and all(block.count("shfl.sync.bfly") == 4 for block in blocks)
+    # two rows of a thread, two steps each: of a maximum, and of a sum; with a stale one, once a tile
+    assert always.ptx.count("shfl.sync.bfly") == 8 * steps
+    assert re.sub(met, "", sometimes.ptx, flags=re.S).count("shfl.sync.bfly") == 2 * 8
 
 
 @pytest.mark.parametrize("overlap", [True, False])
@@ -381,16 +395,16 @@ def test_the_lens_compiles_what_a_launch_would(options, tmp_path):
 
         triton.runtime.driver.set_active(Driver())
         hopper._sms = lambda device: 132
-        x = torch.empty(1, 16, 4096, 128, dtype=torch.bfloat16)
-        lse = torch.empty(1, 16, 4096)
+        x = torch.empty(1, 16, 1024, 128, dtype=torch.bfloat16)
+        lse = torch.empty(1, 16, 1024)
         if {fp8}:
             x, scales = x.to(torch.float8_e4m3fn), [lse] * 3
             v = x.transpose(2, 3).contiguous()
-            run = hopper._plan_fp8(x, x, v, *scales, 4096, {causal}, torch.bfloat16, None)
+            run = hopper._plan_fp8(x, x, v, *scales, 1024, {causal}, torch.bfloat16, None)
             o = torch.empty(x.shape, dtype=torch.bfloat16)
             tensors = x, x, v, o
         else:
-            config = hopper.config_for(128, {causal}, 4096)._replace(SPECIALIZED={not pipelined})
+            config = hopper.config_for(128, {causal}, 1024)._replace(SPECIALIZED={not pipelined})
             run = hopper._plan_forward(x, x, x, {causal}, config)
             tensors, scales = [x] * 4, []
         arguments = run.arguments(*tensors, lse, *scales, 0.1)

@@ -28,7 +28,8 @@ SAMPLED_ROWS = 256                                          # of a head, for the
 def variants(d, causal, N):
     """Return name → configuration; the first has all of v3's techniques, and no idea of v4.
 
-    Tiles are the table's, but for d = 128, where they are FlashAttention-3's and "table" has ours.
+    Tiles are the table's, but for d = 128: 128 × 128 there, as FlashAttention-3 has them under a mask,
+    and "table" has the table's.
     """
     from flashlib.kernels import launch_hopper
 

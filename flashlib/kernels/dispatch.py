@@ -5,7 +5,7 @@ hooks of profilers. Here a plan, made once for tensors that lie alike, holds the
 tables that it reads; a later call hands it the arguments as the driver takes them, with descriptors
 that are encoded once for each address. Where hooks are set, or Triton's launcher looks different from
 the one known here, each launch goes Triton's way. Of many plans the oldest is dropped: a CUDA graph
-must not outlive KEPT other shapes.
+must not outlive KEPT other plans, and each result that tuning keeps or drops makes all of them anew.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+import threading
 
 import torch
 import triton
@@ -24,6 +25,7 @@ except ImportError:                                         # a Triton that enco
 
 KEPT = 1024                                                 # plans; and addresses of a descriptor
 _plans: dict = {}
+_own = threading.local()                                    # what `apart` keeps, in its thread
 _generation = 0                                             # of the plans that calls may find
 
 
@@ -34,12 +36,12 @@ def plan_for(make, tensors, *options):
         if x.data_ptr() % 16:                               # Triton compiles by which pointers are
             return make(*tensors, *options)
         key += x.dtype, x.shape, x.stride()
-    key = tuple(key)
-    plan = _plans.get(key)
+    key, plans = tuple(key), getattr(_own, "plans", _plans)
+    plan = plans.get(key)
     if plan is None:
-        if len(_plans) >= KEPT:
-            del _plans[next(iter(_plans))]                  # the oldest
-        plan = _plans[key] = make(*tensors, *options)
+        if len(plans) >= KEPT:
+            del plans[next(iter(plans))]                    # the oldest
+        plan = plans[key] = make(*tensors, *options)
     return plan
 
 
@@ -56,13 +58,12 @@ def renew() -> None:
 
 @contextlib.contextmanager
 def apart():
-    """Keep the plans that are made inside apart: many may be tried, and none drops an older one."""
-    global _plans
-    before, _plans = _plans, {}
+    """Keep this thread's plans inside apart: many may be tried, and none drops an older one."""
+    _own.plans = {}
     try:
         yield
     finally:
-        _plans = before
+        del _own.plans
 
 
 def on(device: torch.device):

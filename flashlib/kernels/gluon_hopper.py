@@ -224,7 +224,8 @@ def flash_fwd_hopper_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, ORD
         UNDER_SOFTMAX: PV then runs on under the next softmax, and a turn ends when PV has been asked
             for; without, the softmax waits for PV, and a turn ends when QKᵀ is there.
         EMULATED: exponentials, of four, that the FMA units compute.  TAU: rescale only when the maximum
-            has grown by more, in powers of 2.  REGISTERS: of a consumer's thread.
+            has grown by more, in powers of 2; then each thread of a row keeps its part of ℓ.
+        REGISTERS: of a consumer's thread.
     """
     shared = allocate(q_desc, k_desc, v_desc, o_desc, CONSUMERS, STAGES, Q_SLOTS)
     sizes = (ORDER + gl.program_id(0) * ENTRIES * 4, H, GROUP, N_Q, N_K)

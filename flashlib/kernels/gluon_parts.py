@@ -1,6 +1,7 @@
 """The parts of the Gluon kernels for Hopper: tiles, slots, turns, a step of the softmax.
 
-Taught in notebook 12; the polynomial that stands in for an exponential in notebook 14.
+Taught in notebook 12; what a stale maximum leaves out, and the polynomial that stands in for an
+exponential, in notebook 14.
 """
 
 import struct
@@ -66,6 +67,7 @@ def grow_asm(tau):
     largest logits of the thread. The four threads that share a row meet only if some logit of the warp
     is above its maximum by more than tau.
     """
+    tau = float(tau)                                        # PTX knows 8.0, but not 8
     row = ("shfl.sync.bfly.b32 s, ${top}, 1, 31, -1; max.f32 r, ${top}, s;"
            " shfl.sync.bfly.b32 s, r, 2, 31, -1; max.f32 r, r, s;"
            " sub.f32 s, r, ${m}; setp.gt.f32 grows, s, {tau}; sub.f32 s, ${m}, r;"
@@ -180,7 +182,7 @@ def across(x, TAU: gl.constexpr):
 
 
 @gluon.jit
-def whole(x, layout: gl.constexpr, TAU: gl.constexpr):
+def as_matrix(x, layout: gl.constexpr, TAU: gl.constexpr):
     """Return a tile of `by_thread` as (rows, columns); nothing moves between threads."""
     if TAU > 0:
         x = gl.convert_layout(x.reshape([x.shape[0], x.shape[1] * 8]), layout, assert_trivial=True)
@@ -232,7 +234,7 @@ def softmax_step(qk, factor, m_i, l_i, row, col, N_Q, N_K,
         added = gl.sum(p, 1)
     else:
         added = gl.sum(gl.sum(p, 3), 1)
-    return whole(p, layout, TAU), m_new, l_i * alpha + added, alpha
+    return as_matrix(p, layout, TAU), m_new, l_i * alpha + added, alpha
 
 
 @gluon.jit
@@ -248,15 +250,14 @@ def rescale(acc, alpha, TAU: gl.constexpr):
         AT_ONCE: gl.constexpr = min(64, 4 * acc.shape[1])   # of a thread's registers of O
         acc = gl.inline_asm_elementwise(rescale_asm(AT_ONCE), rescale_operands(AT_ONCE), [acc, alpha],
                                         dtype=gl.float32, is_pure=True, pack=AT_ONCE)
-    return whole(acc, layout, TAU)
+    return as_matrix(acc, layout, TAU)
 
 
 @gluon.jit
 def of_rows(m_i, l_i, TAU: gl.constexpr):
     """Return m and ℓ with one entry a row."""
     if TAU > 0:
-        l_i = gl.sum(l_i, 1)
-        m_i = gl.convert_layout(gl.max(m_i, 1), l_i.type.layout)
+        m_i, l_i = gl.max(m_i, 1), gl.sum(l_i, 1)
     return m_i, l_i
 
 

@@ -34,9 +34,9 @@ MANY_TILES = 100_000                                        # beyond, dealing th
 class HopperConfig(NamedTuple):
     """Rows of a key tile, consumer warpgroups, slots of the ring; then what can be switched.
 
-    Without SPECIALIZED the warps that compute also ask for tiles (`gluon_pipelined`), and only OVERLAP
-    counts. EMULATED of four exponentials and the threshold TAU are ideas of FlashAttention-4. The 8-bit
-    kernel knows only PING_PONG and PERSISTENT.
+    Without SPECIALIZED the warps that compute also ask for tiles (`gluon_pipelined`), only OVERLAP
+    counts, and CONSUMERS must be 2. EMULATED of four exponentials and the threshold TAU are ideas of
+    FlashAttention-4. The 8-bit kernel knows only PING_PONG and PERSISTENT.
     """
 
     BLOCK_N: int
@@ -69,10 +69,11 @@ CONFIGS = {  # (head dimension, whether a mask cuts tiles: causal, or keys that 
     (128, True): HopperConfig(64, 3, 4, Q_SLOTS=1, UNDER_SOFTMAX=False, TAU=8.0),
     (256, True): HopperConfig(64, 2, 2, Q_SLOTS=1, O_PARTS=2, UNDER_SOFTMAX=False, TAU=8.0),
 }
-# Of 1,024 keys a mask cuts so many tiles of 192 rows that 128 are faster, and at d = 128 so they are
-# without one, as 192 divide few rows badly; of 4,096 keys they are not. With ragged keys, 192 rows and
-# key tiles of 128 do not fit into registers at d = 64.
-SHORT, SHORTER = 2048, 1024                                 # keys, with a causal mask and without
+# 192 do not divide 1,024 rows: the last tile, with a mask the longest, is two thirds empty, and the
+# diagonal cuts more of taller tiles. So for few rows 128 are faster, at d = 128 without a mask as well;
+# 1,024, 2,048 and 4,096 were timed. With ragged keys, 192 rows and key tiles of 128 do not fit into
+# registers at d = 64.
+SHORT, SHORTER = 2048, 1024                                 # with a causal mask, and without
 SHORT_64, SHORT_128 = HopperConfig(128, 2, 4, TAU=8.0), HopperConfig(128, 2, 2, TAU=8.0)
 FP8_CONFIGS = {  # (head dimension, whether causal)
     (64, False): HopperConfig(128, 2, 4),
@@ -130,13 +131,14 @@ def is_faster(q) -> bool:
     return q.shape[3] > 16
 
 
-def config_for(D: int, causal: bool, N_K: int) -> HopperConfig:
-    """Return the table's entry."""
+def config_for(D: int, causal: bool, N_K: int, N_Q: int | None = None) -> HopperConfig:
+    """Return the table's entry; N_Q is N_K unless given."""
     head_dim = max(32, padded(D))
     ragged = N_K % CONFIGS[head_dim, False].BLOCK_N != 0
     if head_dim == 64 and (ragged or (causal and N_K <= SHORT)):
         return SHORT_64
-    if head_dim == 128 and (N_K <= SHORTER or (causal and N_K <= SHORT)):
+    fewest = N_K if N_Q is None else min(N_Q, N_K)
+    if head_dim == 128 and (fewest <= SHORTER or (causal and fewest <= SHORT)):
         return SHORT_128
     return CONFIGS[head_dim, causal or ragged]
 
@@ -196,7 +198,7 @@ def _pipelined(q, k, v, o, causal, c):
 
 def _plan_forward(q, k, v, causal, config):
     config = (config or tuned.kept("gluon_forward", q, k, causal, True)
-              or config_for(q.shape[3], causal, k.shape[2]))
+              or config_for(q.shape[3], causal, k.shape[2], q.shape[2]))
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if config.SPECIALIZED:
         return _specialized(q, k, v, o, k.shape[2], causal, config)

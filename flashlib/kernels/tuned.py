@@ -28,8 +28,10 @@ from flashlib.kernels.configs import Config, Configs
 FORMAT = 1
 KERNELS = ("triton_forward", "triton_backward", "gluon_forward")
 DTYPES = ("float16", "bfloat16", "float32")
-POWERS_OF_2 = ("BLOCK_M", "BLOCK_N", "num_warps", "O_PARTS")
-MOST = 1024                                                 # of anything that a configuration counts
+# What a configuration can hold, from and to; whether it fits into shared memory its first call says.
+POWERS_OF_2 = {"BLOCK_M": (8, 256), "BLOCK_N": (8, 256), "num_warps": (1, 32), "O_PARTS": (1, 2)}
+COUNTS = {"num_stages": (1, 8), "CONSUMERS": (2, 3), "STAGES": (1, 16), "Q_SLOTS": (1, 4),
+          "EMULATED": (0, 2)}
 
 
 class Case(NamedTuple):
@@ -101,7 +103,8 @@ def load_tuned(path) -> int:
     Returns:
         How many of its results fit this machine: its GPUs and its Triton. The others do no harm.
     Raises:
-        ValueError: not such a file, or one with a wrong entry; then nothing of it is taken.
+        ValueError: not such a file, or one with a wrong entry; then nothing of it is taken. That a
+            configuration fits into the GPU's shared memory is not checked: its first call would say so.
     """
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -203,14 +206,15 @@ def _read_config(cls, what, found):
             right = type(value) in (int, float) and math.isfinite(value) and 0 <= value <= 8
             expected = "a number from 0 to 8"
         elif name in POWERS_OF_2:
-            right = type(value) is int and 1 <= value <= MOST and value & (value - 1) == 0
-            expected = f"a power of 2 up to {MOST}"
-        elif name == "CONSUMERS":
-            right, expected = type(value) is int and value in (2, 3), "2 or 3"
+            least, most = POWERS_OF_2[name]
+            right = type(value) is int and least <= value <= most and value & (value - 1) == 0
+            expected = f"a power of 2 from {least} to {most}"
         else:
-            least = 0 if name == "EMULATED" else 1
-            right = type(value) is int and least <= value <= MOST
-            expected = f"an integer from {least} to {MOST}"
+            least, most = COUNTS[name]
+            right = type(value) is int and least <= value <= most
+            expected = f"an integer from {least} to {most}"
         if not right:
             raise ValueError(f"{what}.{name}: expected {expected}, got {value!r}")
+    if found.get("SPECIALIZED") is False and found["CONSUMERS"] != 2:
+        raise ValueError(f"{what}.CONSUMERS: expected 2 without SPECIALIZED, got {found['CONSUMERS']}")
     return cls(**{name: kinds[name](value) for name, value in found.items()})

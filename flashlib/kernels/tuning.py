@@ -59,9 +59,10 @@ def tune(q, k, v, *, causal=False, impl="auto"):
     """Time other configurations of the kernels that attention on these tensors runs; keep the fastest.
 
     What `flash_attention(q, k, v, causal=causal, impl=impl)` would run is tuned: the forward, and if a
-    gradient is wanted the backward. Later calls of the very same case (sizes, dtype, mask, GPU, Triton)
-    use what was found; `save_tuned` and `load_tuned` carry it to another process, `forget_tuned` drops
-    it. Most of the time goes into compiling: a minute or two the first time. Taught in notebook 11.
+    gradient is wanted the backward. Later calls of the very same case (sizes, dtype, mask, GPU, Triton,
+    and whether the copy engine can read q, k, v and, backward, the gradient) use what was found;
+    `save_tuned` and `load_tuned` carry it to another process, `forget_tuned` drops it. Most of the time
+    goes into compiling: a minute or two the first time. Taught in notebook 11.
 
         for trial in tune(q, k, v, causal=True):
             print(*trial)
@@ -292,7 +293,7 @@ def backward_candidates(q, k, causal):
 
 def gluon_candidates(q, k, causal):
     """Return what to try of the Gluon forward, the table's entry first."""
-    table = ops._hopper().config_for(q.shape[3], causal, k.shape[2])
+    table = ops._hopper().config_for(q.shape[3], causal, k.shape[2], q.shape[2])
     switched = [table._replace(PING_PONG=turns, UNDER_SOFTMAX=under, TAU=tau)
                 for turns, under, tau in itertools.product((True, False), (True, False), TAUS)]
     tiled = [table._replace(BLOCK_N=keys, CONSUMERS=consumers, STAGES=stages, Q_SLOTS=slots)

@@ -255,7 +255,7 @@ def hopper_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=No
     from flashlib.kernels.launch_hopper import config_for
 
     a = _hopper(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, ("float16", "bfloat16"))
-    c = _hopper_config(config_for(head_dim, a.causal, Nk), config, dict(
+    c = _hopper_config(config_for(head_dim, a.causal, Nk, Nq), config, dict(
         BLOCK_N=BLOCK_N, CONSUMERS=CONSUMERS, STAGES=STAGES, Q_SLOTS=Q_SLOTS, O_PARTS=O_PARTS,
         PING_PONG=PING_PONG, OVERLAP=OVERLAP, UNDER_SOFTMAX=UNDER_SOFTMAX, EMULATED=EMULATED, TAU=TAU,
         SPECIALIZED=True))
@@ -306,8 +306,10 @@ def pipelined_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config
     from flashlib.kernels.launch_hopper import config_for
 
     a = _hopper(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, ("float16", "bfloat16"))
-    c = _hopper_config(config_for(head_dim, a.causal, Nk)._replace(CONSUMERS=2), config, dict(
+    c = _hopper_config(config_for(head_dim, a.causal, Nk, Nq)._replace(CONSUMERS=2), config, dict(
         BLOCK_N=BLOCK_N, CONSUMERS=CONSUMERS, STAGES=STAGES, OVERLAP=OVERLAP, SPECIALIZED=False))
+    if c.CONSUMERS & (c.CONSUMERS - 1):
+        raise ValueError(f"CONSUMERS: expected a power of 2 without a producer, got {c.CONSUMERS}")
     rows, keys = (_tensor(dtype, n, a.head_dim, True) for n in (c.BLOCK_M, c.BLOCK_N))
     return Call({
         "q_desc": rows, "k_desc": keys, "v_desc": keys, "o_desc": rows, "LSE": "*fp32",

@@ -60,7 +60,7 @@ def forward_config(given):
     from flashlib.kernels import ops
 
     if ops._has_hopper(given.q.device):
-        return ops._hopper().config_for(given.q.shape[3], True, given.k.shape[2])
+        return ops._hopper().config_for(given.q.shape[3], True, given.k.shape[2], given.q.shape[2])
     return configs_for(torch.cuda.get_device_capability(), 2, given.q.shape[3], True).forward
 
 

@@ -1,6 +1,7 @@
 """A launch again: the same arguments, descriptors encoded once, Triton's way where in doubt."""
 
 import itertools
+import threading
 import types
 
 import pytest
@@ -251,8 +252,26 @@ def test_plans_made_apart_are_gone_after_an_error_too():
     x = torch.zeros(4)
     dispatch.plan_for(len, (x,))
     with pytest.raises(KeyError), dispatch.apart():
-        assert not dispatch._plans
-        dispatch.plan_for(len, (x,))
-        assert len(dispatch._plans) == 1
+        dispatch.plan_for(list, (x,))
         raise KeyError
+    assert list(dispatch._plans.values()) == [4]
+
+
+def test_plans_of_other_threads_are_not_kept_apart():
+    x, (inside, made) = torch.zeros(4), (threading.Event(), threading.Event())
+
+    def search():
+        with dispatch.apart():
+            inside.set()
+            assert made.wait(5)
+            dispatch.plan_for(list, (x,))
+
+    thread = threading.Thread(target=search)
+    thread.start()
+    assert inside.wait(5)
+    with dispatch.apart():                                  # a second search, ended before the first
+        dispatch.plan_for(tuple, (x,))
+    dispatch.plan_for(len, (x,))
+    made.set()
+    thread.join()
     assert list(dispatch._plans.values()) == [4]

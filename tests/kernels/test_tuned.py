@@ -135,7 +135,7 @@ ENTRIES = {                        # the entry and its change, words of the mess
     "too many": ({"config.BLOCK_M": 2**20}, "entry 0: config.BLOCK_M: .* got 1048576"),
     "no stages": ({"config.num_stages": 0}, "entry 0: config.num_stages: .* from 1 to .*, got 0"),
     "no dq": ((1, {"config.dq": None}), "entry 1: config: expected forward, dq, and .*, got dkdv, for"),
-    "all three": ((1, {"config.dk": {n: 16 for n in Config._fields}}), "entry 1: config: .* got dk, "),
+    "all three": ((1, {"config.dk": {n: 8 for n in Config._fields}}), "entry 1: config: .* got dk, "),
     "dk alone": ((2, {"config.dv": None}), "entry 2: config: expected forward, dq, and dkdv or both"),
     "a part's rows": ((1, {"config.dq.BLOCK_M": 3}), "entry 1: dq.BLOCK_M: expected a power of 2"),
     "a part a list": ((2, {"config.dk": [1]}), r"entry 2: dk: expected the fields .*, got \[1\]"),
@@ -145,7 +145,12 @@ ENTRIES = {                        # the entry and its change, words of the mess
     "tau": ((3, {"config.TAU": float("nan")}), "entry 3: config.TAU: expected a number .* got nan"),
     "tau 16": ((3, {"config.TAU": 16}), "entry 3: config.TAU: expected a number from 0 to 8, got 16"),
     "tau a flag": ((3, {"config.TAU": True}), "entry 3: config.TAU: .* got True"),
-    "one consumer": ((3, {"config.CONSUMERS": 1}), "entry 3: config.CONSUMERS: expected 2 or 3, got 1"),
+    "one consumer": ((3, {"config.CONSUMERS": 1}), "entry 3: config.CONSUMERS: .* from 2 to 3, got 1"),
+    "three and no producer": ((3, {"config.SPECIALIZED": False, "config.CONSUMERS": 3}),
+                              "entry 3: config.CONSUMERS: expected 2 without SPECIALIZED, got 3"),
+    "a thousand slots": ((3, {"config.STAGES": 1024}), "entry 3: config.STAGES: .* got 1024"),
+    "too many emulated": ((3, {"config.EMULATED": 3}), "entry 3: config.EMULATED: .* got 3"),
+    "a row": ((0, {"config.BLOCK_M": 1}), "entry 0: config.BLOCK_M: expected a power of 2 from 8"),
     "emulated": ((3, {"config.EMULATED": -1}), "entry 3: config.EMULATED: .* from 0 to .*, got -1"),
 }
 FILES = {                          # what becomes of the file's text, words of the message

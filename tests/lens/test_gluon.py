@@ -53,8 +53,8 @@ V3 = {"PING_PONG": True, "UNDER_SOFTMAX": True, "TAU": 0.0}     # without v4's i
 
 
 def compile_one(kernel=HOPPER, **choices):
-    """Compile at d = 128 for so few keys that tiles are those of FlashAttention-3, 128 × 128."""
-    return lens.compile(kernel, arch="H200", head_dim=128, Nk=1024, **choices)
+    """Compile at d = 128, by default for so few keys that two warpgroups have tiles of 128 × 128."""
+    return lens.compile(kernel, arch="H200", head_dim=128, **{"Nk": 1024} | choices)
 
 
 def shapes(report):
@@ -96,8 +96,12 @@ def test_nothing_spills(dtype):
 @pytest.mark.parametrize("kernel, head_dim", [(HOPPER, 64), (HOPPER, 128), (HOPPER, 256), (FP8, 128)])
 def test_one_binary_serves_all_heads_and_lengths(kernel, head_dim):
     """So what the tests above say of one shape holds for every other."""
+    from flashlib.kernels.launch_hopper import FP8_CONFIGS, config_for
+
     dtype = "float8_e4m3" if kernel == FP8 else "bfloat16"
-    found = {lens.compile(kernel, arch="H200", dtype=dtype, head_dim=head_dim, causal=True, **sizes).ptx
+    config = FP8_CONFIGS[head_dim, True] if kernel == FP8 else config_for(head_dim, True, 4096)
+    found = {lens.compile(kernel, arch="H200", dtype=dtype, head_dim=head_dim, causal=True,
+                          config=config, **sizes).ptx
              for sizes in (dict(heads=16), dict(heads=12, kv_heads=4), dict(heads=1, Nq=1),
                            dict(heads=3, Nq=4001, Nk=8192))}
     assert len(found) == 1
@@ -134,13 +138,14 @@ def test_ptxas_moves_the_exponentials_below_the_wait_for_p_times_v():
         assert min(exps) > waits[1]
 
 
-@pytest.mark.parametrize("choices", [
-    {"head_dim": 64}, {"head_dim": 128, "PING_PONG": True}, {"head_dim": 128, "PING_PONG": False},
-    {"head_dim": 64, "OVERLAP": False, "causal": True}], ids=str)
-def test_turns_have_barriers_of_their_own(choices):
+@pytest.mark.parametrize("consumers, choices", [
+    (3, {"head_dim": 64}), (3, {"head_dim": 128, "PING_PONG": True}),
+    (3, {"head_dim": 128, "PING_PONG": False}), (3, {"head_dim": 64, "OVERLAP": False, "causal": True}),
+    (2, {"head_dim": 256}), (2, {"head_dim": 128, "Nk": 1024}),
+    (2, {"head_dim": 128, "Nk": 1024, "PING_PONG": False})], ids=str)
+def test_turns_have_barriers_of_their_own(consumers, choices):
     """Triton numbers its barriers from 0; a turn is one of the last three, for two warpgroups."""
     report = lens.compile(HOPPER, arch="H200", **choices)
-    consumers = 3
     found = {(word, int(number, 16), threads) for word, number, threads in re.findall(
         r"\bBAR\.(SYNC|ARV)\S* (0x[0-9a-f]+)(?:, (0x[0-9a-f]+))?", report.sass)}
     turns = {(word, 13 + c, "0x100") for word in ("SYNC", "ARV") for c in range(consumers)}
@@ -322,15 +327,19 @@ def test_with_a_stale_maximum_a_warp_skips_what_needs_no_rescaling(head_dim):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_with_a_stale_maximum_threads_meet_only_where_one_grows(causal):
-    always, sometimes = (compile_one(TAU=tau, causal=causal) for tau in (0.0, 8.0))
-    steps = 2 * (3 + causal)                                # of two consumers: first, last, loops
+@pytest.mark.parametrize("consumers, choices", [
+    (2, {"head_dim": 128, "Nk": 1024}), (3, {"head_dim": 128}), (3, {"head_dim": 64}),
+    (2, {"head_dim": 256})], ids=str)
+def test_with_a_stale_maximum_threads_meet_only_where_one_grows(consumers, choices, causal):
+    always, sometimes = (lens.compile(HOPPER, arch="H200", **choices, TAU=tau, causal=causal)
+                         for tau in (0, 8))
+    steps = consumers * (3 + causal)                        # first, last, loops
     met = r"vote\.sync\.any\.pred grows, grows, -1;.*?@!grows bra\.uni DONE;(.*?)DONE:"
     blocks = re.findall(met, sometimes.ptx, re.S)
     assert len(blocks) == steps and all(block.count("shfl.sync.bfly") == 4 for block in blocks)
     # two rows of a thread, two steps each: of a maximum, and of a sum; with a stale one, once a tile
     assert always.ptx.count("shfl.sync.bfly") == 8 * steps
-    assert re.sub(met, "", sometimes.ptx, flags=re.S).count("shfl.sync.bfly") == 2 * 8
+    assert re.sub(met, "", sometimes.ptx, flags=re.S).count("shfl.sync.bfly") == consumers * 8
 
 
 @pytest.mark.parametrize("overlap", [True, False])
@@ -363,6 +372,7 @@ def test_the_report_holds_every_stage_and_source_lines():
     (dict(head_dim=60), "head_dim: expected a multiple of 8, at least 16, got 60"),
     (dict(kernel=FP8, head_dim=32), "head_dim: expected 64, 128 or 256, got 32"),
     (dict(CONSUMERS=4), "CONSUMERS, EMULATED, O_PARTS: expected 2 or 3, .* got 4, 0 and 1"),
+    (dict(kernel=PIPELINED, CONSUMERS=3), "CONSUMERS: expected a power of 2 without a producer, got 3"),
     (dict(STAGES=0), "STAGES: expected a number of at least 1, got 0"),
     (dict(OVERLAP=1), "OVERLAP: expected True or False, got 1"),
     (dict(TAU=-1.0), r"TAU: expected a number of at least 0, got -1\.0"),
@@ -375,11 +385,12 @@ def test_what_the_kernels_cannot_do_is_named(choices, words):
         lens.request(**{"kernel": HOPPER, "arch": "H200"} | choices)
 
 
-@pytest.mark.parametrize("options", ["causal=False", "causal=True", "causal=False, SPECIALIZED=False",
-                                     "causal=True, fp8"])
+@pytest.mark.parametrize("options", ["causal=False", "causal=False, few", "causal=True, few",
+                                     "causal=False, few, SPECIALIZED=False", "causal=True, fp8"])
 def test_the_lens_compiles_what_a_launch_would(options, tmp_path):
     """The builders imitate `launch_hopper`: its own plan, through a stub driver, gives the same PTX."""
     causal, pipelined, fp8 = (word in options for word in ("causal=True", "SPECIALIZED", "fp8"))
+    N = 1024 if "few" in options else 4096                  # at d = 128 the table has two entries
     script = textwrap.dedent(f'''
         import sys
         import torch, triton
@@ -395,16 +406,16 @@ def test_the_lens_compiles_what_a_launch_would(options, tmp_path):
 
         triton.runtime.driver.set_active(Driver())
         hopper._sms = lambda device: 132
-        x = torch.empty(1, 16, 1024, 128, dtype=torch.bfloat16)
-        lse = torch.empty(1, 16, 1024)
+        x = torch.empty(1, 16, {N}, 128, dtype=torch.bfloat16)
+        lse = torch.empty(1, 16, {N})
         if {fp8}:
             x, scales = x.to(torch.float8_e4m3fn), [lse] * 3
             v = x.transpose(2, 3).contiguous()
-            run = hopper._plan_fp8(x, x, v, *scales, 1024, {causal}, torch.bfloat16, None)
+            run = hopper._plan_fp8(x, x, v, *scales, {N}, {causal}, torch.bfloat16, None)
             o = torch.empty(x.shape, dtype=torch.bfloat16)
             tensors = x, x, v, o
         else:
-            config = hopper.config_for(128, {causal}, 1024)._replace(SPECIALIZED={not pipelined})
+            config = hopper.config_for(128, {causal}, {N})._replace(SPECIALIZED={not pipelined})
             run = hopper._plan_forward(x, x, x, {causal}, config)
             tensors, scales = [x] * 4, []
         arguments = run.arguments(*tensors, lse, *scales, 0.1)
@@ -416,4 +427,4 @@ def test_the_lens_compiles_what_a_launch_would(options, tmp_path):
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     kernel = FP8 if fp8 else PIPELINED if pipelined else HOPPER
-    assert done.stdout == compile_one(kernel, causal=causal).ptx
+    assert done.stdout == compile_one(kernel, causal=causal, Nk=N).ptx

@@ -9,20 +9,7 @@ pytest.importorskip("triton.experimental.gluon")
 
 from flashlib.kernels import dispatch, launch, launch_hopper  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def no_plans():
-    """What was planned for one capability does not count for the next."""
-    dispatch.forget()
-    yield
-    dispatch.forget()
-
-
-@pytest.fixture
-def hopper(monkeypatch):
-    """Make the CPU pass for a Hopper GPU of four SMs, as far as decisions go."""
-    monkeypatch.setattr(launch, "capability_of", lambda device: (9, 0))
-    monkeypatch.setattr(launch_hopper, "_sms", lambda device: 4)
+pytestmark = pytest.mark.usefixtures("nothing_kept")
 
 
 def half(*shape, dtype=torch.bfloat16):
@@ -98,6 +85,19 @@ def test_ragged_keys_and_a_causal_mask_take_the_masked_entry(D, head_dim):
         assert launch_hopper.config_for(D, causal, N_K) is entry
     for entry in (masked, ragged):                          # or ragged would not mean the same to both
         assert block == entry.BLOCK_N
+
+
+def test_few_rows_take_lower_tiles_whatever_the_keys(hopper, monkeypatch):
+    table, few = launch_hopper.CONFIGS[128, False], launch_hopper.SHORT_128
+    asked = []
+    monkeypatch.setattr(launch_hopper, "_specialized", lambda *a: asked.append(a[6]))
+    for N_Q, causal, entry in ((1, False, few), (1024, False, few), (1025, False, table),
+                               (2048, True, few), (2049, True, launch_hopper.CONFIGS[128, True])):
+        assert launch_hopper.config_for(128, causal, 4096, N_Q) is entry
+        q, k = half(1, 1, N_Q, 128), half(1, 1, 4096, 128)
+        launch_hopper._plan_forward(q, k, k, causal, None)
+        assert asked.pop() is entry
+    assert launch_hopper.config_for(64, False, 4096, 1) is launch_hopper.CONFIGS[64, False]
 
 
 def test_the_tables_hold_every_head_dimension_and_what_the_kernel_can_be():

@@ -21,21 +21,9 @@ Q, K = torch.zeros(2, 4, 32, 64, dtype=torch.bfloat16), torch.zeros(2, 2, 48, 64
 
 
 @pytest.fixture(autouse=True)
-def nothing_kept(monkeypatch):
+def this_machine(monkeypatch, nothing_kept):
     """This machine's only device is called "cpu"."""
     monkeypatch.setattr(tuned, "_here", lambda: {"cpu"})
-    tuned.forget_tuned()
-    dispatch.forget()
-    yield
-    tuned.forget_tuned()
-    dispatch.forget()
-
-
-@pytest.fixture
-def hopper(monkeypatch):
-    """Make the CPU pass for a Hopper GPU of four SMs, as far as plans go."""
-    monkeypatch.setattr(launch, "capability_of", lambda device: (9, 0))
-    monkeypatch.setattr(launch_hopper, "_sms", lambda device: 4)
 
 
 def keep_all():

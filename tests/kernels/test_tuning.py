@@ -15,23 +15,13 @@ from flashlib.kernels import dispatch, launch, launch_hopper, ops, tuned, tuning
 from flashlib.kernels.configs import Config, configs_for, padded  # noqa: E402
 from flashlib.kernels.tuning import MARGIN, alike, search  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def nothing_kept():
-    """What was planned for one capability does not count for the next, nor what was tuned."""
-    tuned.forget_tuned()
-    dispatch.forget()
-    yield
-    tuned.forget_tuned()
-    dispatch.forget()
+pytestmark = pytest.mark.usefixtures("nothing_kept")
 
 
 @pytest.fixture
-def hopper(monkeypatch):
-    """Make the CPU pass for a Hopper GPU of four SMs, as far as decisions go."""
-    monkeypatch.setattr(launch, "capability_of", lambda device: (9, 0))
+def hopper(hopper, monkeypatch):
+    """Let `impl="auto"` see that GPU, too."""
     monkeypatch.setattr(ops, "_has_hopper", lambda device: True)
-    monkeypatch.setattr(launch_hopper, "_sms", lambda device: 4)
 
 
 class Machine:

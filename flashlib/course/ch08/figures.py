@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -14,9 +13,8 @@ from matplotlib.ticker import MaxNLocator
 
 from flashlib import hardware
 from flashlib.course.plots import theme
-from flashlib.course.plots.theme import EDGE, GREY, INK, OVER, SMALL, TINY, human_bytes, styled
+from flashlib.course.plots.theme import EDGE, GREY, INK, OVER, SMALL, TINY, human_bytes, percent, styled
 from flashlib.course.plots.traffic import stack
-from flashlib.masks import mask_of, tile_class, tiles
 from flashlib.models import occupancy
 from flashlib.models.occupancy import Schedule, Waves
 
@@ -56,7 +54,7 @@ def occupancy_grid(grids: Mapping[str, Sequence[Sequence[Waves]]], rows: Sequenc
         ax.tick_params(length=0)
         for spine in ax.spines.values():
             spine.set_visible(False)
-        words.append(f"{name}: {_percent(share.min())} to {_percent(share.max())}, up to "
+        words.append(f"{name}: {percent(share.min())} to {percent(share.max())}, up to "
                      f"{max(w.idle_sms for line in grid for w in line)} SMs idle in the last wave")
     axes[0, 0].set_yticks(range(len(rows)), [str(r) for r in rows], fontsize=SMALL)
     axes[0, 0].set_ylabel("batch · heads", fontsize=SMALL)
@@ -109,70 +107,17 @@ def schedules(runs: Mapping[str, Schedule], *, unit: str = "tiles of S",
             ax.add_patch(Rectangle((start, slot - 0.42), stop - start, 0.84, fc=color, ec="white",
                                    lw=0.5))
         ax.axvline(s.time, color=INK, lw=1.2)
-        ax.set_title(f"{name}: done at {s.time:,}, {_percent(s.efficiency)} of the SMs' time is work",
+        ax.set_title(f"{name}: done at {s.time:,}, {percent(s.efficiency)} of the SMs' time is work",
                      fontsize=9, loc="left")
         ax.set(xlim=(0, 1.02 * longest), ylim=(s.slots - 0.4, -0.6), yticks=[])
         ax.set_ylabel(f"{s.slots} SMs", fontsize=SMALL)
         for side in ("left", "bottom"):
             ax.spines[side].set_visible(False)
-        words.append(f"{name} ends at {s.time:,}, {_percent(s.efficiency)} work")
+        words.append(f"{name} ends at {s.time:,}, {percent(s.efficiency)} work")
     axes[-1, 0].xaxis.set_major_locator(MaxNLocator(10, integer=True))
     axes[-1, 0].set_xlabel(f"time, in {unit}; darker programs are longer, hatched is idle",
                            fontsize=SMALL)
     return theme.describe(fig, alt or f"Programs on SMs over time. {'; '.join(words)}.")
-
-
-@styled
-def causal_rows(cases: Mapping[str, tuple[int, int, int]], *, alt: str | None = None) -> Figure:
-    """Draw the tiles that a causal mask leaves, and beside each row tile how many it visits.
-
-    `cases` maps a title to (N, Br, Bc). Full tiles are dark, those that the diagonal cuts pale, the
-    skipped ones dotted.
-    """
-    each = (theme.WIDTH - 0.1) / len(cases)
-    side, strip = min(2.3, 0.56 * each), 0.3 * each
-    height, words = side + 0.85, []
-    fig = theme.figure(height, layout=None)
-    hue = theme.tensor_color("S")
-    looks = {"full": {"fc": hue}, "partial": {"fc": theme.tint(hue, 0.55)},
-             "skip": {"fc": "white", "hatch": "...", "alpha": 0.45}}
-    for n, (title, (N, Br, Bc)) in enumerate(cases.items()):
-        box = (0.15 + n * each) / theme.WIDTH, 0.42 / height
-        ax = fig.add_axes((*box, side / theme.WIDTH, side / height))
-        bar = fig.add_axes((box[0] + (side + 0.06) / theme.WIDTH, box[1], strip / theme.WIDTH,
-                            side / height))
-        mask, total, T = mask_of(True, N, N), Counter(), -(-N // Bc)
-        for rows in tiles(N, Br):
-            found = Counter()
-            for keys in tiles(N, Bc):
-                kind = tile_class(mask, rows, keys)
-                found[kind] += 1
-                ax.add_patch(Rectangle((keys.start, rows.start), keys.stop - keys.start,
-                                       rows.stop - rows.start, ec=theme.edge_color("S"), lw=0.7,
-                                       **looks[kind]))
-            left, thick = 0, 0.7 * (rows.stop - rows.start)
-            for kind in ("full", "partial"):
-                bar.add_patch(Rectangle((left, rows.start + 0.15 * Br), found[kind], thick, lw=0.7,
-                                        ec=theme.edge_color("S"), **looks[kind]))
-                left += found[kind]
-            bar.text(left + 0.04 * T, (rows.start + rows.stop) / 2, str(left), fontsize=TINY,
-                     va="center_baseline")
-            total += found
-        ax.plot([0, N], [0, N], color=INK, lw=1.3)
-        ax.set(xlim=(0, N), ylim=(N, 0))
-        bar.set(xlim=(0, 1.25 * T), ylim=(N, 0))
-        for a in (ax, bar):
-            a.axis("off")
-        visited, count = total["full"] + total["partial"], sum(total.values())
-        fig.text(box[0], 1 - 0.08 / height, title, fontsize=10, fontweight="bold", va="top")
-        fig.text(box[0] + (side + 0.06) / theme.WIDTH, 1 - 0.12 / height, "tiles in the row",
-                 fontsize=SMALL, color=GREY, va="top")
-        note = f"{total['full']} full, {total['partial']} cut, {total['skip']} skipped"
-        fig.text(box[0], 0.34 / height, f"{note}:\n{visited} of {count} visited, "
-                 f"{_percent(visited / count)}", fontsize=SMALL, va="top")
-        words.append(f"{title}: {note} of {count}")
-    return theme.describe(fig, alt or f"Tiles under a causal mask. {'; '.join(words)}. The last row "
-                                      "visits all of its tiles.")
 
 
 @styled
@@ -297,7 +242,7 @@ def occupancy_lab(batch: int = 1, heads: int = 16, N: int = 16384, block: int = 
     lines = [(f"{w.programs:,} programs on {w.sms} SMs", INK),
              (f"{w.waves:,} wave{'s' if w.waves > 1 else ''}", INK),
              (f"{w.idle_sms} SMs idle in the last wave", OVER if w.idle_sms > w.sms / 2 else INK),
-             (f"{_percent(efficiency)} of the SMs' time is work", OVER if efficiency < 0.7 else INK),
+             (f"{percent(efficiency)} of the SMs' time is work", OVER if efficiency < 0.7 else INK),
              (time_note, GREY)]
     for n, (text, color) in enumerate(lines):
         ax.text(3.35, 0.62 + 0.23 * n, text, color=color, va="center", fontweight="bold"
@@ -354,11 +299,6 @@ def _neighbors(ax, box, pairs, block, gpu, kernel, N) -> None:
         ax.text(left + step / 2, base + 0.05, _short(length), ha="center", va="top", fontsize=TINY,
                 fontweight="bold" if length == N else "normal")
     ax.plot([x, x + width], [base, base], color="#777777", lw=0.8)
-
-
-def _percent(share) -> str:
-    """Return a share for people, with a decimal where the rounded one would say 100 %."""
-    return f"{100 * share:.{1 if 0.99 < share < 1 else 0}f} %"
 
 
 def _short(n) -> str:

@@ -10,6 +10,7 @@ from matplotlib.patches import Rectangle
 
 from flashlib.course.notebook.data import Measurement
 from flashlib.course.plots import theme
+from flashlib.course.plots.recorded import origin
 from flashlib.course.plots.theme import GREY, INK, SMALL, TINY, styled
 
 # Who ran: a name for people, a color, a marker. What is ours stands out, the others are quiet.
@@ -30,11 +31,6 @@ _RACERS = {
 def racer(impl: str) -> tuple[str, str, str]:
     """Return an implementation's name for people, its color and its marker."""
     return _RACERS.get(impl, (impl, theme.NEUTRAL, "o"))
-
-
-def origin(race: Measurement) -> str:
-    """Return where and when a measurement was recorded, in words."""
-    return f"recorded on {race.provenance['gpu']}, {race.provenance['date']}"
 
 
 @styled

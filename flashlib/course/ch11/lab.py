@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flashlib import hardware
-from flashlib.course.ch11.tile_lab_figure import tile_lab as picture
+from flashlib.course.ch11.figures import tile_lab as picture
 from flashlib.course.widgets import base
 
 GPUS = ("A100", "RTX 4090", "H100", "H200", "B200")          # those with bfloat16 on their sheets

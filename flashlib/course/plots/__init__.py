@@ -1,4 +1,4 @@
-"""Pictures: data in, a figure out. Nothing is computed here that a chapter claims.
+"""Pictures that several chapters draw: data in, a figure out; a chapter's own are its `figures`.
 
 Every function returns a figure that shows itself in a notebook, or draws into `ax=` and returns
 that. Importing this module also teaches IPython to show small arrays as colored grids.
@@ -17,7 +17,8 @@ _HOMES = {
     "show": "matrices", "register_formatters": "matrices",
     "tile_visits": "visits", "key_frames": "visits", "compare": "visits",
     "traffic_bars": "traffic", "sram_gauge": "traffic", "sweep": "curves",
-    "roofline": "roofline", "ratio_map": "region",
+    "roofline": "roofline", "ratio_map": "region", "causal_rows": "causal", "gantt": "gantt",
+    "origin": "recorded",
 }
 
 __all__ = list(_HOMES)

@@ -257,6 +257,11 @@ def version_style(name: str, index: int = 0) -> dict:
     return {"color": color, "marker": marker}
 
 
+def percent(share) -> str:
+    """Return a share for people, with a decimal where the rounded one would say 100 %."""
+    return f"{100 * share:.{1 if 0.99 < share < 1 else 0}f} %"
+
+
 def human_bytes(n: float) -> str:
     """Return bytes for people: 1500000 is '1.5 MB'."""
     return human(n, "B")

@@ -4,6 +4,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from flashlib import plots
 from flashlib.course.ch08 import figures
 from flashlib.course.plots.theme import alt_text
 from flashlib.masks import mask_of, tile_class, tiles
@@ -25,7 +26,7 @@ def test_the_grid_carries_the_share_of_every_cell():
 def test_causal_rows_count_the_classes_ragged_or_not():
     for N, Br, Bc in ((1024, 128, 64), (50, 16, 12)):
         kinds = [[tile_class(mask_of(True, N, N), r, k) for k in tiles(N, Bc)] for r in tiles(N, Br)]
-        fig = figures.causal_rows({"case": (N, Br, Bc)})
+        fig = plots.causal_rows({"case": (N, Br, Bc)})
         counted = [w for w in words(fig) if w.isdigit()]
         assert counted == [str(sum(kind != "skip" for kind in row)) for row in kinds]
         flat = [kind for row in kinds for kind in row]

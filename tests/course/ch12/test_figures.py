@@ -8,6 +8,7 @@ pytest.importorskip("matplotlib")
 
 from matplotlib.patches import Rectangle
 
+from flashlib import plots
 from flashlib.course.ch12 import figures
 from flashlib.course.plots.theme import alt_text
 from flashlib.models.sm import programs
@@ -20,7 +21,7 @@ def words(fig):
 @pytest.mark.parametrize("name", programs.NAMES)
 def test_gantt_has_a_row_for_every_unit_and_role(name):
     s = programs.schedule_of(name, tiles=8)
-    fig = figures.gantt(s, title=name)
+    fig = plots.gantt(s, title=name)
     labels = [t.get_text() for t in fig.axes[0].get_yticklabels()]
     assert labels == ["copy engine", "tensor cores", "exponentials", *(r.name for r in s.program.roles)]
     assert f"{100 * s.utilization['tensor']:.0f} %" in words(fig)
@@ -29,7 +30,7 @@ def test_gantt_has_a_row_for_every_unit_and_role(name):
 
 def test_gantt_draws_each_operation_where_it_happened():
     s = programs.schedule_of("pingpong", tiles=6)
-    fig = figures.gantt(s, tiles=(2, 4))
+    fig = plots.gantt(s, tiles=(2, 4))
     bars = [p for p in fig.axes[0].get_children() if isinstance(p, Rectangle)]
     spans = {(round(b.get_x(), 3), round(b.get_x() + b.get_width(), 3)) for b in bars}
     start, end = fig.axes[0].get_xlim()
@@ -40,7 +41,7 @@ def test_gantt_draws_each_operation_where_it_happened():
 
 def test_gantt_can_show_the_lanes_which_a_bar_fills_by_its_share():
     s = programs.schedule_of("v4", gpu="B200", tiles=8, emulate=0.25)
-    fig = figures.gantt(s, tiles=(3, 4), units=("tensor", "exp", "alu"))
+    fig = plots.gantt(s, tiles=(3, 4), units=("tensor", "exp", "alu"))
     (ax,) = fig.axes
     labels = [t.get_text() for t in ax.get_yticklabels()]
     assert labels[:4] == ["tensor cores", "exponentials", "float32 lanes", "load"]
@@ -57,15 +58,15 @@ def test_gantt_can_show_the_lanes_which_a_bar_fills_by_its_share():
     assert {e.what for e in inside} == {"max", "exp", "pack", "rescale"} and len(scale) == 1
     assert "pack" not in words(fig) and f"{100 * s.utilization['alu']:.0f} %" in words(fig)
     with pytest.raises(ValueError, match='units: expected "alu" in the last place'):
-        figures.gantt(s, units=("alu", "exp"))
+        plots.gantt(s, units=("alu", "exp"))
 
 
 def test_gantt_refuses_a_window_that_is_none():
     s = programs.schedule_of(tiles=4)
     with pytest.raises(ValueError, match="tiles: expected two of 0 to 3"):
-        figures.gantt(s, tiles=(2, 9))
+        plots.gantt(s, tiles=(2, 9))
     with pytest.raises(ValueError, match="window: expected from < to"):
-        figures.gantt(s, window=(5, 5))
+        plots.gantt(s, window=(5, 5))
 
 
 def test_bars_carry_the_shares():
@@ -92,8 +93,8 @@ def test_gains_show_spans_and_marks():
 
 def test_a_label_gets_shorter_with_its_bar():
     s = programs.schedule_of("pingpong_overlap", tiles=24)
-    assert "Q·Kᵀ 12" in words(figures.gantt(s, tiles=(11, 12)))
-    shown = words(figures.gantt(s, tiles=(8, 14)))
+    assert "Q·Kᵀ 12" in words(plots.gantt(s, tiles=(11, 12)))
+    shown = words(plots.gantt(s, tiles=(8, 14)))
     assert "Q·Kᵀ 12" not in shown and "12" in shown
 
 

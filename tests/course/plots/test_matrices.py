@@ -3,7 +3,7 @@ import pytest
 
 import flashlib
 from flashlib import plots
-from flashlib.course.ch00 import attention_map
+from flashlib.course.ch00 import figures
 from flashlib.course.plots import matrices
 
 
@@ -70,7 +70,7 @@ def test_nothing_to_show_is_an_error():
 
 
 def test_heatmap_carries_its_words():
-    fig = attention_map.heatmap(np.eye(3), rows=["the", "cat", "sat"])
+    fig = figures.heatmap(np.eye(3), rows=["the", "cat", "sat"])
     labels = [t.get_text() for t in fig.axes[0].get_xticklabels()]
     assert labels == ["the", "cat", "sat"]
     assert "largest at query “the”" in fig._alt
@@ -78,12 +78,12 @@ def test_heatmap_carries_its_words():
 
 def test_heatmap_draws_into_given_axes():
     _, ax = plots.subplots(height=3)
-    assert attention_map.heatmap(np.eye(3), ax=ax) is ax
+    assert figures.heatmap(np.eye(3), ax=ax) is ax
 
 
 def test_heatmap_counts_its_words():
     with pytest.raises(ValueError, match="rows: expected 3 labels, got 2"):
-        attention_map.heatmap(np.eye(3), rows=["a", "b"])
+        figures.heatmap(np.eye(3), rows=["a", "b"])
 
 
 class Shell:

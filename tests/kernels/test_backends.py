@@ -1,5 +1,6 @@
 """A backend that this machine cannot run says why and what to do; imports stay light."""
 
+import functools
 import json
 import os
 import subprocess
@@ -14,17 +15,30 @@ import flashlib  # noqa: E402
 from flashlib.kernels import flash_attention, ops  # noqa: E402
 
 ROOT = Path(flashlib.__file__).parent.parent
-CALL = """
+DTYPES = ("bfloat16", "float16", "float32", "float64")
+# Every backend is asked for every dtype, in one process for what the process was before.
+CALLS = f"""
 import json, sys, torch
+before = set(sys.modules)
 from flashlib.kernels import flash_attention
-x = torch.ones(1, 1, 2, 4, dtype=getattr(torch, DTYPE))
-try:
-    flash_attention(x, x, x, impl="triton")
-except Exception as error:
-    print(json.dumps([type(error).__name__, str(error)]))
-else:
-    print(json.dumps(["", ""]))
+said = {{}}
+for impl in ("auto", "triton", "gluon"):
+    for dtype in {DTYPES}:
+        x = torch.ones(1, 1, 2, 4, dtype=getattr(torch, dtype))
+        try:
+            flash_attention(x, x, x, impl=impl)
+        except Exception as error:
+            said[impl + " " + dtype] = [type(error).__name__, str(error)]
+        else:
+            said[impl + " " + dtype] = ["", ""]
+    said["loaded by " + impl] = sorted(set(sys.modules) - before)
+x = torch.ones(1, 1, 2, 4, requires_grad=True)
+flash_attention(x, x, x).sum().backward()
+said["gradient"] = x.grad.shape
+print(json.dumps(said))
 """
+WITHOUT_TRITON = "import sys; sys.modules['triton'] = None\n"
+OLD_TRITON = "import triton\ntriton.__version__ = '3.4.0'\n"
 
 
 def python(code, **environment):
@@ -36,9 +50,19 @@ def python(code, **environment):
     return json.loads(done.stdout)
 
 
+@functools.cache
+def calls(before="", interpreter=False):
+    return python(before + CALLS, **({"TRITON_INTERPRET": "1"} if interpreter else {}))
+
+
+def said(impl, dtype, before="", interpreter=False):
+    """Return the error, as kind and message, of a call on CPU tensors; empty if there was none."""
+    return calls(before, interpreter)[f"{impl} {dtype}"]
+
+
 def test_without_the_interpreter_triton_refuses_cpu_tensors():
     pytest.importorskip("triton")
-    kind, message = python(f"DTYPE = 'float32'\n{CALL}")
+    kind, message = said("triton", "float32")
     assert kind == "NotImplementedError"
     assert message.startswith("impl: 'triton' on CPU tensors needs Triton's interpreter")
     assert "TRITON_INTERPRET=1" in message and "impl='reference'" in message
@@ -47,29 +71,27 @@ def test_without_the_interpreter_triton_refuses_cpu_tensors():
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 def test_the_interpreter_refuses_other_dtypes(dtype):
     pytest.importorskip("triton")
-    kind, message = python(f"DTYPE = {dtype!r}\n{CALL}", TRITON_INTERPRET="1")
+    kind, message = said("triton", dtype, interpreter=True)
     assert kind == "NotImplementedError"
     assert f"wrong for torch.{dtype}: expected float32 or float16" in message
 
 
-GLUON = CALL.replace('"triton"', '"gluon"')
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
-@pytest.mark.parametrize("interpreter", [{}, {"TRITON_INTERPRET": "1"}], ids=["", "interpreter"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("interpreter", [False, True], ids=["", "interpreter"])
 def test_gluon_refuses_cpu_tensors(dtype, interpreter):
     """Whatever the dtype, and with the interpreter as well: Gluon has none."""
     pytest.importorskip("triton")
-    kind, message = python(f"DTYPE = {dtype!r}\n{GLUON}", **interpreter)
+    kind, message = said("gluon", dtype, interpreter=interpreter)
     assert kind == "NotImplementedError"
     assert message.startswith("impl: 'gluon' expected tensors on a Hopper GPU, got cpu")
     assert "no interpreter" in message and message.endswith("use impl='reference'")
 
 
-def test_without_triton_gluon_is_refused_with_a_remedy():
-    kind, message = python(f"import sys; sys.modules['triton'] = None\nDTYPE = 'bfloat16'\n{GLUON}")
+@pytest.mark.parametrize("impl", ["gluon", "triton"])
+def test_without_triton_its_kernels_are_refused_with_a_remedy(impl):
+    kind, message = said(impl, "float16", WITHOUT_TRITON)
     assert kind == "NotImplementedError"
-    assert message.startswith("impl: expected a backend of this machine, got 'gluon'")
+    assert message.startswith(f"impl: expected a backend of this machine, got '{impl}'")
     assert "Triton does not import" in message and "impl='reference'" in message
 
 
@@ -138,32 +160,21 @@ def test_without_gluon_a_hopper_gpu_runs_what_triton_has(monkeypatch):
     assert ops._has_hopper.__wrapped__(torch.device("cuda")) is False
 
 
-def test_without_triton_it_is_refused_with_a_remedy():
-    kind, message = python(f"import sys; sys.modules['triton'] = None\nDTYPE = 'float32'\n{CALL}")
-    assert kind == "NotImplementedError"
-    assert message.startswith("impl: expected a backend of this machine, got 'triton'")
-    assert "Triton does not import" in message and "impl='reference'" in message
-
-
-def test_an_old_triton_is_refused_with_its_version_and_the_reference_backend_runs():
+def test_an_old_triton_is_refused_with_its_version():
     pytest.importorskip("triton")
-    old = "import triton\ntriton.__version__ = '3.4.0'\nDTYPE = 'float32'\n"
-    kind, message = python(old + CALL, TRITON_INTERPRET="1")
+    kind, message = said("triton", "float32", OLD_TRITON, interpreter=True)
     assert kind == "NotImplementedError"
     assert "the kernels need Triton 3.5 or newer, got 3.4.0" in message
     assert "impl='reference'" in message
-    assert python(old + CALL.replace('"triton"', '"auto"')) == ["", ""]
 
 
-def test_without_triton_the_reference_backend_runs():
-    assert python("""
-import sys; sys.modules["triton"] = None
-import json, torch
-from flashlib import flash_attention
-x = torch.ones(1, 1, 2, 4, requires_grad=True)
-flash_attention(x, x, x).sum().backward()
-print(json.dumps(x.grad.shape))
-""") == [1, 1, 2, 4]
+@pytest.mark.parametrize("before, interpreter", [
+    (WITHOUT_TRITON, False), (OLD_TRITON, True), ("", False)], ids=["none", "old", "new"])
+def test_with_any_triton_the_reference_backend_runs(before, interpreter):
+    if before != WITHOUT_TRITON:
+        pytest.importorskip("triton")
+    assert all(said("auto", dtype, before, interpreter) == ["", ""] for dtype in DTYPES)
+    assert calls(before, interpreter)["gradient"] == [1, 1, 2, 4]
 
 
 def test_without_torch_the_front_door_still_opens():
@@ -185,26 +196,13 @@ def test_importing_the_packages_loads_neither_torch_nor_triton():
 
 def test_the_cpu_needs_no_triton():
     """The op and its reference backend load torch, and never Triton on their own."""
-    loaded = python("""
-import json, sys, torch
-before = set(sys.modules)
-from flashlib.kernels import flash_attention
-x = torch.ones(1, 1, 2, 4)
-flash_attention(x, x, x)
-print(json.dumps(sorted(set(sys.modules) - before)))
-""")
+    loaded = calls()["loaded by auto"]
     assert "flashlib.kernels.reference" in loaded and "flashlib.kernels.launch" not in loaded
     assert not [name for name in loaded if name.split(".")[0] == "triton"]
 
 
 def test_the_front_door_offers_the_op():
     assert flashlib.flash_attention is flash_attention
-
-
-def test_kernels_never_import_algorithms():
-    for path in (ROOT / "flashlib" / "kernels").rglob("*.py"):
-        text = path.read_text(encoding="utf-8")
-        assert "import flashlib.algorithms" not in text and "from flashlib.algorithms" not in text
 
 
 @pytest.mark.parametrize("capability, allowed", [((7, 5), False), ((8, 0), True), ((9, 0), True)])

@@ -27,7 +27,7 @@ RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 NARROW = {                         # tighter than its layer
     "algorithms": {"machine", "masks", "checks", "errors", "algorithms", "warps", "exp2",
                    "quant"},
-    "kernels": {"kernels", "checks", "errors"},                    # never the algorithms
+    "kernels": {"kernels", "checks", "errors", "masks"},           # never the algorithms
     "plots": {"plots", "models", "machine", "hardware", "masks", "trace", "traffic", "numerics",
               "data", "chapters", "errors"},
     "machine": {"values", "trace", "traffic", "errors", "checks"}, "values": {"errors", "quant"},

@@ -9,7 +9,7 @@ from flashlib.models import traffic
 from tests import oracle
 from tests.cases import normal, qkv
 from tests.mutants.build import BACKWARD, build
-from tests.mutants.catalogue import Mutant
+from tests.mutants.catalogue import SKIPS, Mutant
 from tests.mutants.checks import close
 from tests.mutants.runner import examine
 
@@ -191,12 +191,12 @@ MUTANTS = [
     _bug("dS is not masked: the NaN of a forbidden value stays", (MASK_DS,
          "dSij[...] = np.where(visible, dSij, dSij)"), "check_leak",
          ["check_dK", "check_mask", *COSTS]),
-    _bug("the mask hides the diagonal", ("return j <= i + self.offset",
-         "return j < i + self.offset"), "check_mask", ["check_dV", "check_dK"], "masks"),
-    _bug("the mask shows one key too many", ("return j <= i + self.offset",
-         "return j <= i + self.offset + 1"), "check_mask", ["check_dV", "check_dK"], "masks"),
-    _bug("tiles that hold the diagonal are skipped", ("keys.start >= self.seen(rows.stop - 1)",
-         "keys.start >= self.seen(rows.start)"), "check_mask", ["check_dV", "check_dK"], "masks"),
+    _bug("the mask hides the diagonal", ("np.clip(on + right + 1, 0, Nk)",
+         "np.clip(on + right, 0, Nk)"), "check_mask", ["check_dV", "check_dK"], "masks"),
+    _bug("the mask shows one key too many", ("np.clip(on + right + 1, 0, Nk)",
+         "np.clip(on + right + 2, 0, Nk)"), "check_mask", ["check_dV", "check_dK"], "masks"),
+    _bug("tiles that hold the diagonal are skipped", (SKIPS, SKIPS.replace("lo, _, _, hi",
+         "lo, _, hi, _")), "check_mask", ["check_dV", "check_dK"], "masks"),
     _bug("tiles are not skipped", (
         ("if mask.skips(rows, keys):\n    continue\nwith sram.scope():\n    Qi",
          "if mask.skips(rows, keys):\n    pass\nwith sram.scope():\n    Qi"),), "check_bytes", RESULTS),

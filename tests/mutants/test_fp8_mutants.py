@@ -56,6 +56,15 @@ def check_mask(built):
     assert np.abs(got[1] - expected[1]).max() < 0.2
 
 
+def check_window(built):
+    """O and lse under a window."""
+    Q, K, V = qkv(8, 20, 20, 16)
+    got, expected = (f(Q, K, V, window=(6, 2), **more) for f, more in (
+        (built.flash_v3, RUN), (oracle.attention, {})))
+    near(got[0], expected[0], "O", 0.1)
+    assert np.abs(got[1] - expected[1]).max() < 0.2
+
+
 def check_small_weights(built):
     """A thousand keys of a thousandth of the weight each: without the factor 256 they are lost."""
     Q, K, V = np.ones((1, 1)), np.full((1025, 1), -7.5), np.ones((1025, 1))
@@ -167,6 +176,8 @@ MUTANTS = [
          ["check_output", "check_lse"]),
     _bug("the diagonal tile is unmasked", "flash_v3", "Sij[...] = np.where(visible, Sij, -np.inf)",
          "Sij[...] = np.where(visible, Sij, Sij)", "check_mask", ["check_output", "check_bytes"]),
+    _bug("v3 forgets its window", "flash_v3", "mask_of(causal, Nq, Nk, window)",
+         "mask_of(causal, Nq, Nk)", "check_window", ["check_output", "check_mask", "check_bytes"]),
     _bug("O is stored in eight bits", "flash_v3", 'kind="half" if fp8 else "element"',
          'kind="element"', "check_bytes", ["check_output", "check_lse", "check_mask"]),
     _bug("the scales move at the size of an element", "flash_v3",

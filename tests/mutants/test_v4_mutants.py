@@ -23,11 +23,12 @@ def build(module=None, edits=()):
     return made["flash_v4"].flash_v4
 
 
-def _against_the_oracle(flash_v4, which=("O", "lse"), *, rtol=1e-11, causal=False, **keywords):
+def _against_the_oracle(flash_v4, which=("O", "lse"), *, rtol=1e-11, causal=False, window=None,
+                        **keywords):
     Q, K, V = qkv(0, 12, 20, 4)
     for scale in (None, 2.0):
-        expected = oracle.attention(Q, K, V, causal=causal, scale=scale)
-        got = flash_v4(Q, K, V, Br=5, Bc=3, causal=causal, scale=scale, **keywords)
+        expected = oracle.attention(Q, K, V, causal=causal, window=window, scale=scale)
+        got = flash_v4(Q, K, V, Br=5, Bc=3, causal=causal, window=window, scale=scale, **keywords)
         for name, a, b in zip(("O", "lse"), got, expected, strict=True):
             if name in which:
                 close(a, b, name, rtol)
@@ -52,6 +53,11 @@ def check_stale(flash_v4):
 def check_mask(flash_v4):
     """O and lse under the causal mask, with a threshold and the polynomial."""
     _against_the_oracle(flash_v4, causal=True, tau=2.0, exp2_degree=7, emulated_share=1.0, rtol=1e-9)
+
+
+def check_window(flash_v4):
+    """O and lse under a window, with a threshold: some rows see their first key in a later tile."""
+    _against_the_oracle(flash_v4, window=(4, 1), tau=2.0)
 
 
 def check_overflow(flash_v4):
@@ -163,6 +169,8 @@ MUTANTS = [
          "unit = Pij.shape[1] - round(emulated_share * Pij.shape[1])",
          "unit = round(emulated_share * Pij.shape[1]) if exp2_degree else Pij.shape[1]"),
          "check_counts", ["check_value", "check_stale"]),
+    _bug("v4 forgets its window", ("mask_of(causal, Nq, Nk, window)", "mask_of(causal, Nq, Nk)"),
+         "check_window", ["check_value", "check_mask", "check_counts"]),
 ]
 
 TestMutants = examine(MUTANTS, CHECKS, build, at_least=19, patched=patched)

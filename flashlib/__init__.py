@@ -42,7 +42,9 @@ __all__ = [*_HOMES, *_MODULES]
 
 def __getattr__(name: str):
     if name in _HOMES:
-        value = getattr(importlib.import_module(f"flashlib.{_HOMES[name]}"), name)
+        from flashlib.extras import load
+
+        value = getattr(load(f"flashlib.{_HOMES[name]}", name), name)
         globals()[name] = value
         return value
     if name in _MODULES:

@@ -6,6 +6,10 @@ The front door imports NumPy only; everything else arrives when it is first aske
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flashlib.kernels.attention import flash_attention as flash_attention
 
 __version__ = "0.1.0"
 

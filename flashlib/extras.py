@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-EXTRAS = {"torch": "torch", "triton": "triton", "matplotlib": "plots", "ipywidgets": "notebooks",
-          "IPython": "notebooks", "ml_dtypes": "notebooks", "tqdm": "notebooks"}
+EXTRAS = {"torch": "torch", "triton": "triton", "matplotlib": "plots"}
 
 
 def load(module: str, name: str):

@@ -13,6 +13,7 @@ from flashlib.kernels.autocast import of_one_dtype
 
 MAX_HEAD_DIM = 256
 MAX_SCALE = 1e15                   # times the largest float16 score, 65,504² · 256, is still a float32
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 IMPLS = ("auto", "triton", "gluon", "reference")
 Impl = Literal["auto", "triton", "gluon", "reference"]
 MEANT = {                          # how others call what we have, or do not
@@ -97,19 +98,19 @@ def _check(q, k, v, causal, scale, return_lse, impl):
         q, k, v = of_one_dtype(q, k, v)
     if not q.device == k.device == v.device:
         raise ValueError(f"q, k, v: expected one device, got {q.device}, {k.device}, {v.device}")
-    floats = (torch.float16, torch.bfloat16, torch.float32)
-    if q.dtype not in floats and not (q.dtype == torch.float64 and not q.is_cuda):
+    if q.dtype not in FLOATS and not (q.dtype == torch.float64 and not q.is_cuda):
         raise TypeError(f"q: expected float16, bfloat16 or float32 (float64 on the CPU only),"
                         f" got {q.dtype} on {q.device.type}")
-    (B, H, _, D), (Bk, Hk, _, Dk) = q.shape, k.shape
+    shape = k.shape
+    (B, H, _, D), (Bk, Hk, _, Dk) = q.shape, shape
     if D == 0:
         raise ValueError("q: expected a head dimension D of at least 1, got 0")
     if D > MAX_HEAD_DIM:
         raise NotImplementedError(f"q: expected a head dimension D of at most {MAX_HEAD_DIM}, got {D}")
     if Dk != D:
         raise ValueError(f"k: expected head dimension {D} as in q, got {Dk}")
-    if v.shape != k.shape:
-        raise ValueError(f"v: expected the shape of k, {tuple(k.shape)}, got {tuple(v.shape)}")
+    if v.shape != shape:
+        raise ValueError(f"v: expected the shape of k, {tuple(shape)}, got {tuple(v.shape)}")
     if Bk != B:
         raise ValueError(f"k, v: expected batch size {B} as in q, got {Bk}; use"
                          f" k.expand({B}, ...) to share one batch entry")
@@ -117,9 +118,10 @@ def _check(q, k, v, causal, scale, return_lse, impl):
         raise ValueError(f"q, k: expected at least one head, got {H} and {Hk}")
     if H % Hk:
         raise ValueError(f"q: expected a number of heads that {Hk}, the heads of k, divides, got {H}")
-    for name, flag in (("causal", causal), ("return_lse", return_lse)):
-        if not isinstance(flag, bool):
-            raise TypeError(f"{name}: expected True or False, got {flag!r}")
+    if not isinstance(causal, bool):
+        raise TypeError(f"causal: expected True or False, got {causal!r}")
+    if not isinstance(return_lse, bool):
+        raise TypeError(f"return_lse: expected True or False, got {return_lse!r}")
     if impl not in IMPLS:
         raise ValueError(f"impl: expected one of {IMPLS}, got {impl!r}")
     if scale is None:

@@ -9,7 +9,7 @@ from flashlib.machine import Machine
 from flashlib.masks import mask_of
 
 
-def multi_pass_attention(Q, K, V, *, causal=False, scale=None, machine=None):
+def multi_pass_attention(Q, K, V, *, causal=False, window=None, scale=None, machine=None):
     """Attention key by key in two passes: first m and l of a row, then its weighted values.
 
     Z. Ye, "From Online Softmax to FlashAttention" (2023), Algorithm Multi-pass Self-Attention.
@@ -19,6 +19,7 @@ def multi_pass_attention(Q, K, V, *, causal=False, scale=None, machine=None):
     Args:
         Q: queries, (Nq, d).  K, V: keys and values, (Nk, d); float64 or float32.
         causal: hide later keys.  scale: factor on the logits, None for 1/√d.
+        window: (left, right), the keys that row i sees before and after key i + Nk − Nq; None: all.
         machine: the `Machine` that counts; None for one without limits.
     Returns:
         O (Nq, d) and lse (Nq,), natural log.
@@ -29,7 +30,7 @@ def multi_pass_attention(Q, K, V, *, causal=False, scale=None, machine=None):
     """
     Nq, Nk, d, scale = check_attention(Q, K, V, causal, scale)
     machine = Machine.or_unbounded(machine)
-    mask = mask_of(causal, Nq, Nk)
+    mask = mask_of(causal, Nq, Nk, window)
     lowest, tiny = np.finfo(Q.dtype).min, np.finfo(Q.dtype).tiny
 
     Q, K, V = machine.hbm(Q=Q, K=K, V=V)
@@ -37,13 +38,13 @@ def multi_pass_attention(Q, K, V, *, causal=False, scale=None, machine=None):
     lse = machine.hbm_empty("lse", (Nq,), kind="stats")
     with machine.kernel("multi_pass_attention") as sram:
         for i in range(Nq):
-            row, seen = slice(i, i + 1), min(Nk, mask.seen(i) if causal else Nk)
+            row, (first, stop) = slice(i, i + 1), mask.keys_of(i)
             with sram.scope():
                 qi = sram.load(Q[row])
                 m = sram.tile("m", row, kind="stats", fill=lowest)
                 l = sram.tile("l", row, kind="stats", fill=0.0)
                 oi = sram.tile("O", row, d, kind="accumulator", fill=0.0)
-                for j in range(seen):                          # pass 1: m and l
+                for j in range(first, stop):                   # pass 1: m and l
                     with sram.scope():
                         kj = sram.load(K[j:j + 1])
                         s = ((qi @ kj.T) * scale)[:, 0]
@@ -51,7 +52,7 @@ def multi_pass_attention(Q, K, V, *, causal=False, scale=None, machine=None):
                         l[...] = l * np.exp(m - m_new) + np.exp(s - m_new)
                         m[...] = m_new
                 total = np.maximum(l, tiny)
-                for j in range(seen):                          # pass 2: the values
+                for j in range(first, stop):                   # pass 2: the values
                     with sram.scope():
                         kj, vj = sram.load(K[j:j + 1]), sram.load(V[j:j + 1])
                         s = ((qi @ kj.T) * scale)[:, 0]

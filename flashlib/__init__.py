@@ -5,7 +5,12 @@ The front door imports NumPy only; everything else arrives when it is first aske
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from flashlib.lazy import attach
+
+if TYPE_CHECKING:
+    from flashlib.kernels.attention import flash_attention as flash_attention
 
 __version__ = "0.1.0"
 

@@ -1,4 +1,7 @@
-"""Packages that open slowly: a name is imported when it is first asked for, and not before."""
+"""Packages that open slowly: a name is imported when it is first asked for, and not before.
+
+Where a package is missing that a name needs, the error says which of the course's extras brings it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,23 @@ import importlib
 import sys
 import types
 from collections.abc import Mapping
+
+EXTRAS = {"torch": "torch", "triton": "triton", "matplotlib": "plots"}
+
+
+def load(module: str, name: str):
+    """Import the module that holds `name`; where a package is missing, say which extra brings it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        where = " (Linux only)" if package == "triton" else ""
+        raise ModuleNotFoundError(
+            f"{name} needs {package}{where}, which is not installed: in the course's folder run `make"
+            f' setup` or pip install ".[{EXTRAS[package]}]"; elsewhere pip install {package}',
+            name=error.name) from None
 
 
 def attach(package: str, homes: Mapping[str, str], modules: Mapping[str, str] | None = None):
@@ -29,7 +49,7 @@ def attach(package: str, homes: Mapping[str, str], modules: Mapping[str, str] | 
 
     def __getattr__(name: str):
         if name in homes:
-            value = getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+            value = getattr(load(f"{package}.{homes[name]}", name), name)
         elif name in modules:
             value = importlib.import_module(f"{package}.{modules[name]}")
         else:
@@ -38,6 +58,6 @@ def attach(package: str, homes: Mapping[str, str], modules: Mapping[str, str] | 
         return value
 
     def __dir__():
-        return sorted({*vars(front), *homes, *modules})
+        return sorted({*front.__all__, *(name for name in vars(front) if name.startswith("__"))})
 
     return __getattr__, __dir__

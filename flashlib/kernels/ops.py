@@ -3,6 +3,9 @@
 Eager calls go through `Attention`, an autograd function; a traced call through the custom ops
 `flashlib::attention_forward` and `flashlib::attention_backward`, so that no graph breaks. All end in
 the same two functions. The arguments were checked by `flashlib.kernels.attention`.
+
+Differentiable once, backward. What torch would otherwise answer with a constant or with nothing (a
+gradient of the gradient, a forward-mode tangent) is refused in a sentence.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import functools
 import math
 
 import torch
+from torch.autograd import forward_ad
 
 OPTIONS = "bool causal, float scale, str backend"
 
@@ -89,6 +93,8 @@ def launcher(backend: str, device: torch.device, dtype: torch.dtype):
 def forward(q, k, v, causal: bool, scale: float, backend: str):
     """Return O and lse (B, H, N_q) float32 or, for float64, float64; nothing to attend to is O = 0."""
     run = launcher(backend, q.device, q.dtype).forward
+    if q.is_neg() or k.is_neg() or v.is_neg():              # a kernel reads numbers as they lie
+        q, k, v = q.resolve_neg(), k.resolve_neg(), v.resolve_neg()
     if q.numel() == 0 or k.numel() == 0:
         return torch.zeros_like(q, memory_format=torch.contiguous_format), _lse_like(q, -math.inf)
     if scale < 0:                                           # kernels take the maximum of raw scores
@@ -102,7 +108,14 @@ def backward(q, k, v, o, lse, do, dlse, causal: bool, scale: float, backend: str
     """Return dq, dk, dv; do or dlse is None where nothing depends on that output."""
     if q.numel() == 0 or k.numel() == 0:
         return tuple(torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
-    do = torch.zeros_like(o) if do is None else do
+    do = torch.zeros_like(o) if do is None else do.resolve_neg()
+    dlse = None if dlse is None else dlse.resolve_neg()
+    if q.is_neg() or k.is_neg() or v.is_neg():
+        q, k, v = q.resolve_neg(), k.resolve_neg(), v.resolve_neg()
+    blind = q.shape[2] - k.shape[2] if causal else 0        # the first rows, which see nothing:
+    if blind > 0:                                           # a NaN that flows into them ends there
+        do = do.clone()
+        do[:, :, :blind] = 0
     run = launcher(backend, q.device, q.dtype).backward
     if scale < 0:
         dq, dk, dv = run(-q, k, v, o, lse, do, dlse, causal=causal, scale=-scale)
@@ -121,6 +134,33 @@ def _save(ctx, inputs, output):
     ctx.save_for_backward(q, k, v, *output)
 
 
+def transformed() -> bool:
+    """Tell whether forward-mode autograd or torch.func is at work, which must see every call."""
+    return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
+
+
+def _no_second_derivative(*_):
+    raise NotImplementedError(
+        "flash_attention: double backward is not offered, so its gradients cannot be differentiated"
+        " again; torch.nn.functional.scaled_dot_product_attention can, with SDPBackend.MATH")
+
+
+def _no_tangents(*_):
+    raise NotImplementedError(
+        "flash_attention: forward-mode derivatives (jvp, jacfwd, dual tensors) are not offered; use"
+        " backward, torch.func.grad, vjp or jacrev")
+
+
+def _mapped(function, info, in_dims, inputs):
+    """Apply a function under torch.vmap: what it maps over joins the batch axis."""
+    many = info.batch_size
+    joined = [x if not isinstance(x, torch.Tensor) else
+              (x.expand(many, *x.shape) if at is None else x.movedim(at, 0)).flatten(0, 1)
+              for x, at in zip(inputs, in_dims, strict=True)]
+    outputs = function.apply(*joined)
+    return tuple(x.unflatten(0, (many, x.shape[0] // many)) for x in outputs), (0,) * len(outputs)
+
+
 class Attention(torch.autograd.Function):
     """Saves Q, K, V, O and one lse row: nothing N×N."""
 
@@ -131,9 +171,39 @@ class Attention(torch.autograd.Function):
         return output
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, do, dlse):
-        return *backward(*ctx.saved_tensors, do, dlse, *ctx.options), None, None, None
+        inputs = *ctx.saved_tensors, do, dlse, *ctx.options
+        # With create_graph the gradient has to remember that it cannot be differentiated.
+        gradients = Gradient.apply(*inputs) if torch.is_grad_enabled() else backward(*inputs)
+        return *gradients, None, None, None
+
+
+class TransformedAttention(Attention):
+    """The same in the form that torch.func takes, which costs each call some microseconds more."""
+
+    forward = staticmethod(forward)
+    setup_context = staticmethod(_save)
+    jvp = staticmethod(_no_tangents)
+
+    @staticmethod
+    def vmap(info, in_dims, *inputs):
+        return _mapped(TransformedAttention, info, in_dims, inputs)
+
+
+class Gradient(torch.autograd.Function):
+    """The backward pass as a function of its own, whose derivative is a refusal."""
+
+    forward = staticmethod(backward)
+    backward = staticmethod(_no_second_derivative)
+    jvp = staticmethod(_no_second_derivative)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def vmap(info, in_dims, *inputs):
+        return _mapped(Gradient, info, in_dims, inputs)
 
 
 attention_forward = torch.library.custom_op(
@@ -160,3 +230,4 @@ def _differentiate(ctx, do, dlse):
 
 
 attention_forward.register_autograd(_differentiate, setup_context=_save)
+attention_backward.register_autograd(_no_second_derivative)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import torch
 
+from flashlib.kernels.autocast import without_autocast
+
 BLOCK = 128
 
 
@@ -36,7 +38,7 @@ def _visible(rows: slice, keys: slice, N_Q: int, N_K: int, causal: bool, device)
 
 def _weigh(weights: torch.Tensor, values: torch.Tensor, seen) -> torch.Tensor:
     """Return weights @ values, in which a value that a row may not see adds nothing, NaN or not."""
-    if seen is None or bool(torch.isfinite(values).all()):
+    if seen is None or values.is_meta or bool(torch.isfinite(values).all()):
         return weights @ values
     clean = torch.where(torch.isfinite(values), values, 0.0)
     product = weights @ clean
@@ -46,6 +48,7 @@ def _weigh(weights: torch.Tensor, values: torch.Tensor, seen) -> torch.Tensor:
     return product
 
 
+@without_autocast
 def forward(q, k, v, *, causal: bool, scale: float):
     """Return O in the dtype of q, and lse (B, H, N_Q), float32 or, for float64, float64."""
     B, H, N_Q, _ = q.shape
@@ -75,6 +78,7 @@ def forward(q, k, v, *, causal: bool, scale: float):
     return o, lse
 
 
+@without_autocast
 def backward(q, k, v, o, lse, do, dlse, *, causal: bool, scale: float):
     """Return dq, dk, dv in the dtype of their tensors; dlse may be None."""
     H, N_Q, N_K, H_K = q.shape[1], q.shape[2], k.shape[2], k.shape[1]
@@ -97,8 +101,9 @@ def backward(q, k, v, o, lse, do, dlse, *, causal: bool, scale: float):
             if seen is not None:
                 P, dS = P.masked_fill(~seen, 0.0), dS.masked_fill(~seen, 0.0)
             dS = P * dS * scale
-            dv[:, :, keys] += P.transpose(-1, -2) @ dO[:, :, rows]
-            dk[:, :, keys] += dS.transpose(-1, -2) @ Q
+            sees = None if seen is None else seen.T         # the same pairs, a row a key
+            dv[:, :, keys] += _weigh(P.transpose(-1, -2), dO[:, :, rows], sees)
+            dk[:, :, keys] += _weigh(dS.transpose(-1, -2), Q, sees)
             dq[:, :, rows] += _weigh(dS, K[:, :, keys], seen)
     if H_K != H:
         dk, dv = (x.unflatten(1, (H_K, H // H_K)).sum(2) for x in (dk, dv))

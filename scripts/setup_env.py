@@ -24,12 +24,14 @@ LOCK = ROOT / "requirements.lock"
 ENV = {k: v for k, v in os.environ.items() if k not in ("PYTHONHOME", "PYTHONPATH", "PIP_TARGET")}
 ENV.update(PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_NO_INPUT="1", PIP_USER="0")
 
-# JupyterLab asks nobody outside for news or updates.
+# JupyterLab asks nobody outside for news or updates, and saves what a lab shows: without that, a
+# notebook that is opened the next day has an error in its place.
 LAB_SETTINGS = {
     "@jupyterlab/apputils-extension:notification": {
         "checkForUpdates": False,
         "fetchNews": "false",
-    }
+    },
+    "@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": True},
 }
 
 

@@ -227,6 +227,7 @@ _HIDDEN = "position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inse
 
 _TWO_COLUMNS = {
     "grid_template_columns": "repeat(auto-fit, minmax(min(360px, 100%), 1fr))",
+    "grid_auto_flow": "row dense",
     "grid_gap": "0 16px",
     "max_width": "800px",
 }
@@ -236,7 +237,7 @@ def _is_wide(control) -> bool:
     """Return whether a control needs both columns: a player, or long texts to choose from."""
     texts = [len(label) for label, _ in control.options]
     room = sum(texts) + 4 * len(texts) if control.kind == "toggle" else max(texts)
-    return control.kind == "play" or room > 40
+    return control.kind == "play" or room > 36
 
 
 def _shown_width(wide, high, lines) -> str:

@@ -16,7 +16,7 @@ help: ## list these targets
 	@echo
 	@awk '/^## / { print "  " substr($$0, 4) }' $(MAKEFILE_LIST)
 
-## TORCH=cpu      spare gigabytes on Linux: install PyTorch's CPU build (make lab TORCH=cpu)
+## TORCH=...      PyTorch's build on Linux: cpu or cuda (default: cpu if no NVIDIA GPU is found)
 ## PYTHON=...     the Python to build .venv with, 3.11 or newer (default: the newest that works)
 ## LAB_ARGS=...   for JupyterLab (make lab LAB_ARGS="--no-browser --port 8890")
 ## TEST_ARGS=...  for pytest (make test TEST_ARGS="-k softmax")
@@ -29,6 +29,8 @@ test: $(stamp) ## set up, then run the tests
 	OMP_NUM_THREADS=1 $(py) -m pytest -n 2 $(TEST_ARGS)
 
 test-browser: $(stamp) ## move every control of every lab in JupyterLab, in Chromium
+	@$(py) -c "import playwright" 2>/dev/null || { echo "Installing playwright (165 MB) into .venv ..."; \
+	    $(py) -m pip install -q -r tests/browser/requirements.txt -c requirements.lock; }
 	@$(py) -m pytest -m browser tests/browser $(TEST_ARGS)
 
 setup: $(stamp) ## set up only: create .venv, install the pinned requirements and flashlib
@@ -56,14 +58,16 @@ lock: ## solve requirements.txt anew into requirements.lock (needs uv)
 	@sh scripts/lock.sh
 
 clean: ## remove .venv and caches; work/ is yours and stays
-	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv.lock build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 -include scripts/teach.mk
 
-# The stamp holds the folder it was made in, and the environment's Python must start: a course
-# that was moved, or whose Python was upgraded away, is set up again.
-here := $(shell $(py) -c "import os; print(open('$(stamp)').read() == os.getcwd())" 2>/dev/null)
+# The stamp holds the folder it was made in and the build of torch that was wanted, and the
+# environment's Python must start: a course that was moved, that wants another build, or whose Python
+# was upgraded away, is set up again.
+here := $(shell $(py) -c "import os; folder, torch = open('$(stamp)').read().split('\n'); \
+    print(folder == os.getcwd() and '$(TORCH)' in ('', torch))" 2>/dev/null)
 ifneq ($(here),True)
 $(stamp): FORCE
 endif

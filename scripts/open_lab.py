@@ -6,10 +6,21 @@ Address and token are Jupyter's defaults: localhost only, a new token each time.
 
 import os
 import sys
+from pathlib import Path
 
+import setup_env
 import sync_work
 
 FIRST = "work/00_start_here.ipynb"
+
+
+def as_root(arguments):
+    """The arguments, with the flag that JupyterLab wants of root, who is at home in containers."""
+    if os.geteuid() or "--allow-root" in arguments:
+        return arguments
+    print("You are root, as in most containers: JupyterLab starts with --allow-root. It answers on this"
+          " machine alone; from another one, reach it through `ssh -L 8888:localhost:8888 …`.")
+    return [*arguments, "--allow-root"]
 
 
 def main():
@@ -19,13 +30,17 @@ def main():
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
     # A backend set for other projects would leave the notebooks without figures.
     os.environ.pop("MPLBACKEND", None)
+    if (place := setup_env.home()) != Path.home():
+        print(f"{Path.home()} cannot be written: JupyterLab keeps its files in {place}.")
+        os.environ["HOME"] = str(place)
+        place.mkdir(parents=True, exist_ok=True)
     command = [
         sys.executable,
         "-m",
         "jupyterlab",
         f"--ServerApp.root_dir={sync_work.ROOT}",
         f"--LabApp.default_url=/lab/tree/{page}",
-        *sys.argv[1:],
+        *as_root(sys.argv[1:]),
     ]
     os.execv(sys.executable, command)
 

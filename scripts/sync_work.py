@@ -2,10 +2,11 @@
 
 A notebook that the reader has not touched follows its original. One that was edited (opening and
 running it is enough: Jupyter saves its outputs) is never overwritten; when its original changes,
-the new version is laid beside it as NN_name.new.ipynb, once. A deleted notebook comes back.
+the new version is laid beside it as new_NN_name.ipynb, once. A deleted notebook comes back.
 work/.originals.json remembers what was copied.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -45,10 +46,9 @@ def sync(notebooks, work):
 
 def _free_name(work, name, last_offer):
     """A name for a new version that takes no file away from the reader."""
-    stem = name.removesuffix(".ipynb")
     number = 1
     while True:
-        candidate = work / f"{stem}.new{number if number > 1 else ''}.ipynb"
+        candidate = work / f"new{number if number > 1 else ''}_{name}"
         if not candidate.exists():
             return candidate.name
         untouched = _sha256(candidate.read_bytes()) == last_offer.get("version")
@@ -68,8 +68,13 @@ def _read_manifest(path):
 def _write(path, content):
     """Write a whole file or nothing."""
     beside = path.with_name(f".{path.name}.part")
-    beside.write_bytes(content)
-    os.replace(beside, path)
+    try:
+        beside.write_bytes(content)
+        os.replace(beside, path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        error.filename = error.filename or str(path)  # a full disk names no file
+        raise
 
 
 def _sha256(content):
@@ -80,10 +85,10 @@ def main():
     try:
         messages = sync(ROOT / "notebooks", ROOT / "work")
     except OSError as error:
-        sys.exit(
-            f"work/ cannot be written ({error.strerror}: {error.filename}): copy the course to a "
-            f"folder of your own and try again there."
-        )
+        remedy = "copy the course to a folder of your own and try again there"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            remedy = "make room and try again; your notebooks in work/ are as they were"
+        sys.exit(f"work/ cannot be written ({error.strerror}: {error.filename}): {remedy}.")
     print("\n".join(messages), end="\n" if messages else "")
 
 

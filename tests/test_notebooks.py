@@ -8,6 +8,7 @@ from urllib.parse import unquote
 import nbformat
 import pytest
 
+from flashlib.chapters import CHAPTERS
 from scripts.render_notebooks import SIZE_LIMIT_BYTES, stale
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
@@ -92,6 +93,25 @@ def test_links_lead_somewhere_and_pictures_say_what_they_show(path):
                 continue
             file = path.parent / unquote(target.partition("#")[0])
             assert file.exists(), f"{target} does not exist"
+
+
+def test_papers_are_links(path):
+    """GitHub makes no link of a plain arXiv number."""
+    for cell in read(path).cells:
+        if cell.cell_type == "markdown":
+            plain = re.search(r"(?<!\[)arXiv:\d{4}\.\d+", cell.source)
+            assert not plain, f"{plain[0]}: write [{plain[0]}](https://arxiv.org/abs/{plain[0][6:]})"
+
+
+def test_it_ends_with_the_ways_back_and_on(path):
+    ready = [chapter for chapter in CHAPTERS if chapter.ready]
+    at = [Path(chapter.file).name for chapter in ready].index(path.name)
+    before, after = ready[max(at - 1, 0):at], ready[at + 1:at + 2]
+    ways = [*(f"← [{c.number} {c.title}]({Path(c.file).name})" for c in before),
+            "[all chapters](../README.md#chapters)",
+            *(f"[{c.number} {c.title}]({Path(c.file).name}) →" for c in after)]
+    last = read(path).cells[-1]
+    assert last.cell_type == "markdown" and last.source.splitlines()[-1] == " · ".join(ways)
 
 
 def test_names_no_path_of_the_machine_that_rendered_it(path):

@@ -66,6 +66,17 @@ STEADY = """async image => {
         await new Promise(resolve => setTimeout(resolve, 20));
     }
 }"""
+# Sizes follow the window's one frame later.
+FRAMES = """() => new Promise(resolve =>
+    requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(resolve, 50))))"""
+SIZES = f"""lab => {{
+    const image = lab.querySelector('img.widget-image');
+    const notebook = {PANEL}.content.node, outer = notebook.querySelector('.jp-WindowedPanel-outer');
+    return {{lab: lab.getBoundingClientRect().height, room: (outer || notebook).clientHeight,
+             shown: image.getBoundingClientRect().width, drawn: image.naturalWidth,
+             shape: image.getBoundingClientRect().height / image.getBoundingClientRect().width,
+             drawn_shape: image.naturalHeight / image.naturalWidth}};
+}}"""
 TITLE = """(control, lab) => {
     for (let e = control; e !== null && lab.contains(e); e = e.parentElement)
         if (e.title) return e.title;
@@ -99,14 +110,19 @@ class NotebookPage:
             self._errors.append(f"asks outside: {route.request.url}")
             route.abort()
 
-    def run(self):
-        """Open the notebook, run all its cells, and wait until nothing is left to do."""
-        start, page = time.perf_counter(), self.page
+    def open(self):
+        """Open the notebook as it is on the disk, and wait until a kernel is ready."""
+        page = self.page
         page.goto(f"{self.server.url}lab/tree/work/{self.name}?token={self.server.token}&reset")
         page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=1e3 * RUN_S)
         page.wait_for_function("window.jupyterapp.commands.isEnabled('notebook:run-all-cells')")
         page.wait_for_function(KERNEL, timeout=1e3 * RUN_S)
         page.wait_for_selector(IDLE, timeout=1e3 * RUN_S)
+
+    def run(self):
+        """Open the notebook, run all its cells, and wait until nothing is left to do."""
+        start, page = time.perf_counter(), self.page
+        self.open()
         page.evaluate(PREPARE)
         page.wait_for_selector(IDLE, timeout=1e3 * RUN_S)
         page.evaluate(LISTEN)
@@ -114,6 +130,15 @@ class NotebookPage:
         page.wait_for_function("window.hasRun", timeout=1e3 * RUN_S, polling=100)
         page.wait_for_selector(IDLE, timeout=1e3 * RUN_S)
         self.run_s = time.perf_counter() - start
+
+    def save(self):
+        """Save the notebook, as Ctrl+S does."""
+        self.page.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
+
+    def resize(self, width, height):
+        """Give the window another size."""
+        self.page.set_viewport_size({"width": width, "height": height})
+        self.page.evaluate(FRAMES)
 
     def errors(self):
         """Return all that went wrong until now, in the page, the kernel and the server."""
@@ -140,11 +165,14 @@ class NotebookPage:
             for number in range(found.count()):
                 yield Lab(self, f"cell{index}-{number}", found.nth(number))
 
+    def end_kernel(self):
+        for session in self.server.request("api/sessions"):
+            self.server.request(f"api/sessions/{session['id']}", method="DELETE")
+
     def close(self):
         """Keep a last picture, and end the kernel and the page."""
         self.page.screenshot(path=self.pictures / "end.png")
-        for session in self.server.request("api/sessions"):
-            self.server.request(f"api/sessions/{session['id']}", method="DELETE")
+        self.end_kernel()
         self._context.close()
 
 
@@ -154,6 +182,10 @@ class Lab:
     def __init__(self, notebook, name, root):
         self.notebook, self.name, self.root = notebook, name, root
         self.image = root.locator("img.widget-image")
+
+    def sizes(self):
+        """Return pixels: of the lab and its room (heights), of the picture (shown, drawn: widths)."""
+        return self.root.evaluate(SIZES)
 
     def controls(self):
         """Return (kind, locator) of every control that shows."""

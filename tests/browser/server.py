@@ -12,16 +12,10 @@ import urllib.request
 from pathlib import Path
 from typing import NamedTuple
 
+from scripts import setup_env
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 START_S = 60
-
-SETTINGS = {
-    "@jupyterlab/apputils-extension/notification": {
-        "checkForUpdates": False,
-        "fetchNews": "false",
-    },
-}
-
 
 class Server(NamedTuple):
     """Where a JupyterLab answers, the folder that it serves, and the file of its messages."""
@@ -56,10 +50,10 @@ def jupyterlab(folder):
     }
     for place in places.values():
         place.mkdir()
-    for name, values in SETTINGS.items():
-        file = places["JUPYTERLAB_SETTINGS_DIR"] / f"{name}.jupyterlab-settings"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(values))
+    # What set-up writes into .venv, from its own table: a reader's JupyterLab behaves like this one.
+    settings = folder / "app_settings"
+    settings.mkdir()
+    (settings / "overrides.json").write_text(json.dumps(setup_env.LAB_SETTINGS))
     token, log = secrets.token_hex(16), folder / "jupyterlab.log"
     env = {k: v for k, v in os.environ.items() if k not in ("MPLBACKEND", "JUPYTER_CONFIG_PATH")}
     env.update({name: str(place) for name, place in places.items()})
@@ -70,6 +64,7 @@ def jupyterlab(folder):
         *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1"),
         f"--port={_free_port()}",
         f"--ServerApp.root_dir={course}",
+        f"--LabApp.app_settings_dir={settings}",
         "--LabApp.expose_app_in_browser=True",
     ]
     with log.open("wb") as messages:

@@ -12,6 +12,9 @@ from nbformat.v4 import new_code_cell, new_notebook
 from scripts.render_notebooks import KERNEL_METADATA
 from tests.labs import LABS
 
+WINDOWS = [(1366, 768), (1440, 900), (1920, 1080)]
+LEAST = 560
+
 pytestmark = pytest.mark.browser
 
 
@@ -43,6 +46,19 @@ def test_every_control_says_what_it_is(notebook):
             assert lab.shows_a_choice(kind, control), f"{name} ({kind}): nothing is chosen"
 
 
+@pytest.mark.parametrize("width, height", WINDOWS)
+def test_controls_and_a_sharp_picture_are_on_screen_together(notebook, width, height):
+    notebook.resize(width, height)
+    for lab in notebook.labs():
+        found = lab.sizes()
+        print(f"{lab.name} at {width}×{height}: {found}")
+        lab.keep_picture(f"window-{width}")
+        assert found["lab"] <= found["room"]
+        assert found["drawn"] >= 2 * found["shown"], "a screen with two dots a pixel shows it blurred"
+        assert found["shown"] >= LEAST, "too small to read"
+        assert found["shape"] == pytest.approx(found["drawn_shape"], abs=0.01)
+
+
 def test_every_control_draws_another_picture(notebook):
     for lab in notebook.labs():
         lab.keep_picture("default")
@@ -53,6 +69,21 @@ def test_every_control_draws_another_picture(notebook):
         for kind, each in seconds.items():
             print(f"{lab.name}: {len(each)} {kind}, {1e3 * median(each):.0f} ms to a picture")
     assert notebook.errors() == []
+
+
+def test_a_saved_lab_still_shows_when_its_notebook_is_opened_again(open_notebook, tmp_path):
+    path = tmp_path / "98_sleep_and_wake.ipynb"
+    cells = [new_code_cell("import flashlib as fl\nfl.widgets.block_lab()")]
+    nbformat.write(new_notebook(cells=cells, metadata=KERNEL_METADATA), path)
+    with open_notebook(path) as notebook:
+        notebook.save()
+        notebook.end_kernel()
+        notebook.open()
+        root = notebook.page.locator(".jp-Notebook .flashlib-lab")
+        root.locator("img.widget-image").wait_for(state="visible")
+        assert root.locator(".widget-slider").count() == 4
+        assert root.locator("img.widget-image").evaluate("e => e.naturalWidth") > 0
+        assert "Error displaying widget" not in notebook.page.locator(".jp-Notebook").inner_text()
 
 
 BROKEN = """

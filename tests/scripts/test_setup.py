@@ -1,8 +1,11 @@
+import fcntl
 import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -46,8 +49,17 @@ class TestMake:
         assert default.stdout == asked.stdout
         listed = re.findall(r"^  ([a-z-]+) {2,}\S", default.stdout, re.M)
         assert set(TARGETS) <= set(listed)
-        assert "TORCH=cpu" in default.stdout
+        assert "TORCH=..." in default.stdout
         assert not (checkout / ".venv").exists()
+
+    @pytest.mark.parametrize("asked, again", [("", False), ("cpu", False), ("cuda", True)])
+    def test_another_build_of_torch_sets_up_again(self, checkout, asked, again):
+        """With a .venv that looks finished, whose Python is this one."""
+        (checkout / ".venv/bin").mkdir(parents=True)
+        (checkout / ".venv/bin/python").symlink_to(sys.executable)
+        (checkout / ".venv/.ready").write_text(f"{checkout}\ncpu")
+        done = make(checkout, "setup", f"TORCH={asked}", f"PYTHON={fake_python(checkout, 'exit 1')}")
+        assert ("The course needs Python" in done.stderr) == again
 
     def test_no_python_ends_in_one_sentence(self, checkout):
         old = fake_python(checkout, "exit 1")
@@ -79,12 +91,15 @@ class TestSetup:
     @pytest.fixture(autouse=True)
     def scratch(self, tmp_path, monkeypatch):
         monkeypatch.setattr(setup_env, "STAMP", tmp_path / ".ready")
+        monkeypatch.setattr(setup_env, "BUSY", tmp_path / ".venv.lock")
+        monkeypatch.setattr(setup_env, "has_nvidia_gpu", lambda: False)
+        monkeypatch.setattr(sys, "platform", "linux")
         monkeypatch.delenv("TORCH", raising=False)
 
     def test_all_steps_leave_a_stamp(self, monkeypatch, capsys):
         monkeypatch.setattr(setup_env, "STEPS", [("think", lambda: "done")])
         setup_env.main()
-        assert setup_env.STAMP.read_text() == str(setup_env.ROOT)
+        assert setup_env.STAMP.read_text() == f"{setup_env.ROOT}\ncpu"
         assert "[1/1] think ...\n      done, 0 s" in capsys.readouterr().out
 
     @pytest.mark.parametrize("error", [setup_env.SetupError("no"), KeyboardInterrupt()])
@@ -105,15 +120,78 @@ class TestSetup:
         monkeypatch.setattr(setup_env, "run", lambda *_, **__: pytest.fail("installs"))
         assert setup_env.install_torch() == f"kept {version}"
 
+    @pytest.mark.parametrize("asked, gpu, system, build", [
+        ("", False, "linux", "cpu"), ("", True, "linux", "cuda"), ("", False, "darwin", "cuda"),
+        ("cuda", False, "linux", "cuda"), ("cpu", True, "linux", "cpu"),
+    ])
+    def test_the_build_of_torch_fits_the_machine_unless_one_is_named(
+        self, monkeypatch, asked, gpu, system, build
+    ):
+        monkeypatch.setenv("TORCH", asked)
+        monkeypatch.setattr(sys, "platform", system)
+        monkeypatch.setattr(setup_env, "has_nvidia_gpu", lambda: gpu)
+        assert setup_env.wanted_torch() == build
+
+    def test_a_build_that_does_not_exist_is_refused_by_name(self, monkeypatch):
+        monkeypatch.setenv("TORCH", "gpu")
+        with pytest.raises(setup_env.SetupError, match="TORCH: expected cpu, cuda or nothing, got"):
+            setup_env.main()
+
+    def test_torch_cuda_takes_the_place_of_the_cpu_build(self, monkeypatch):
+        monkeypatch.setenv("TORCH", "cuda")
+        commands = self.record(monkeypatch)
+        monkeypatch.setattr(setup_env, "installed_torch", lambda: setup_env.pinned_torch() + "+cpu")
+        setup_env.install_torch()
+        assert [command[3] for command in commands] == ["uninstall", "install"]
+
+    def test_a_silent_step_shows_that_it_is_at_work(self, monkeypatch, capsys):
+        monkeypatch.setattr(setup_env, "TICK_S", 0.01)
+        monkeypatch.setattr(setup_env, "size_gb", lambda: 1.25)
+        monkeypatch.setattr(setup_env, "STEPS", [("think", lambda: time.sleep(0.2))])
+        setup_env.main()
+        assert "0 s; .venv holds 1.2 GB" in capsys.readouterr().out
+
+    def test_two_set_ups_at_once_wait_for_each_other(self, monkeypatch, capsys):
+        monkeypatch.setattr(setup_env, "STEPS", [("wreck", lambda: pytest.fail("sets up at once"))])
+        first = setup_env.BUSY.open("w")
+        fcntl.flock(first, fcntl.LOCK_EX)
+        second = threading.Thread(target=setup_env.main)
+        second.start()
+        second.join(0.3)
+        assert second.is_alive() and "waiting for it" in capsys.readouterr().out
+        setup_env.STAMP.write_text("by the first")
+        first.close()
+        second.join(10)
+        assert not second.is_alive() and setup_env.STAMP.read_text() == "by the first"
+        assert "serves for this one" in capsys.readouterr().out
+
+    def test_after_a_set_up_that_failed_the_one_that_waited_does_it(self, monkeypatch):
+        monkeypatch.setattr(setup_env, "STEPS", [("think", lambda: "done")])
+        first = setup_env.BUSY.open("w")
+        fcntl.flock(first, fcntl.LOCK_EX)
+        second = threading.Thread(target=setup_env.main)
+        second.start()
+        second.join(0.3)
+        first.close()
+        second.join(10)
+        assert setup_env.STAMP.exists()
+
+    @pytest.mark.parametrize("where", ["absent", "a file"])
+    def test_a_home_that_cannot_be_written_is_replaced(self, monkeypatch, tmp_path, where):
+        (tmp_path / "a file").write_text("")
+        monkeypatch.setenv("HOME", str(tmp_path / where))
+        assert setup_env.home() == setup_env.VENV / "home"
+        monkeypatch.setenv("HOME", str(tmp_path))
+        assert setup_env.home() == tmp_path
+
     def test_plain_torch_comes_through_pip(self, monkeypatch):
+        monkeypatch.setenv("TORCH", "cuda")
         commands = self.record(monkeypatch)
         setup_env.install_torch()
         assert [command[1:4] for command in commands] == [["-m", "pip", "install"]]
         assert f"torch=={setup_env.pinned_torch()}" in commands[0]
 
     def test_cpu_torch_comes_through_uv_where_pip_knows_none(self, monkeypatch):
-        monkeypatch.setenv("TORCH", "cpu")
-        monkeypatch.setattr(sys, "platform", "linux")
         monkeypatch.setattr(shutil, "which", lambda name: "/some/uv")
         commands = self.record(monkeypatch, fails=lambda command: "+cpu" in " ".join(command))
         setup_env.install_torch()
@@ -146,5 +224,7 @@ def test_the_lock_fixes_every_requirement_and_names_no_host():
         return {name[0].lower().replace("_", "-") for name in found if name}
 
     assert names("requirements.txt") - names("requirements.lock") == {"torch", "triton"}
+    assert names("tests/browser/requirements.txt") == {"playwright"} <= names("requirements.lock")
+    assert "playwright" not in names("requirements.txt"), "a reader's set-up needs no browser tests"
     for file in ("requirements.txt", "requirements.lock"):
         assert "://" not in (ROOT / file).read_text(encoding="utf-8")

@@ -1,6 +1,8 @@
+import errno
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -45,12 +47,12 @@ def test_a_changed_original_is_offered_beside_an_edited_copy_once(folders):
     (work / "00_a.ipynb").write_text("mine")
     (notebooks / "00_a.ipynb").write_text("a2")
     (message,) = sync(notebooks, work)
-    assert "00_a.new.ipynb" in message
+    assert "new_00_a.ipynb" in message
     assert files(work)["00_a.ipynb"] == "mine"
-    assert files(work)["00_a.new.ipynb"] == "a2"
-    (work / "00_a.new.ipynb").unlink()
+    assert files(work)["new_00_a.ipynb"] == "a2"
+    (work / "new_00_a.ipynb").unlink()
     assert sync(notebooks, work) == []
-    assert "00_a.new.ipynb" not in files(work)
+    assert "new_00_a.ipynb" not in files(work)
 
 
 def test_an_untouched_offer_is_replaced_by_the_next_one(folders):
@@ -59,7 +61,7 @@ def test_an_untouched_offer_is_replaced_by_the_next_one(folders):
     for version in ("a2", "a3"):
         (notebooks / "00_a.ipynb").write_text(version)
         assert len(sync(notebooks, work)) == 1
-    assert files(work) == {"00_a.ipynb": "mine", "00_a.new.ipynb": "a3", "03_b.ipynb": "b1"}
+    assert files(work) == {"00_a.ipynb": "mine", "new_00_a.ipynb": "a3", "03_b.ipynb": "b1"}
 
 
 def test_an_edited_offer_is_never_overwritten(folders):
@@ -67,14 +69,14 @@ def test_an_edited_offer_is_never_overwritten(folders):
     (work / "00_a.ipynb").write_text("mine")
     (notebooks / "00_a.ipynb").write_text("a2")
     sync(notebooks, work)
-    (work / "00_a.new.ipynb").write_text("also mine")
+    (work / "new_00_a.ipynb").write_text("also mine")
     (notebooks / "00_a.ipynb").write_text("a3")
     (message,) = sync(notebooks, work)
-    assert "00_a.new2.ipynb" in message
+    assert "new2_00_a.ipynb" in message
     here = files(work)
     assert here["00_a.ipynb"] == "mine"
-    assert here["00_a.new.ipynb"] == "also mine"
-    assert here["00_a.new2.ipynb"] == "a3"
+    assert here["new_00_a.ipynb"] == "also mine"
+    assert here["new2_00_a.ipynb"] == "a3"
 
 
 def test_a_deleted_copy_comes_back(folders):
@@ -101,7 +103,7 @@ def test_a_lost_manifest_costs_no_edit(folders, manifest):
     path = work / sync_work.MANIFEST
     path.unlink() if manifest is None else path.write_text(manifest)
     (message,) = sync(notebooks, work)
-    assert "00_a.new.ipynb" in message
+    assert "new_00_a.ipynb" in message
     assert files(work)["00_a.ipynb"] == "mine"
     assert "b1" in files(work)["03_b.ipynb"]
 
@@ -135,3 +137,19 @@ def test_a_folder_that_cannot_be_written_ends_in_a_sentence(tmp_path):
     assert done.returncode == 1
     assert done.stderr.startswith("work/ cannot be written")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_full_disk_is_named_and_leaves_nothing_half_written(folders, monkeypatch, capsys):
+    notebooks, work = folders
+    (notebooks / "00_a.ipynb").write_text("a2")
+
+    def full(path, content):
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(sync_work, "ROOT", notebooks.parent)
+    with pytest.raises(SystemExit) as end:
+        sync_work.main()
+    assert "make room" in str(end.value) and "00_a.ipynb" in str(end.value)
+    assert files(work)["00_a.ipynb"] == "a1" and not list(work.glob(".*.part"))

@@ -53,7 +53,8 @@ class Report:
 def doctor() -> Report:
     """Return what this machine can run: OS, Python, packages, GPU, and each chapter with a remedy.
 
-    It only looks: it changes nothing, and never raises because something is missing. Taught in
+    It only looks: it changes nothing, and never raises because something is missing. A notebook shows
+    the answer; a script prints it, `print(doctor())`, and so does `python -m flashlib`. Taught in
     notebook 00.
     """
     machine = {"system": f"{platform.system()} {platform.machine()}",

@@ -324,14 +324,14 @@ def chosen_cells(highlight, shape) -> list[tuple[int, int]]:
 
 
 def _grid_png(value):
-    """Return the PNG of a small array, or None, for which IPython falls back to its text."""
+    """Return PNG and metadata of a small array, or None: then IPython falls back to its text."""
     array = _raw(value)
     small = array.ndim in (1, 2) and array.size > 0 and max(array.shape) <= MOST_NUMBERS
     if not small or array.dtype.kind != "f" or not getattr(value, "live", True):
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return show(**{getattr(value, "name", "array"): value}).png()
+        return show(**{getattr(value, "name", "array"): value}).shown()
 
 
 def register_formatters(shell) -> None:
@@ -341,4 +341,4 @@ def register_formatters(shell) -> None:
     formatter = shell.display_formatter.formatters["image/png"]
     for kind in (np.ndarray, Tile, HBMArray):
         formatter.for_type(kind, _grid_png)
-    formatter.for_type(theme.Picture, theme.Picture.png)
+    formatter.for_type(theme.Picture, theme.Picture.shown)

@@ -25,6 +25,8 @@ from matplotlib.offsetbox import AnchoredOffsetbox, DrawingArea, HPacker, TextAr
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 from matplotlib.textpath import TextPath
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from flashlib.hardware import human
 
@@ -136,12 +138,27 @@ class Picture(Figure):
             )
         return out.getvalue()
 
+    def shown(self) -> tuple[bytes, dict]:
+        """Return what a notebook keeps: a PNG of two dots a pixel, and how wide to show it.
+
+        The metadata name the width in pixels of the page, and the alt text if there is one. With the
+        256 colors that fit best, the PNG is a third of its size; only edges of letters move, by a shade.
+        """
+        full = Image.open(io.BytesIO(self.png(2 * self.dpi))).convert("RGB")
+        few = full.quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+        info, out = PngInfo(), io.BytesIO()
+        info.add_text("Description", self._alt)
+        few.save(out, format="png", optimize=True, pnginfo=info)
+        width = round(self.dpi * self.get_figwidth())
+        return out.getvalue(), {"width": width} | ({"alt": self._alt} if self._alt else {})
+
     def _repr_mimebundle_(self, include=None, exclude=None):
+        png, metadata = self.shown()
         data = {
-            "image/png": base64.b64encode(self.png()).decode(),
+            "image/png": base64.b64encode(png).decode(),
             "text/plain": self._alt or f"<figure, {self.get_figwidth():g} in wide>",
         }
-        return data, {"image/png": {"alt": self._alt}} if self._alt else {}
+        return data, {"image/png": metadata}
 
 
 def figure(height: float, width: float = WIDTH, *, layout: str | None = "constrained") -> Picture:

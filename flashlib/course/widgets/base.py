@@ -19,13 +19,19 @@ try:
     import ipywidgets
 except ImportError:
     ipywidgets = None
+if not hasattr(getattr(ipywidgets, "Widget", None), "_repr_mimebundle_"):
+    ipywidgets = None  # version 7, which some hosted notebooks carry, shows itself in another way
 
 FALLBACK = "Interactive: run this notebook to move the sliders; the figure above shows the default."
 MISSING = (
-    "This widget needs ipywidgets, which is not installed here, so what follows is its default"
-    " picture. Remedy: `pip install ipywidgets`, then restart the kernel."
+    "This widget needs ipywidgets 8, which is not installed here, so what follows is its default"
+    " picture. Remedy: `pip install 'ipywidgets>=8.1'`, then restart the kernel."
 )
-_DPI = 100
+# An inch of a figure is 100 pixels of the page, drawn with two dots each: sharp where a screen has two.
+_PIXELS_PER_INCH = 100
+_DPI = 2 * _PIXELS_PER_INCH
+# In pixels: JupyterLab's bars and the cell's edges, a row of controls, and the sentence below.
+_CHROME, _ROW, _NOTE = 132, 32, 44
 
 # The widgets that exist, oldest first; one whose cell was run again is replaced by its successor.
 LIVE: dict[str, Lab] = {}
@@ -149,18 +155,20 @@ class Lab:
         return self._box
 
     def _build(self) -> None:
-        rows = []
+        rows, wide = [], 0
         for key, control in self.controls.items():
             handle, row = _MAKERS[control.kind](control, control.position(self.values[key]))
             handle.observe(self._listener(key), names="value")
             self._handles[key] = handle
+            if _is_wide(control):
+                row.layout.grid_column, wide = "1 / -1", wide + 1
             rows.append(row)
-        self._image = ipywidgets.Image(format="png", layout={"max_width": "100%", "width": "auto"})
-        self._message = ipywidgets.HTML()
-        children = [ipywidgets.VBox(rows), self._image, self._message]
-        if self.note:
-            children.append(ipywidgets.HTML(f"<small>{html.escape(self.note)}</small>"))
-        self._box = ipywidgets.VBox(children)
+        controls = ipywidgets.GridBox(rows, layout=_TWO_COLUMNS)
+        self._lines = wide + -(-(len(rows) - wide) // 2)
+        # A flex item would be stretched to the window, and blurred.
+        self._image = ipywidgets.Image(format="png", layout={"align_self": "flex-start"})
+        self._message = ipywidgets.HTML(layout={"margin": "0 2px"})
+        self._box = ipywidgets.VBox([controls, self._image, self._message])
         self._box.add_class("flashlib-lab")
         self._redraw()
 
@@ -179,6 +187,7 @@ class Lab:
         try:
             fig = self._draw(**self.values)
             picture = _png(fig)
+            width = _shown_width(*fig.get_size_inches(), self._lines)
         except Exception as error:
             self.error = error
             self._image.layout.display = "none"
@@ -187,11 +196,12 @@ class Lab:
         self.error = None
         self.alt = getattr(fig, "_alt", "")
         self._image.value = picture
-        self._image.layout.display = None
+        self._image.layout.display, self._image.layout.width = None, width
         if hasattr(self._image, "alt"):
             self._image.alt = self.alt
         self._message.value = (
             f"<span class='sr-only' style='{_HIDDEN}'>{html.escape(self.alt)}</span>"
+            f"<small style='display:block;line-height:1.3'>{html.escape(self.note)}</small>"
         )
 
     def _repr_mimebundle_(self, include=None, exclude=None):
@@ -213,6 +223,31 @@ class Lab:
 
 # Read by screen readers and shown to nobody else.
 _HIDDEN = "position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)"
+
+
+_TWO_COLUMNS = {
+    "grid_template_columns": "repeat(auto-fit, minmax(min(360px, 100%), 1fr))",
+    "grid_auto_flow": "row dense",
+    "grid_gap": "0 16px",
+    "max_width": "800px",
+}
+
+
+def _is_wide(control) -> bool:
+    """Return whether a control needs both columns: a player, or long texts to choose from."""
+    texts = [len(label) for label, _ in control.options]
+    room = sum(texts) + 4 * len(texts) if control.kind == "toggle" else max(texts)
+    return control.kind == "play" or room > 36
+
+
+def _shown_width(wide, high, lines) -> str:
+    """Return the CSS width of a picture: its own, or less if a low window would hide the controls.
+
+    It gives way to the rows of controls above it, down to four fifths.
+    """
+    own = round(_PIXELS_PER_INCH * wide)
+    fits = f"calc((100vh - {_CHROME + _ROW * lines + _NOTE}px) * {wide / high:.4f})"
+    return f"min(100%, {own}px, max({round(0.8 * own)}px, {fits}))"
 
 
 def _png(fig) -> bytes:
@@ -248,7 +283,7 @@ def _look(control) -> dict:
         "description": control.description,
         "tooltip": control.tooltip,
         "style": {"description_width": "13em"},
-        "layout": {"width": "36em", "max_width": "100%"},
+        "layout": {"width": "auto", "max_width": "100%"},
     }
 
 
@@ -275,7 +310,6 @@ def _toggle(control, index):
     look = _look(control)
     tooltips = [f"{control.tooltip}: {label}" for label, _ in control.options]
     look["style"] = {**look["style"], "button_width": "auto"}
-    look["layout"] = {"width": "auto", "max_width": "100%"}
     handle = ipywidgets.ToggleButtons(
         options=_numbered(control), value=index, tooltips=tooltips, **look
     )
@@ -288,13 +322,9 @@ def _toggle(control, index):
 def _play(control, index):
     """Return a slider over the numbers of the options, with a play button linked to it."""
     last = len(control.options) - 1
+    look = {**_look(control), "layout": {"width": "36em", "max_width": "100%"}}
     handle = ipywidgets.IntSlider(
-        min=0,
-        max=last,
-        value=index,
-        continuous_update=control.live,
-        readout=False,
-        **_look(control),
+        min=0, max=last, value=index, continuous_update=control.live, readout=False, **look
     )
     button = ipywidgets.Play(
         min=0, max=last, value=index, interval=450, show_repeat=False, layout={"width": "auto"}

@@ -3,6 +3,8 @@
 import builtins
 import importlib
 import importlib.metadata
+import subprocess
+import sys
 
 import pytest
 
@@ -36,6 +38,12 @@ def test_every_ready_chapter_has_a_row():
         chapter.number for chapter in CHAPTERS if chapter.ready]
     assert report.machine["numpy"] == importlib.metadata.version("numpy")
     assert str(report) == repr(report)
+
+
+def test_the_package_run_as_a_program_prints_the_report():
+    done = subprocess.run([sys.executable, "-m", "flashlib"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{fl.doctor()}\n"
 
 
 def test_torch_and_triton_absent_leave_the_numpy_chapters_running(monkeypatch):

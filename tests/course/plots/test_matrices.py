@@ -109,6 +109,8 @@ def test_small_arrays_and_tiles_show_themselves():
         tile = sram.load(Q)
         assert png(tile) is not None
     assert png(Q) is not None
+    data, metadata = png(Q)
+    assert data.startswith(b"\x89PNG") and metadata["width"] > 0
     assert png(tile) is None, "a freed tile has nothing to show"
 
 

@@ -1,5 +1,10 @@
+import base64
+import io
+
 import matplotlib as mpl
+import numpy as np
 import pytest
+from PIL import Image
 
 from flashlib import plots
 from flashlib.course.plots import theme
@@ -54,6 +59,25 @@ def test_a_picture_shows_itself_with_its_alt_text():
     data, metadata = fig._repr_mimebundle_()
     assert set(data) == {"image/png", "text/plain"}
     assert data["text/plain"] == metadata["image/png"]["alt"] == "A bar grows."
+
+
+def test_a_notebook_keeps_two_dots_for_every_pixel_that_it_shows():
+    fig, _ = plots.subplots(height=1.0)
+    data, metadata = fig._repr_mimebundle_()
+    drawn = int.from_bytes(base64.b64decode(data["image/png"])[16:20], "big")       # of the PNG's header
+    assert metadata["image/png"]["width"] == 770 and drawn == 1540
+
+
+def test_what_a_notebook_keeps_looks_like_what_was_drawn():
+    """256 colors are enough: areas keep theirs to a shade, and the page stays white."""
+    fig = plots.heatmap(np.random.default_rng(0).normal(size=(12, 12)))
+    png, _ = fig.shown()
+    drawn, kept = (np.asarray(Image.open(io.BytesIO(p)).convert("RGB")).astype(int)
+                   for p in (fig.png(2 * fig.dpi), png))
+    assert len(png) < 0.6 * len(fig.png(2 * fig.dpi))
+    off = np.abs(kept - drawn).max(axis=-1)
+    assert np.mean(off) < 1 and np.mean(off > 24) < 1e-3
+    assert (kept[0, 0] == 255).all()
 
 
 def test_versions_have_one_look_each():

@@ -1,6 +1,8 @@
 import gc
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ from flashlib import plots, widgets
 from flashlib.course.widgets import base
 
 pytest.importorskip("ipywidgets")
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.fixture(autouse=True)
@@ -126,8 +130,37 @@ def test_without_ipywidgets_there_is_a_picture_and_a_remedy(monkeypatch, capsys)
     data, _ = lab()._repr_mimebundle_()
     assert "image/png" in data
     out = capsys.readouterr().out
-    assert "pip install ipywidgets" in out and out.count("\n") == 1
+    assert "pip install 'ipywidgets>=8.1'" in out and out.count("\n") == 1
     assert len(widgets.sweep()) == 6
+
+
+def test_version_7_of_ipywidgets_is_as_good_as_none(tmp_path):
+    """A stand-in with what our code would find there: widgets that cannot show themselves our way."""
+    (tmp_path / "ipywidgets.py").write_text("class Widget: pass\nclass VBox(Widget): pass\n")
+    code = ("from flashlib import widgets; lab = widgets.block_lab();"
+            "print(*lab._repr_mimebundle_()[0], *{row.control for row in widgets.sweep()})")
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "image/png" in done.stdout and "ipywidgets>=8.1" in done.stdout
+
+
+def test_a_picture_has_two_dots_a_pixel_and_is_never_wider_than_drawn():
+    one = lab()
+    _ = one.widget
+    drawn = int.from_bytes(one._image.value[16:20], "big")              # of the PNG's header
+    width = one._image.layout.width
+    assert f"min(100%, {drawn // 2}px, " in width
+    assert one._image.layout.align_self == "flex-start"
+
+
+def test_controls_with_long_texts_take_both_columns():
+    long = base.choice(["x" * 60], "x" * 60, "head", kind="dropdown")
+    one = base.Lab("lab", {"head": long, "a": base.choice([1], 1, "a"), "b": base.choice([1], 1, "b")},
+                   lambda **_: picture(a=1))
+    assert one.widget and one._lines == 2
+    assert one._handles["head"].layout.grid_column == "1 / -1"
+    assert one._handles["a"].layout.grid_column is None
 
 
 @pytest.mark.parametrize("kwargs, message", [

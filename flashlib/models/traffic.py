@@ -29,6 +29,7 @@ import numpy as np
 
 from flashlib.arguments import check_block, check_choice, check_flag, check_share
 from flashlib.exp2 import vector_flops
+from flashlib.machine.traffic import Traffic
 from flashlib.masks import window_of
 from flashlib.models import traffic_backward
 

@@ -18,33 +18,42 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = {".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): p
            for p in FILES}
 
-# A part may import from its own layer and from those below; a package counts by its name.
+# A part may import from its own layer and from those below. A package is one part; the modules of
+# `machine`, the packages of `course` and the files of a chapter's folder are parts of their own.
 LAYERS = [
-    {"errors", "arguments", "hardware", "numerics", "exp2", "quant", "lazy"},
-    {"machine", "masks", "kernels"},
-    {"algorithms", "models", "lens"},
-    {"course.notebook"},
+    {"errors", "arguments", "lazy", "numerics", "hardware", "exp2", "quant", "machine.trace",
+     "machine.traffic"},
+    {"masks", "machine", "machine.machine", "machine.values", "machine.thread_block", "kernels"},
+    {"algorithms", "models"},
+    {"lens"},
+    {"course", "course.chapter", "course.notebook"},
     {"course.plots"},
+    {"course.chapter.figures"},
     {"course.widgets", "course.exercises", "course.bench"},
-    {"course.chapter"},
+    {"course.chapter.lab", "course.chapter.exercises", "course.chapter.solutions", "__main__"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-SMALL = {"errors", "arguments", "hardware", "numerics", "exp2", "quant", "lazy", "masks"}
+FIGURES = {"course.plots", "models", "machine", "machine.trace", "machine.traffic", "hardware", "masks",
+           "numerics", "course.notebook", "errors", "lazy"}
 NARROW = {                         # tighter than its layer
-    "algorithms": {"machine", "masks", "arguments", "errors", "exp2", "quant"},
-    "kernels": SMALL,                                              # never the algorithms
-    "course.plots": {"models", "machine", "course.notebook", *SMALL},
-    "machine": {"errors", "arguments", "quant"},
-    "exp2": {"arguments"}, "quant": {"arguments", "numerics"}, "masks": {"arguments"},
-    "arguments": set(), "errors": set(), "lazy": set(),
+    "algorithms": {"machine", "masks", "arguments", "errors", "algorithms", "machine.thread_block",
+                   "exp2", "quant"},
+    "kernels": {"arguments", "errors", "lazy", "masks", "exp2", "quant", "hardware"},  # no algorithms
+    "course.plots": FIGURES, "course.chapter.figures": FIGURES | {"course.chapter.figures"},
+    "machine": {"machine.machine", "machine.values", "errors"},
+    "machine.machine": {"machine.values", "machine.trace", "machine.traffic", "errors", "arguments"},
+    "machine.thread_block": {"machine.traffic", "arguments"},
+    "machine.values": {"errors", "quant"},
+    "exp2": {"arguments"}, "quant": {"arguments", "numerics"},
+    "masks": {"arguments"},
+    "arguments": set(), "machine.trace": set(), "machine.traffic": set(), "errors": set(),
+    "lazy": set(),
 }
-LIGHT = {"__init__", "algorithms", "models", "machine", *SMALL}
-SELF_COUNTING = {"errors", "arguments", "machine", "exp2", "quant", "masks", "algorithms", "models"}
-# Where the layout of Stage 5 puts what lies elsewhere today: to be deleted when it has landed.
-TODAY = {"checks": "arguments", "values": "machine", "warps": "machine", "trace": "machine",
-         "traffic": "machine", "data": "course.notebook", "chapters": "course.notebook",
-         "checkup": "course.notebook", "plots": "course.plots", "widgets": "course.widgets",
-         "exercises": "course.exercises", "bench": "course.bench"}
+MACHINE = {part for part in RANK if part.startswith("machine")}
+LIGHT = {"__init__", "algorithms", "models", "masks", "arguments", "errors", "numerics", "hardware",
+         "exp2", "quant", "lazy", *MACHINE}
+SELF_COUNTING = {"errors", "arguments", "exp2", "quant", "masks", "algorithms", "models", "lazy",
+                 *MACHINE}
 # Rules that other branches of Stage 5 fulfil: to be deleted when they have landed.
 when_all_have_landed = pytest.mark.xfail(strict=False, reason="waits for other branches of Stage 5")
 
@@ -63,13 +72,11 @@ def short(path, node=None):
 
 
 def part_of(module):
-    """Return the part that a module belongs to: "machine", "course.plots", "course.chapter"."""
-    names = module.split(".")[1:] or ["__init__"]
-    names[:1] = TODAY.get(names[0], names[0]).split(".")
-    if names[0] != "course":
-        return names[0]
-    room = (names[1:] or ["__init__"])[0]
-    return "course.chapter" if re.fullmatch(r"ch\d\d", room) else f"course.{room}"
+    """Return the part that a module of the package belongs to, as `LAYERS` names it."""
+    first, *rest = module.split(".")[1:] or ["__init__"]
+    if first == "course" and rest and re.fullmatch(r"ch\d\d", rest[0]):
+        return ".".join(["course.chapter", *(name.rpartition("_")[2] for name in rest[1:2])])
+    return ".".join([first, *rest[:1]]) if first in ("machine", "course") else first
 
 
 def in_parts(*parts):
@@ -97,8 +104,8 @@ def imported(path, nodes=None):
                 if inner in MODULES:
                     yield node, inner, None
                 elif base == "flashlib":                        # a name of the front door: flash_v2
-                    homes = fl._HOMES | dict(fl._MODULES if isinstance(fl._MODULES, dict) else ())
-                    yield node, f"flashlib.{homes[alias.name]}", alias.name
+                    home = fl._HOMES.get(alias.name) or fl._MODULES[alias.name]
+                    yield node, f"flashlib.{home}", alias.name
                 else:
                     yield node, base, alias.name
 
@@ -112,20 +119,17 @@ def no_offender(offenders):
 def wrong_way():
     for module, path in MODULES.items():
         part = part_of(module)
-        if module in ("flashlib", "flashlib.course"):
+        if module == "flashlib":
             continue
         if part not in RANK:
             yield f"{short(path)}: {part} is in no layer of this test: place it"
             continue
+        allowed = {part} | NARROW.get(part, {name for name in RANK if RANK[name] <= RANK[part]})
         for node, target, _ in imported(path):
             to = part_of(target)
-            if not target.startswith("flashlib.") or to == part != "course.chapter":
-                continue
-            if to == part:                                      # of one's own chapter alone
-                good = target.split(".")[:3] == module.split(".")[:3]
-            else:
-                good = to in NARROW.get(part, {name for name in RANK if RANK[name] <= RANK[part]})
-            if not good:
+            chapter = to.startswith("course.chapter") and part.startswith("course.chapter")
+            if target.startswith("flashlib.") and (to not in allowed or (
+                    chapter and target.split(".")[:3] != module.split(".")[:3])):
                 yield f"{short(path, node)} ({part}) imports {target} ({to})"
 
 
@@ -157,7 +161,7 @@ def test_backends_import_nothing_of_each_other():
 
 def test_nothing_outside_the_course_imports_it():
     no_offender(f"{short(path, node)} imports {to}" for module, path in MODULES.items()
-         if not part_of(module).startswith("course") and module != "flashlib"
+         if not part_of(module).startswith("course") and module not in ("flashlib", "flashlib.__main__")
          for node, to, _ in imported(path) if part_of(to).startswith("course"))
 
 

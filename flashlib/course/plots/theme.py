@@ -142,7 +142,7 @@ class Picture(Figure):
         """Return what a notebook keeps: a PNG of two dots a pixel, and how wide to show it.
 
         The metadata name the width in pixels of the page, and the alt text if there is one. With the
-        256 colors that fit best, the PNG is a third of its size; only edges of letters move, by a shade.
+        256 colors that fit best, the PNG is a third of its size; only letters change, by a shade.
         """
         full = Image.open(io.BytesIO(self.png(2 * self.dpi))).convert("RGB")
         few = full.quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)

@@ -64,7 +64,7 @@ def test_a_picture_shows_itself_with_its_alt_text():
 def test_a_notebook_keeps_two_dots_for_every_pixel_that_it_shows():
     fig, _ = plots.subplots(height=1.0)
     data, metadata = fig._repr_mimebundle_()
-    drawn = int.from_bytes(base64.b64decode(data["image/png"])[16:20], "big")       # of the PNG's header
+    drawn = int.from_bytes(base64.b64decode(data["image/png"])[16:20], "big")  # of the PNG's header
     assert metadata["image/png"]["width"] == 770 and drawn == 1540
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flashlib.checks import check_block, check_flag
+from flashlib.arguments import check_block, check_flag
 
 
 def tiles(N: int, B: int) -> list[slice]:

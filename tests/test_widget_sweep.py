@@ -12,7 +12,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from flashlib.bench import course
+from flashlib.course.bench import course
 from scripts import render_notebooks as render
 from tests import labs
 

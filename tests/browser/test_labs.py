@@ -57,7 +57,7 @@ def test_every_control_draws_another_picture(notebook):
 
 BROKEN = """
 import flashlib as fl
-from flashlib.widgets import base
+from flashlib.course.widgets import base
 
 def broken(rows, still, loud):
     if rows == 2:

@@ -8,13 +8,7 @@ import numbers
 
 import numpy as np
 
-from flashlib.course.exercises.core import (
-    Wrong,
-    exercise,
-    expect_close,
-    hint,
-    solution,
-)
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
 from flashlib.masks import mask_of, tiles
 from flashlib.models import traffic
 from flashlib.models.blocks import largest_blocks, paper_blocks, working_set_bytes

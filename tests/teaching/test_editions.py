@@ -157,7 +157,7 @@ def test_the_students_course_sets_up_with_the_same_commands(student):
     assert {"scripts/setup.sh", "scripts/open_lab.py"} <= set(re.findall(r"scripts/\w+\.\w+", planned))
     subprocess.run([sys.executable, "scripts/sync_work.py"], cwd=student, check=True)
     assert len(list((student / "work").glob("*.ipynb"))) == len(list((student / "notebooks").iterdir()))
-    code = "from flashlib.exercises import progress, solution; solution('05.1'); progress()"
+    code = "from flashlib.course.exercises import progress, solution; solution('05.1'); progress()"
     said = subprocess.run([sys.executable, "-c", code], cwd=student / "work", text=True, check=True,
                           env={**os.environ, "PYTHONPATH": str(student)}, capture_output=True).stdout
     assert "not part of this build" in said and "0 of 4" in said

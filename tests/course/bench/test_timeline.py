@@ -9,7 +9,7 @@ from flashlib.course.bench import timeline
 from flashlib.course.notebook.data import measurements
 from tests.lens.toolchain import needs_triton
 
-KERNEL = Path(timeline.__file__).parents[1] / "kernels" / "gluon_hopper.py"
+KERNEL = Path(timeline.__file__).parents[2] / "kernels" / "gluon_hopper.py"
 
 
 def test_every_edit_finds_its_place():

@@ -157,7 +157,7 @@ def test_a_solution_is_named_like_its_stub():
     code = "".join("".join(c["source"]) + "\n" for c in cells if c["cell_type"] == "code")
     for name, (check, _) in CHECKS.items():
         assert f"def {core.REGISTRY[name].solution}(" in code
-        assert f"ex.{check.__name__}({core.REGISTRY[name].solution})" in code
+        assert f"exercises.{check.__name__}({core.REGISTRY[name].solution})" in code
 
 
 def close(a, b, rtol=1e-12):

@@ -1,4 +1,4 @@
-"""The parts that all exercises share: verdicts, hints, solutions, tables, and the registry."""
+"""The parts that all exercises share: verdicts, hints, solutions, and the registry."""
 
 import importlib
 import inspect
@@ -103,26 +103,3 @@ def test_expect_close_names_the_place():
     with pytest.raises(Wrong, match=r"x at \(1, 0\): expected 3, got nan"):
         expect_close(np.array([[1.0, 2.0], [np.nan, 4.0]]), np.array([[1.0, 2.0], [3.0, 4.0]]), "x")
     expect_close(np.array([np.nan]), np.array([np.nan]), "NaN where it belongs")
-
-
-def test_table_aligns(capsys):
-    core.table([{"name": "a", "bytes": 1234567, "ratio": 0.5}, {"name": "long", "bytes": 1,
-                                                               "ratio": 1.0}])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "name      bytes  ratio"
-    assert lines[2] == "a     1,234,567    0.5"
-
-
-def test_table_shows_what_is_missing(capsys):
-    core.table([{"tile": "128 × 64", "TFLOP/s": None, "status": "shared memory"},
-                {"tile": "64 × 64", "TFLOP/s": 512.5, "status": "ok"}])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[2:] == ["128 × 64        –  shared memory", "64 × 64     512.5  ok"]
-
-
-def test_show_source_drops_docstrings(capsys):
-    from flashlib.algorithms.flash_v2 import flash_v2
-
-    core.show_source(flash_v2)
-    text = capsys.readouterr().out
-    assert text.startswith("def flash_v2(") and "Algorithm 1" not in text and "Oi[...]" in text

@@ -9,7 +9,7 @@ import pytest
 from flashlib.course.exercises.overview import of_chapter
 from flashlib.course.notebook.chapters import CHAPTERS
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 READY = [chapter for chapter in CHAPTERS if chapter.ready]
 HEADING = re.compile(r"(?m)^### Exercise (\d\d\.\d+) · (.+) \(([^()]+)\)$")
 

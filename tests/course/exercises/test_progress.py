@@ -12,7 +12,7 @@ from flashlib.course.ch04 import exercises as ch04
 from flashlib.course.exercises import REGISTRY, progress, progress_file
 from flashlib.course.notebook.chapters import CHAPTERS
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def factor(m_old, m_new):
@@ -137,7 +137,7 @@ def test_rendering_in_notebooks_writes_nothing(tmp_path):
     """Even a solved exercise leaves no trace beside the committed notebooks."""
     (tmp_path / "notebooks").mkdir()
     (tmp_path / "work").mkdir()
-    code = ("from flashlib.exercises import progress; import numpy as np;"
+    code = ("import numpy as np; from flashlib.course.exercises import progress;"
             "from flashlib.course.ch04 import exercises as ch04;"
             "ch04.check_factor(lambda a, b: np.exp(a - b)); progress()")
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "notebooks", check=True,

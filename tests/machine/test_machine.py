@@ -176,6 +176,18 @@ def test_values_cannot_be_hoarded_past_their_room(machine):
         number + 1
 
 
+def test_a_product_of_parts_has_no_room_where_its_operands_have(machine, Q):
+    """A square part of a tile is its tile's; the product of two is a new matrix, and needs a room."""
+    with machine.kernel("k") as sram:
+        tile = sram.load(Q[:4])
+        part = tile[:2, :2]
+        assert (part * 2).shape == (2, 2)                  # elementwise it may stand where it stood
+        with pytest.raises(HBMReadError, match=r"shape \(2, 2\) has no room"):
+            part @ part
+        sram.tile("product", 2, 2)
+        assert (part @ part).shape == (2, 2)
+
+
 def test_a_value_without_declared_room_is_refused(machine, Q):
     with machine.kernel("k") as sram:
         Qi = sram.load(Q)

@@ -26,7 +26,10 @@ lab: $(stamp) ## set up, then open JupyterLab on work/, your own copy of the not
 	@$(py) scripts/open_lab.py $(LAB_ARGS)
 
 test: $(stamp) ## set up, then run the tests
-	OMP_NUM_THREADS=1 $(py) -m pytest -n 2 $(TEST_ARGS)
+	OMP_NUM_THREADS=1 $(py) -m pytest -n 2 --dist loadfile $(TEST_ARGS)
+
+test-lens: $(stamp) ## compile the kernels for every other generation, dtype and setting
+	OMP_NUM_THREADS=1 $(py) -m pytest -n 2 --dist loadfile -m matrix tests/lens $(TEST_ARGS)
 
 test-browser: $(stamp) ## move every control of every lab in JupyterLab, in Chromium
 	@$(py) -c "import playwright" 2>/dev/null || { echo "Installing playwright (165 MB) into .venv ..."; \
@@ -75,4 +78,4 @@ $(stamp): requirements.txt requirements.lock pyproject.toml scripts/setup_env.py
 	@PYTHON="$(PYTHON)" TORCH="$(TORCH)" sh scripts/setup.sh
 
 FORCE:
-.PHONY: help lab test test-browser setup notebooks lint bench bench-course lock clean FORCE
+.PHONY: help lab test test-lens test-browser setup notebooks lint bench bench-course lock clean FORCE

@@ -20,6 +20,8 @@ SASS = """	//## File "/a/b/one.py", line 7
         /*0010*/              @!P0 LDGSTS.E.BYPASS.128 [R8], desc[UR4][R2.64] ;
 	//## File "/a/b/two.py", line 9
         /*0020*/                   LDSM.16.M88.4 R100, [R8] ;
+        /*0024*/                   LDSM.16.M88.2 R100, [R8] ;
+        /*0028*/                   LDSM.16.M88 R100, [R8] ;
         /*0030*/             @UP0 UTMALDG.4D [UR8], [UR4], desc[UR6] ;
         /*0040*/                   HGMMA.64x128x16.F32.BF16 R24, R128, gdesc[UR4].tnspB, R24 ;
         /*0050*/                   HMMA.16816.F32 R24, R128, R2, R24 ;
@@ -45,7 +47,8 @@ def test_sass():
     assert assembly.matrix_in_sass(found) == {"HGMMA.64x128x16.F32.BF16": 1, "HMMA.16816.F32": 1,
                                               "UTCHMMA": 1}
     assert assembly.by_width(found, assembly.LOADS) == {
-        "LDG 128": 1, "LDGSTS 128": 1, "LDSM 128": 1, "UTMALDG 4D": 1, "LDS 16": 1, "LDTM 1024": 1}
+        "LDG 128": 1, "LDGSTS 128": 1, "LDSM 128": 1, "LDSM 64": 1, "LDSM 32": 1, "UTMALDG 4D": 1,
+        "LDS 16": 1, "LDTM 1024": 1}
     assert assembly.by_width(found, assembly.STORES) == {"STL 64": 1}
     assert "// two.py:9" in assembly.tidy(SASS)
 

@@ -62,7 +62,7 @@ WRONG = {                          # what changes, the error, its message
               "q: expected a head dimension D of at most 256, got 257"),
     "scale nan": ({"scale": float("nan")}, ValueError, "scale: expected a finite number, got nan"),
     "scale infinite": ({"scale": -float("inf")}, ValueError, "scale: expected a finite .* got -inf"),
-    "scale beyond floats": ({"scale": 10**400}, ValueError, "scale: expected a finite .* got inf"),
+    "scale beyond floats": ({"scale": 10**400}, ValueError, "scale: expected a finite .* got 1000"),
     "scale too large": ({"scale": 1e38}, ValueError, r"scale: expected at most 1e\+15 in size.*1e\+38"),
     "scale too low": ({"scale": -2e15}, ValueError, r"scale: expected at most 1e\+15 in size"),
     "scale a text": ({"scale": "1"}, TypeError, "scale: expected a number or None, got '1'"),

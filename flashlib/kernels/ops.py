@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 
 from flashlib.masks import Window
 
-OPTIONS = "int? left, int? right, float scale, str backend"
+OPTIONS = "SymInt? left, SymInt? right, float scale, str backend"
 FULL, CAUSAL = Window(), Window(None, 0)
 
 

@@ -89,7 +89,7 @@ def backward(q, k, v, o, lse, do, dlse, *, window: Window, scale: float):
     delta = (dO * O).sum(-1, keepdim=True)
     if dlse is not None:
         delta -= dlse.reshape(delta.shape)
-    dq, dk, dv = (torch.zeros_like(x) for x in (Q, K, V))
+    dq, dk, dv = (x.new_zeros(x.shape) for x in (Q, K, V))
     lse = lse.clamp_min(torch.finfo(K.dtype).min).view(delta.shape)
     mask, block = _tiling(q, k, window)
     for keys in tiles(k.shape[2], block):

@@ -75,6 +75,9 @@ def window_of(causal: bool, window=None) -> Window:
 class Mask:
     """One run of keys a row: row i sees the keys first[i] … stop[i] − 1, none if the two are equal.
 
+    The runs of a window leave no gap between rows. Where others do, a tile that lies in a gap counts as
+    visited: all of it is masked, and the result is right.
+
     Args:
         first, stop: whole numbers, (Nq,), neither ever decreasing.
         Nk: how many keys there are.

@@ -43,6 +43,12 @@ lint: $(stamp) ## check the code's style, and that no notebook's outputs are sta
 	$(py) -m ruff check .
 	@$(py) scripts/render_notebooks.py --stale
 
+types: $(stamp) ## check the types of what a reader calls (pyproject.toml lists the files)
+	@$(py) -c "import basedpyright" 2>/dev/null || { \
+	    echo "Installing basedpyright (280 MB, with the Node that it runs on) into .venv ..."; \
+	    $(py) -m pip install -q -r tests/types/requirements.txt -c requirements.lock; }
+	@$(py) -m basedpyright
+
 bench-course: $(stamp) ## measure notebooks, widgets, import and counting
 	@$(py) -m flashlib.bench.course
 
@@ -74,4 +80,4 @@ $(stamp): requirements.txt requirements.lock pyproject.toml scripts/setup_env.py
 	@PYTHON="$(PYTHON)" TORCH="$(TORCH)" sh scripts/setup.sh
 
 FORCE:
-.PHONY: help lab test test-lens test-browser setup notebooks lint bench bench-course lock clean FORCE
+.PHONY: help lab test test-lens test-browser setup notebooks lint types bench bench-course lock clean FORCE

@@ -29,7 +29,7 @@ test: $(stamp) ## set up, then run the tests
 	OMP_NUM_THREADS=1 $(py) -m pytest -n 2 --dist loadfile $(TEST_ARGS)
 
 test-lens: $(stamp) ## compile the kernels for every other generation, dtype and setting
-	OMP_NUM_THREADS=1 $(py) -m pytest -n 2 --dist loadfile -m matrix tests/lens $(TEST_ARGS)
+	OMP_NUM_THREADS=1 $(py) -m pytest -n 2 --dist loadfile -m matrix $(TEST_ARGS)
 
 test-browser: $(stamp) ## move every control of every lab in JupyterLab, in Chromium
 	@$(py) -m pytest -m browser tests/browser $(TEST_ARGS)

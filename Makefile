@@ -43,16 +43,16 @@ lint: $(stamp) ## check the code's style, and that no notebook's outputs are sta
 	@$(py) scripts/render_notebooks.py --stale
 
 bench-course: $(stamp) ## measure notebooks, widgets, import and counting
-	@$(py) -m flashlib.bench.course
+	@$(py) -m flashlib.course.bench.course
 
 bench: $(stamp) ## on a GPU: check and time attention against its peers, sweep tile sizes, tune
-	@$(py) -m flashlib.bench.attention --out assets/measurements
-	@$(py) -m flashlib.bench.gluon_ablation --out assets/measurements
-	@$(py) -m flashlib.bench.timeline --out assets/measurements
-	@$(py) -m flashlib.bench.accuracy --out assets/measurements
-	@$(py) -m flashlib.bench.blocks_sweep --out assets/measurements
-	@$(py) -m flashlib.bench.tuned --out assets/measurements
-	@$(py) -m flashlib.bench.readme --csv assets/measurements/attention_this_gpu.csv
+	@$(py) -m flashlib.course.bench.attention --out assets/measurements
+	@$(py) -m flashlib.course.bench.gluon_ablation --out assets/measurements
+	@$(py) -m flashlib.course.bench.timeline --out assets/measurements
+	@$(py) -m flashlib.course.bench.accuracy --out assets/measurements
+	@$(py) -m flashlib.course.bench.blocks_sweep --out assets/measurements
+	@$(py) -m flashlib.course.bench.tuned --out assets/measurements
+	@$(py) -m flashlib.course.bench.readme --csv assets/measurements/attention_this_gpu.csv
 
 lock: ## solve requirements.txt anew into requirements.lock (needs uv)
 	@sh scripts/lock.sh

@@ -5,14 +5,14 @@ The front door imports NumPy only; everything else arrives when it is first aske
 
 from __future__ import annotations
 
-import importlib
+from flashlib.lazy import attach
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Machine": "machine",
-    "SRAMOverflow": "machine",
-    "Traffic": "traffic",
+    "Machine": "machine.machine",
+    "SRAMOverflow": "errors",
+    "Traffic": "machine.traffic",
     "naive_softmax": "algorithms.softmax",
     "safe_softmax": "algorithms.softmax",
     "online_softmax": "algorithms.softmax",
@@ -32,23 +32,13 @@ _HOMES = {
     "largest_blocks": "models.blocks",
     "paper_blocks": "models.blocks",
     "flash_attention": "kernels.attention",
-    "doctor": "checkup",
+    "doctor": "course.notebook.doctor",
 }
-_MODULES = ("data", "exercises", "hardware", "kernels", "lens", "masks", "models", "numerics", "plots",
-            "quant", "widgets")
+_MODULES = {
+    **{name: name for name in ("hardware", "kernels", "lens", "masks", "models", "numerics", "quant")},
+    "data": "course.notebook.data",
+    **{name: f"course.{name}" for name in ("exercises", "plots", "widgets")},
+}
 
 __all__ = [*_HOMES, *_MODULES]
-
-
-def __getattr__(name: str):
-    if name in _HOMES:
-        value = getattr(importlib.import_module(f"flashlib.{_HOMES[name]}"), name)
-        globals()[name] = value
-        return value
-    if name in _MODULES:
-        return importlib.import_module(f"flashlib.{name}")
-    raise AttributeError(f"module 'flashlib' has no attribute {name!r}")
-
-
-def __dir__():
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = attach(__name__, _HOMES, _MODULES)

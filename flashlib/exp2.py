@@ -12,7 +12,7 @@ import numbers
 
 import numpy as np
 
-from flashlib.checks import check_block
+from flashlib.arguments import check_block
 
 LOG2E = float(np.log2(np.e))
 HIGHEST_DEGREE = 7

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flashlib.checks import check_block
+from flashlib.arguments import check_block
 
 
 def tiles(N: int, B: int) -> list[slice]:

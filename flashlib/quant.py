@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flashlib.checks import check_array, check_block, check_choice
+from flashlib.arguments import check_array, check_block, check_choice
 from flashlib.numerics import round_to_odd
 
 MISSING = "FP8 rounding needs the package ml_dtypes: pip install ml_dtypes, then restart the kernel"

@@ -1,7 +1,7 @@
 """Write out what an instructor wants at hand: the predictions of a chapter, and its solutions.
 
 The predictions come from the notebooks: the question after **Predict.**, the folded reasoning, and
-the text that the next printing cell shows. The solutions come from `flashlib.exercises.solutions`.
+the text that the next printing cell shows. The solutions come from `solutions` in the chapter's folder.
 """
 
 import importlib
@@ -51,7 +51,7 @@ def _next_text(cells):
 
 def sheet(path):
     """The answer sheet of the notebook at `path`, in Markdown."""
-    from flashlib.exercises.overview import of_chapter
+    from flashlib.course.exercises.overview import of_chapter
 
     notebook = json.loads(path.read_text(encoding="utf-8"))
     number = path.stem[:2]
@@ -62,7 +62,7 @@ def sheet(path):
         lines += [f"### Prediction {count}", "", each.question, "", "**Reasoning.** " + each.reasoning,
                   "", "**What the notebook shows.**", "", "```text", each.shown, "```", ""]
     lines += ["## Exercises", ""]
-    solutions = importlib.import_module(f"flashlib.exercises.solutions.ch{number}")
+    solutions = importlib.import_module(f"flashlib.course.ch{number}.solutions")
     for exercise in of_chapter(number):
         lines += [f"### {exercise.name} · {exercise.title} ({exercise.effort})", ""]
         lines += [f"{n}. {text}" for n, text in enumerate(exercise.hints, start=1)]

@@ -11,6 +11,7 @@ import argparse
 import re
 import sys
 import zipfile
+from fnmatch import fnmatch
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -19,7 +20,8 @@ COURSE = ("LICENSE", "Makefile", "README.md", "pyproject.toml", "requirements.tx
           "requirements.lock", ".gitignore", "assets", "flashlib", "notebooks", "scripts", "tests")
 NEVER = {"__pycache__", ".ipynb_checkpoints", ".hypothesis", ".pytest_cache"}
 # What a student must not have: the answers, what tests them, and what is for the instructor.
-WITHHELD = ("assets/teaching", "flashlib/exercises/solutions", "tests/exercises", "tests/teaching",
+WITHHELD = ("assets/teaching", "flashlib/course/ch*/solutions.py", "tests/course/ch*/test_exercises.py",
+            "tests/course/ch*/kernels_ch*.py", "tests/course/exercises", "tests/teaching",
             "scripts/teach.mk", "scripts/editions.py", "scripts/answers.py", "scripts/grade.py",
             "scripts/grade_worker.py", "scripts/submission.py")
 TEACH = re.compile(r"(?ms)^## Teach from it\n.*?(?=^## |\Z)")
@@ -46,7 +48,7 @@ def _belongs(inside):
 def student_files(root=ROOT):
     """The course without what is withheld from students."""
     files = {name: content for name, content in course_files(root).items()
-             if not any(name == part or name.startswith(part + "/") for part in WITHHELD)}
+             if not any(fnmatch(name, part) or name.startswith(part + "/") for part in WITHHELD)}
     readme = files["README.md"].decode("utf-8")
     files["README.md"] = TEACH.sub("", readme).encode("utf-8")
     return files

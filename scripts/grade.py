@@ -157,7 +157,7 @@ def grade_folder(folder, *, root=ROOT, timeout=TIMEOUT_S, jobs=2, say=lambda lin
     """Grade every notebook in a folder; return the rows of the table."""
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
-    from flashlib.exercises.overview import of_chapter
+    from flashlib.course.exercises.overview import of_chapter
 
     stems = [path.stem for path in sorted((root / "notebooks").glob("[0-9]*.ipynb"))]
     exercises = {stem[:2]: [e.name for e in of_chapter(stem[:2])] for stem in stems}

@@ -35,9 +35,10 @@ def main():
     sys.path[:0] = [job["sandbox"], job["scripts"]]
     import submission
 
-    sys.modules["flashlib.exercises.solutions"] = None
-    core = importlib.import_module("flashlib.exercises.core")
-    importlib.import_module(f"flashlib.exercises.ch{job['chapter']}")
+    for chapter in importlib.import_module("flashlib.course.notebook.chapters").CHAPTERS:
+        sys.modules[f"flashlib.course.ch{chapter.number}.solutions"] = None
+    core = importlib.import_module("flashlib.course.exercises.core")
+    importlib.import_module(f"flashlib.course.ch{job['chapter']}.exercises")
     checks = {e.check.__name__: name for name, e in core.REGISTRY.items()}
     try:
         original = submission.Notebook(Path(job["original"]))

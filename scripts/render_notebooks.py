@@ -52,9 +52,9 @@ WIDGET_TEXT = "(a control: run this cell in JupyterLab to use it)"
 # Sets every control of every live widget to every option; a callback's error ends up in the cell.
 SWEEP = """\
 from importlib.util import find_spec
-if find_spec("flashlib") and find_spec("flashlib.widgets"):
-    import flashlib.widgets
-    flashlib.widgets.sweep()
+if find_spec("flashlib"):
+    from flashlib import widgets
+    widgets.sweep()
 """
 # Put on the kernel's PYTHONPATH as sitecustomize.py: the named modules are as good as uninstalled.
 BLOCKER = """\

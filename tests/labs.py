@@ -1,18 +1,24 @@
 """Which notebooks hold a lab, that is, a widget: read from their code, and from what they show."""
 
 import ast
+import re
 from pathlib import Path
 
 from flashlib import widgets
 from scripts import render_notebooks as render
 
-NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("*.ipynb"))
-NO_WIDGETS = {"LIVE", "sweep"}
-WIDGETS = set(widgets.__all__) - NO_WIDGETS
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+_FUNCTIONS = [node for path in sorted((ROOT / "flashlib" / "course").glob("ch*/lab.py"))
+              for node in ast.parse(path.read_text(encoding="utf-8")).body
+              if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
+_RETURN_A_LAB = {node.name for node in _FUNCTIONS if "return base.Lab(" in ast.unparse(node)}
+NO_WIDGETS = {"LIVE", "sweep", *(node.name for node in _FUNCTIONS)} - _RETURN_A_LAB
+WIDGETS = (set(widgets.__all__) | _RETURN_A_LAB) - NO_WIDGETS
 
 
 def makes_a_widget(notebook):
-    """Whether a code cell calls a function of flashlib.widgets that returns a widget."""
+    """Whether a code cell calls a function of flashlib.widgets, or of a chapter's lab, that is one."""
     packages, modules, functions = set(), set(), set()
     for tree in _trees(notebook):
         for node in ast.walk(tree):
@@ -21,6 +27,8 @@ def makes_a_widget(notebook):
                 modules |= {a.asname for a in node.names if _is_ours(a.name) and a.asname}
             elif isinstance(node, ast.ImportFrom) and node.module == "flashlib":
                 modules |= {a.asname or a.name for a in node.names if a.name == "widgets"}
+            elif isinstance(node, ast.ImportFrom) and re.fullmatch(_CHAPTER, node.module or ""):
+                modules |= {a.asname or a.name for a in node.names if a.name == "lab"}
             elif isinstance(node, ast.ImportFrom) and _is_ours(node.module):
                 functions |= {a.asname or a.name for a in node.names if a.name in WIDGETS}
     for tree in _trees(notebook):
@@ -52,8 +60,11 @@ def imports(notebook):
         node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}}
 
 
+_CHAPTER = r"flashlib\.course\.ch\d\d"
+
+
 def _is_ours(module):
-    return (module or "").split(".")[:2] == ["flashlib", "widgets"]
+    return re.fullmatch(rf"flashlib\.course\.widgets(\.\w+)?|{_CHAPTER}\.lab", module or "") is not None
 
 
 def _trees(notebook):

@@ -136,7 +136,7 @@ def test_a_tile_gives_the_bits_of_an_array_and_counts_itself(dtype):
 
 
 def test_the_simulator_charges_the_same_slots_for_degree_3():
-    from flashlib.models.schedule_sm import EMULATED_SLOTS
+    from flashlib.models.sm.operations import EMULATED_SLOTS
     assert exp2.slots(3) == EMULATED_SLOTS
 
 

@@ -11,38 +11,58 @@ import flashlib as fl
 
 PACKAGE = Path(fl.__file__).parent
 FILES = sorted(path for path in PACKAGE.rglob("*.py"))
-MODULES = {".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts): p for p in FILES}
+MODULES = {".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): p
+           for p in FILES}
 every_file = pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 
-# A module may import from its own layer and from those below; a package counts by its name.
+# A part may import from its own layer and from those below. A package is one part; the modules of
+# `machine`, the packages of `course` and the files of a chapter's folder are parts of their own.
 LAYERS = [
-    {"errors", "checks", "trace", "traffic", "numerics", "hardware", "data", "chapters",
-     "exp2", "quant"},
-    {"values", "masks", "machine", "warps", "kernels"},
-    {"algorithms", "models", "lens"},
-    {"plots"},
-    {"widgets", "exercises", "bench", "checkup"},
+    {"errors", "arguments", "lazy", "numerics", "hardware", "exp2", "quant", "machine.trace",
+     "machine.traffic"},
+    {"masks", "machine", "machine.machine", "machine.values", "machine.thread_block", "kernels"},
+    {"algorithms", "models"},
+    {"lens"},
+    {"course", "course.chapter", "course.notebook"},
+    {"course.plots"},
+    {"course.chapter.figures"},
+    {"course.widgets", "course.exercises", "course.bench"},
+    {"course.chapter.lab", "course.chapter.exercises", "course.chapter.solutions"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+FIGURES = {"course.plots", "models", "machine", "machine.trace", "machine.traffic", "hardware", "masks",
+           "numerics", "course.notebook", "errors", "lazy"}
 NARROW = {                         # tighter than its layer
-    "algorithms": {"machine", "masks", "checks", "errors", "algorithms", "warps", "exp2",
-                   "quant"},
-    "kernels": {"kernels", "checks", "errors"},                    # never the algorithms
-    "plots": {"plots", "models", "machine", "hardware", "masks", "trace", "traffic", "numerics",
-              "data", "chapters", "errors"},
-    "machine": {"values", "trace", "traffic", "errors", "checks"}, "values": {"errors", "quant"},
-    "exp2": {"checks"}, "quant": {"checks", "numerics"},
-    "masks": {"checks"},
-    "checks": set(), "trace": set(), "traffic": set(), "errors": set(),
+    "algorithms": {"machine", "masks", "arguments", "errors", "algorithms", "machine.thread_block",
+                   "exp2", "quant"},
+    "kernels": {"kernels", "arguments", "errors", "lazy"},         # never the algorithms
+    "course.plots": FIGURES, "course.chapter.figures": FIGURES | {"course.chapter.figures"},
+    "machine": {"machine.machine", "machine.values", "errors"},
+    "machine.machine": {"machine.values", "machine.trace", "machine.traffic", "errors", "arguments"},
+    "machine.thread_block": {"machine.traffic", "arguments"},
+    "machine.values": {"errors", "quant"},
+    "exp2": {"arguments"}, "quant": {"arguments", "numerics"},
+    "masks": {"arguments"},
+    "arguments": set(), "machine.trace": set(), "machine.traffic": set(), "errors": set(),
+    "lazy": set(),
 }
-LIGHT = {"__init__", "algorithms", "models", "machine", "masks", "checks", "trace", "traffic",
-         "errors", "numerics", "hardware", "values", "exp2", "quant"}
-SELF_COUNTING = {"errors", "checks", "trace", "traffic", "machine", "values", "exp2", "quant", "masks",
-                 "algorithms", "models"}
+MACHINE = {part for part in RANK if part.startswith("machine")}
+LIGHT = {"__init__", "algorithms", "models", "masks", "arguments", "errors", "numerics", "hardware",
+         "exp2", "quant", "lazy", *MACHINE}
+SELF_COUNTING = {"errors", "arguments", "exp2", "quant", "masks", "algorithms", "models", "lazy",
+                 *MACHINE}
 
 
 def part_of(path):
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return part(".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"))
+
+
+def part(module):
+    """Return the part that a module belongs to, as `LAYERS` names it; `module` is inside flashlib."""
+    first, *rest = module.split(".")
+    if first == "course" and rest and re.fullmatch(r"ch\d\d", rest[0]):
+        return ".".join(["course.chapter", *(name.rpartition("_")[2] for name in rest[1:2])])
+    return ".".join([first, *rest[:1]]) if first in ("machine", "course") else first
 
 
 def imports(path, top_level_only=False):
@@ -62,18 +82,37 @@ def imports(path, top_level_only=False):
 
 @every_file
 def test_imports_point_one_way(path):
-    part = part_of(path)
-    if part == "__init__":
+    mine = part_of(path)
+    if mine == "__init__":
         return
-    assert part in RANK, f"flashlib/{part} is in no layer of this test: place it"
+    assert mine in RANK, f"flashlib/{mine} is in no layer of this test: place it"
     for name in imports(path):
         if not name.startswith("flashlib."):
             continue
-        target = name.split(".")[1]
-        if target not in RANK:                        # a name of the front door: flash_v2, Machine
-            target = fl._HOMES[target].split(".")[0]
-        allowed = NARROW.get(part, {n for n in RANK if RANK[n] <= RANK[part]})
-        assert target == part or target in allowed, f"{path.name} ({part}) imports {name}"
+        target = name.removeprefix("flashlib.")
+        target = part(fl._HOMES.get(target) or fl._MODULES.get(target) or target)
+        allowed = NARROW.get(mine, {n for n in RANK if RANK[n] <= RANK[mine]})
+        assert target == mine or target in allowed, f"{path.name} ({mine}) imports {name}"
+
+
+CHAPTERS = [path for path in FILES if part_of(path).startswith("course.chapter")]
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_a_chapter_imports_no_other_chapter(path):
+    own = f"flashlib.course.{path.parent.name}."
+    others = [name for name in imports(path) if re.match(r"flashlib\.course\.ch\d\d\b", name)]
+    assert all(name.startswith(own) for name in others), others
+
+
+def test_no_part_imports_in_a_circle():
+    """Imports inside functions count: a circle that is put off is a circle."""
+    graph = {name: {n for n in imports(path) if n in MODULES and n != name}
+             for name, path in MODULES.items() if part_of(path) != "kernels"}
+    while leaves := [name for name, targets in graph.items() if not targets & graph.keys()]:
+        for name in leaves:
+            del graph[name]
+    assert not graph, f"in or behind a circle: {sorted(graph)}"
 
 
 @every_file

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import flashlib as fl
-from flashlib.chapters import CHAPTERS
+from flashlib.course.notebook.chapters import CHAPTERS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

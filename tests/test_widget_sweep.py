@@ -12,7 +12,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from flashlib.bench import course
+from flashlib.course.bench import course
 from scripts import render_notebooks as render
 from tests import labs
 
@@ -47,7 +47,7 @@ def test_every_option_of_every_control_draws(path):
 
 LAB = """
 from flashlib import plots, widgets
-from flashlib.widgets import base
+from flashlib.course.widgets import base
 
 def draw(rows):
     return plots.show(Q=[[6.0 / {divisor}]])
@@ -73,13 +73,14 @@ def test_a_widget_that_breaks_at_one_option_fails_the_sweep(divisor, failure, tm
 
 
 @pytest.mark.parametrize("source, expected", [
-    ("import flashlib as fl\nfl.widgets.block_lab()", True),
-    ("import flashlib\nlab = flashlib.widgets.some_future_lab(N=4)", True),
+    ("import flashlib as fl\nfl.widgets.play(trace, 8, 8)", True),
+    ("from flashlib.course.ch99 import lab\nmine = lab.some_future_lab(N=4)", True),
     ("from flashlib import widgets\nwidgets.play(trace, 8, 8)", True),
     ("from flashlib import widgets as w\nw.Lab('name', {}, draw)", True),
-    ("from flashlib.widgets import block_lab as lab\nlab()", True),
-    ("from flashlib.widgets.softmax_steps import picture, softmax_steps\nsoftmax_steps()", True),
-    ("from flashlib.widgets.softmax_steps import picture, softmax_steps\npicture()", False),
+    ("from flashlib.course.ch06.lab import block_lab as mine\nmine()", True),
+    ("from flashlib.course.ch04.lab import picture, softmax_steps\nsoftmax_steps()", True),
+    ("from flashlib.course.ch04.lab import picture, softmax_steps\npicture()", False),
+    ("from flashlib.course.ch04 import lab\nlab.walk(x)", False),
     ("from flashlib import widgets\nwidgets.sweep()", False),
     ("import flashlib as fl\nfl.flash_v2(Q, K, V)", False),
     ("%matplotlib inline\nplay()", False),

@@ -9,6 +9,7 @@ import numpy as np
 
 import flashlib as fl
 from flashlib import plots
+from flashlib.course.ch00 import figures
 from flashlib.models import traffic
 
 HERE = Path(__file__).resolve().parent
@@ -30,7 +31,7 @@ def surprise():
     recorded = fl.data.measurements("attention_demo_h200").where(mode="forward+backward", N=4096)
     seconds = [recorded.where(impl=impl).column("seconds")[0] for impl in ("standard", "flash")]
     labels = ("standard", "FlashAttention-2")
-    return plots.surprise({
+    return figures.surprise({
         title: (origin, unit, dict(zip(labels, values, strict=True)))
         for title, origin, unit, values in (
             ("arithmetic", "counted", "FLOP", np.multiply(64, (plain.flops, flash.flops))),

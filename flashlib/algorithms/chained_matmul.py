@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flashlib.checks import check_attention, check_block
+from flashlib.arguments import check_attention, check_block
 from flashlib.machine import Machine
 from flashlib.masks import tiles
 

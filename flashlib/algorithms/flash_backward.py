@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flashlib.checks import (
-    check_array,
-    check_attention,
-    check_block,
-    check_choice,
-    check_same_dtype,
-)
+from flashlib.arguments import check_array, check_attention, check_block, check_choice, check_same_dtype
 from flashlib.machine import Machine
 from flashlib.masks import mask_of, tiles
 

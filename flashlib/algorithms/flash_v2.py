@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flashlib.checks import check_attention, check_block
+from flashlib.arguments import check_attention, check_block
 from flashlib.machine import Machine
 from flashlib.masks import mask_of, tiles
 

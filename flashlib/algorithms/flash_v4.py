@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flashlib.checks import check_attention, check_block, check_share
+from flashlib.arguments import check_attention, check_block, check_share
 from flashlib.exp2 import LOG2E, check_degree, software_exp2
 from flashlib.machine import Machine
 from flashlib.masks import mask_of, tiles

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flashlib.checks import check_array, check_block, check_same_dtype
+from flashlib.arguments import check_array, check_block, check_same_dtype
 from flashlib.machine import Machine
 from flashlib.masks import tiles
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flashlib.checks import check_attention
+from flashlib.arguments import check_attention
 from flashlib.machine import Machine
 from flashlib.masks import mask_of
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flashlib.checks import check_array
+from flashlib.arguments import check_array
 from flashlib.machine import Machine
 
 

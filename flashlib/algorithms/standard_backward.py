@@ -6,7 +6,7 @@ import numbers
 
 import numpy as np
 
-from flashlib.checks import check_array, check_attention, check_same_dtype
+from flashlib.arguments import check_array, check_attention, check_same_dtype
 from flashlib.errors import SRAMOverflow
 from flashlib.machine import Machine
 from flashlib.masks import mask_of

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flashlib.checks import check_array, check_block, check_same_dtype
+from flashlib.arguments import check_array, check_block, check_same_dtype
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from flashlib.checks import check_attention, check_block
+from flashlib.arguments import check_attention, check_block
+from flashlib.machine.thread_block import ThreadBlock
 from flashlib.masks import tiles
-from flashlib.warps import ThreadBlock
 
 
 def split_k(Q, K, V, *, Bc=None, scale=None, block=None):

@@ -1,7 +1,8 @@
 """FlashAttention in the loop order of its first version, in Triton: key tiles outside, queries inside.
 
 Dao et al. 2022, arXiv:2205.14135, Algorithm 1; the NumPy page is `flashlib.flash_v1`. For comparison
-only: O, m and ℓ cross memory once for every key tile. `flashlib.bench.counters` counts what that moves.
+only: O, m and ℓ cross memory once for every key tile. What that moves is counted by
+`flashlib.course.bench.counters`.
 """
 
 from __future__ import annotations

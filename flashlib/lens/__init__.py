@@ -15,7 +15,7 @@ Taught in notebook 09. Importing this module imports neither torch nor Triton.
 
 from __future__ import annotations
 
-import importlib
+from flashlib.lazy import attach
 
 _HOMES = {
     "compile": "compiler",
@@ -34,15 +34,4 @@ _HOMES = {
 }
 
 __all__ = list(_HOMES)
-
-
-def __getattr__(name: str):
-    if name in _HOMES:
-        value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__():
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = attach(__name__, _HOMES)

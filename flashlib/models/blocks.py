@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from flashlib.checks import check_block
+from flashlib.arguments import check_block
 from flashlib.models import traffic
 
 TILED = {"flash_v1": traffic.flash_v1, "flash_v2": traffic.flash_v2,

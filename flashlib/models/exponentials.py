@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from flashlib import hardware
-from flashlib.checks import check_block, check_share
+from flashlib.arguments import check_block, check_share
 from flashlib.exp2 import slots
-from flashlib.models.schedule_sm import SOFTMAX_SLOTS, rates
+from flashlib.models.sm.operations import SOFTMAX_SLOTS, rates
 
 
 class Units(NamedTuple):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flashlib import quant
-from flashlib.checks import check_block, check_choice
+from flashlib.arguments import check_block, check_choice
 
 LOUD = 16                                                 # one query in so many is in the loud part
 PEAKS = {"e4m3": 256.0, "e5m2": 256.0, "int8": 127.0}     # what the largest weight of a row becomes

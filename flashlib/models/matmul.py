@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from flashlib.checks import check_block
+from flashlib.arguments import check_block
 
 
 def matmul_tiles(Bm: int, Bn: int, Bk: int, *, element_bytes=2,

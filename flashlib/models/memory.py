@@ -6,7 +6,7 @@ notebook 07.
 
 from __future__ import annotations
 
-from flashlib.checks import check_block, check_choice, check_flag
+from flashlib.arguments import check_block, check_choice, check_flag
 from flashlib.machine import Machine
 
 ALGORITHMS = ("standard", "flash_v1", "flash_v2")

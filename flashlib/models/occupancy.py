@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flashlib import hardware
-from flashlib.checks import check_block
+from flashlib.arguments import check_block
+from flashlib.machine.thread_block import THREADS_PER_WARP
 from flashlib.masks import mask_of, tiles
-from flashlib.warps import THREADS_PER_WARP
 
 
 def programs(*, batch: int, heads: int, N: int, block: int | None = None) -> int:

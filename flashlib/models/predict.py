@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from flashlib import hardware
-from flashlib.checks import check_block
+from flashlib.arguments import check_block
+from flashlib.machine.thread_block import THREADS_PER_WARP
 from flashlib.models import traffic
 from flashlib.models.occupancy import Waves
 from flashlib.models.occupancy import waves as waves_of
-from flashlib.warps import THREADS_PER_WARP
 
 LEVELS = ("bytes", "arithmetic", "L2", "occupancy", "spills", "shapes")
 
@@ -43,7 +43,7 @@ class Config:
 
     @classmethod
     def of(cls, row) -> Config:
-        """Return the configuration of a row of a recorded sweep (`flashlib.bench.blocks_sweep`)."""
+        """Return the configuration of a row of a recorded sweep, as `blocks_sweep` writes it."""
         return cls(row["BLOCK_M"], row["BLOCK_N"], row["num_warps"], row["num_stages"])
 
     @property

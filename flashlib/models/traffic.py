@@ -1,7 +1,7 @@
 """Closed forms of what every algorithm moves and computes, equal to the machine's count to the byte.
 
 They are sums over row tiles, and share no loop and no skipping code with the algorithms: that two
-derivations meet is the point. One table of what counts stands in the docstring of `flashlib.machine`;
+derivations meet is the point. One table of what counts stands in `machine/machine.py`;
 the vector FLOPs per tile are these, for a tile of b rows and c keys:
 
     standard     scale bc, mask bc, max bc, subtract bc, sum bc, divide bc, accumulate bd
@@ -24,10 +24,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flashlib.checks import check_block, check_choice, check_flag, check_share
+from flashlib.arguments import check_block, check_choice, check_flag, check_share
 from flashlib.exp2 import vector_flops
+from flashlib.machine.traffic import Traffic
 from flashlib.models import traffic_backward
-from flashlib.traffic import Traffic
 
 LENGTHS = ("Nq", "Nk", "rows", "n", "M", "N", "K", "rescaled_rows")         # these may be zero
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flashlib.traffic import Traffic
+from flashlib.machine.traffic import Traffic
 
 
 def flash_backward(grid, Nq, Nk, d, Bc, order, dlse, e, s, a) -> Traffic:

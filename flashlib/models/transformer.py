@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from flashlib.checks import check_block, check_choice
-from flashlib.traffic import Moved, Traffic
+from flashlib.arguments import check_block, check_choice
+from flashlib.machine.traffic import Moved, Traffic
 
 ELEMENT_BYTES = {"float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "float8": 1}
 ATTENTION = ("S = QKᵀ", "softmax", "O = PV")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import flashlib as fl
 from flashlib import exp2
-from flashlib.models import stale, traffic
+from flashlib.models import stale_maximum, traffic
 from tests import oracle
 from tests.cases import PROPERTY, normal, qkv
 
@@ -119,7 +119,7 @@ def test_votes_by_hand():
     machine = fl.Machine()
     O, _ = fl.flash_v4(Q, K, V, Br=2, Bc=1, scale=1.0, tau=2.0, machine=machine)
     assert votes_of(machine) == [((0, 2), 2), ((0, 2), 0), ((0, 2), 2), ((0, 2), 2), ((0, 2), 0)]
-    assert stale.rescales(votes_of(machine)) == (8, 4, 4, 2)
+    assert stale_maximum.rescales(votes_of(machine)) == (8, 4, 4, 2)
     assert machine.traffic.exps == 10 + 3 * 2                 # P, and alpha of three rescaling steps
     np.testing.assert_allclose(O, oracle.attention(Q, K, V, scale=1.0)[0], rtol=1e-14)
 
@@ -138,7 +138,7 @@ def test_a_row_tile_rescales_as_soon_as_one_row_does():
     for Br in (1, 8, 64):
         machine = fl.Machine()
         fl.flash_v4(Q, K, V, Br=Br, Bc=20, machine=machine)
-        skipped[Br] = stale.rescales(votes_of(machine))
+        skipped[Br] = stale_maximum.rescales(votes_of(machine))
     assert len({s.rows_skipped for s in skipped.values()}) == 1
     assert skipped[1].tiles_skipped > skipped[8].tiles_skipped > skipped[64].tiles_skipped
 
@@ -149,7 +149,7 @@ def test_without_a_threshold_a_row_rescales_as_often_as_a_record_is_broken():
     machine = fl.Machine()
     fl.flash_v4(Q, K, V, Br=400, Bc=16, machine=machine)
     expected = sum(1 / k for k in range(2, 21)) / 19
-    share = 1 - stale.rescales(votes_of(machine)).rows_skipped
+    share = 1 - stale_maximum.rescales(votes_of(machine)).rows_skipped
     assert abs(share - expected) < 0.015
 
 
@@ -158,7 +158,7 @@ def test_logits_that_rise_gently_skip_and_those_that_jump_do_not():
         K = (np.arange(12.0) * step / exp2.LOG2E)[:, None]
         machine = fl.Machine()
         fl.flash_v4(np.ones((1, 1)), K, K, Br=1, Bc=1, scale=1.0, tau=8.0, machine=machine)
-        got = stale.rescales(votes_of(machine))
+        got = stale_maximum.rescales(votes_of(machine))
         assert (got.tile_rescales == 0) == skipped and got.tile_rescales in (0, 11)
 
 

@@ -88,7 +88,7 @@ def test_a_saved_lab_still_shows_when_its_notebook_is_opened_again(open_notebook
 
 BROKEN = """
 import flashlib as fl
-from flashlib.widgets import base
+from flashlib.course.widgets import base
 
 def broken(rows, still, loud):
     if rows == 2:

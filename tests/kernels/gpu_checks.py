@@ -15,7 +15,7 @@ from unittest import mock
 
 import torch
 
-from flashlib.bench.attention import microseconds
+from flashlib.course.bench.attention import microseconds
 from flashlib.kernels import flash_attention, flash_attention_fp8
 from flashlib.kernels.configs import configs_for
 from tests.kernels.behaviours import TOLERANCE, close, require

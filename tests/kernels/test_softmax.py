@@ -82,7 +82,7 @@ def test_on_a_gpu_every_kernel_is_right():
 
     if not torch.cuda.is_available():
         pytest.skip("no GPU here; the interpreter covers the same kernels")
-    from flashlib.bench import softmax as bench
+    from flashlib.course.bench import softmax_rates as bench
 
     bench.check(("3pass", "online", "fused"), bench.DTYPES, bench.CHECKED, "cuda")
 

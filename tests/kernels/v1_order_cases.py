@@ -7,8 +7,8 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 
+from flashlib.course.notebook.interpreter_trace import watch
 from flashlib.kernels import flash_v1_order
-from flashlib.kernels.watch import watch
 
 
 def main():

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from flashlib.data import measurements
+from flashlib.course.notebook.data import measurements
 from flashlib.models import predict as model
 from flashlib.models import ranks, traffic
 from flashlib.models.predict import Config

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from flashlib.hardware import ALL, GPU, get
+from flashlib.machine.traffic import Traffic
 from flashlib.models import roofline
-from flashlib.traffic import Traffic
 
 # In one second: 1e12 bytes, 1e14 matmul FLOPs, 1e13 vector FLOPs or 1e12 exponentials.
 TOY = GPU.custom("toy", sram_bytes=1024, hbm_bytes_per_s=1e12, matmul_flops_per_s=1e14,

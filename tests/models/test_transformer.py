@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from flashlib.machine.traffic import Traffic
 from flashlib.models import hierarchy, roofline, traffic
 from flashlib.models.transformer import (
     ATTENTION,
@@ -17,7 +18,6 @@ from flashlib.models.transformer import (
     total,
     with_head_dimension,
 )
-from flashlib.traffic import Traffic
 
 TINY = Shape("tiny", 8, 4, 2, 2, 12, True, 1, "made up")
 

@@ -1,13 +1,13 @@
 """Planted bugs in the schedule simulator and its programs: each is caught by the check named for it."""
 
-from flashlib.models import schedule as sim
-from flashlib.models import schedule_programs as original
+from flashlib.models.sm import programs as original
+from flashlib.models.sm import simulator as sim
 from tests.mutants.build import patcher, rebuilt
 from tests.mutants.catalogue import Mutant
 from tests.mutants.runner import examine
 
-PATHS = {"engine": "models/schedule", "sm": "models/schedule_sm",
-         "programs": "models/schedule_programs"}
+PATHS = {"engine": "models/sm/simulator", "sm": "models/sm/operations",
+         "programs": "models/sm/programs"}
 source = patcher(PATHS)
 
 

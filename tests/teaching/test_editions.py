@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from flashlib.chapters import CHAPTERS
-from flashlib.exercises.overview import of_chapter
-from flashlib.kernels.presence import available
+from flashlib.course.exercises.overview import of_chapter
+from flashlib.course.notebook.chapters import CHAPTERS
+from flashlib.course.notebook.without_triton import available
 from scripts import answers, editions, grade
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -51,7 +51,7 @@ def bodies(node):
 
 def solutions(number):
     """The solutions of a chapter: (function's name, its statements, its text without spaces)."""
-    module = importlib.import_module(f"flashlib.exercises.solutions.ch{number}")
+    module = importlib.import_module(f"flashlib.course.ch{number}.solutions")
     for name, function in inspect.getmembers(module, inspect.isfunction):
         if function.__module__ == module.__name__:
             source = inspect.getsource(function)
@@ -128,11 +128,11 @@ def test_every_solution_passes_there(student, tmp_path):
         if chapter.number == "09" and not available():    # its answers are Triton kernels
             continue
         notebook = json.loads((student / chapter.file).read_text(encoding="utf-8"))
-        module = importlib.import_module(f"flashlib.exercises.solutions.ch{chapter.number}")
+        module = importlib.import_module(f"flashlib.course.ch{chapter.number}.solutions")
         exercises = {e.check.__name__: e for e in of_chapter(chapter.number)}
         head = inspect.getsource(module).split("\ndef ")[0]
         for cell in notebook["cells"]:
-            call = re.search(r"ex\.(check_\w+)\((\w+)\)", "".join(cell["source"]))
+            call = re.search(r"exercises\.(check_\w+)\((\w+)\)", "".join(cell["source"]))
             if cell["cell_type"] == "code" and call and call[1] in exercises:
                 mine = exercises[call[1]].solution
                 cell["source"] = (head.replace("from __future__ import annotations", "") + "\n"
@@ -157,7 +157,7 @@ def test_the_students_course_sets_up_with_the_same_commands(student):
     assert {"scripts/setup.sh", "scripts/open_lab.py"} <= set(re.findall(r"scripts/\w+\.\w+", planned))
     subprocess.run([sys.executable, "scripts/sync_work.py"], cwd=student, check=True)
     assert len(list((student / "work").glob("*.ipynb"))) == len(list((student / "notebooks").iterdir()))
-    code = "from flashlib.exercises import progress, solution; solution('05.1'); progress()"
+    code = "from flashlib.course.exercises import progress, solution; solution('05.1'); progress()"
     said = subprocess.run([sys.executable, "-c", code], cwd=student / "work", text=True, check=True,
                           env={**os.environ, "PYTHONPATH": str(student)}, capture_output=True).stdout
     assert "not part of this build" in said and "0 of 4" in said
@@ -172,7 +172,7 @@ def test_the_same_tree_gives_the_same_bytes(tmp_path):
 def test_the_instructors_archive_holds_the_course_and_the_answers(instructor, tmp_path):
     assert set(editions.course_files()) < set(instructor)
     assert set(editions.student_files()) < set(instructor)
-    for needed in ("scripts/grade.py", "scripts/teach.mk", "flashlib/exercises/solutions/ch05.py",
+    for needed in ("scripts/grade.py", "scripts/teach.mk", "flashlib/course/ch05/solutions.py",
                    "assets/teaching/syllabus_day.md", "assets/teaching/syllabus_term.md"):
         assert needed in instructor
     assert all(not name.startswith(("work/", "dist/", ".git/", ".venv/")) for name in instructor)

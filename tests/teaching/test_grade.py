@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from flashlib.exercises.overview import of_chapter
-from flashlib.kernels.presence import available
+from flashlib.course.exercises.overview import of_chapter
+from flashlib.course.notebook.without_triton import available
 from scripts import grade
 
 CHAPTER = "05_fuse_attention_into_one_pass"
-SETUP = "import numpy as np\nimport flashlib as fl\nfrom flashlib.exercises import ch05 as ex"
+SETUP = "import numpy as np\nimport flashlib as fl\nfrom flashlib.course.ch05 import exercises as ex"
 FINISH = """
 def finish(l, o):
     return o / np.maximum(l, 1e-300)[:, None]
@@ -143,14 +143,15 @@ CHEATS = {
     "its own check": ("def always(f): return True\nex.check_finish = always\n" + STUB.format("")
                       + "ex.check_finish(finish)", "not answered yet"),
     "replaces the comparison": (STUB.format(
-        "import flashlib.exercises.ch05 as c; c.expect_close = lambda *a, **k: None; return o\n    "),
+        "import flashlib.course.ch05.exercises as c; c.expect_close = lambda *a, **k: None;"
+        " return o\n    "),
         "divide it by l"),
     "replaces numpy": (STUB.format("np.allclose = lambda *a, **k: True; return o\n    "),
                        "replaced numpy.allclose"),
-    "imports the solution": ("from flashlib.exercises.solutions.ch05 import finish\n"
+    "imports the solution": ("from flashlib.course.ch05.solutions import finish\n"
                              "ex.check_finish(finish)", "ModuleNotFoundError"),
     "imports it inside": (STUB.format(
-        "from flashlib.exercises.solutions import ch05; return ch05.finish(l, o)\n    "),
+        "from flashlib.course.ch05 import solutions; return solutions.finish(l, o)\n    "),
         "ModuleNotFoundError"),
     "writes an event": (STUB.format(
         "import os; os.write(3, b'{\"exercise\": \"05.1\", \"passed\": true, \"message\": \"\"}\\n')"
@@ -171,7 +172,7 @@ def test_the_text_of_the_course_is_no_answer(tmp_path, sandbox):
     stems = sorted((grade.ROOT / "notebooks").glob("[0-9]*.ipynb"))
     for path in stems:
         mine = json.loads(path.read_text(encoding="utf-8"))
-        mine["cells"] = [c for c in mine["cells"] if "ex.check_" not in "".join(c["source"])]
+        mine["cells"] = [c for c in mine["cells"] if "exercises.check_" not in "".join(c["source"])]
         there = tmp_path / path.name
         there.write_text(json.dumps(mine))
         names = [e.name for e in of_chapter(path.stem[:2])]

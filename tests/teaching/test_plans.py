@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flashlib.chapters import CHAPTERS
-from flashlib.exercises.overview import of_chapter
+from flashlib.course.exercises.overview import of_chapter
+from flashlib.course.notebook.chapters import CHAPTERS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TEACHING = ROOT / "assets" / "teaching"

@@ -1,0 +1,130 @@
+"""Time our forward kernel over tile sizes, warps and stages, with what the compiler made of each.
+
+    python -m flashlib.course.bench.blocks_sweep --out assets/measurements --name h200
+
+Every configuration is held against float64 on one head before it is timed; one that does not fit or
+is wrong keeps its row, with the reason. Notebook 11 shows the result.
+"""
+
+from __future__ import annotations
+
+import time
+
+from flashlib.course.bench import binaries
+from flashlib.course.bench.attention import TOLERANCE, exact, flops, inputs, timer, warm_all
+from flashlib.course.bench.attention_demo import Clock, ceilings
+from flashlib.course.bench.gpu import device_for
+from flashlib.course.bench.provenance import collect, options_for, write_csv
+from flashlib.kernels.configs import Config, tiles
+
+SHAPES = [(4, 32, 4096, 64), (4, 16, 4096, 128)]
+ROWS, KEYS, WARPS, STAGES = (32, 64, 128, 256), (32, 64, 128, 256), (4, 8), (2, 3, 4)
+# Beyond this many accumulator registers a thread the compiler needs minutes to spill them all.
+MOST_REGISTERS = 400
+
+
+def configurations(d):
+    """Return (BLOCK_M, BLOCK_N, num_warps, num_stages) to try: tiles that threads can nearly hold."""
+    return tiles(d, ROWS, KEYS, WARPS, STAGES, MOST_REGISTERS)
+
+
+def caller(tensors, config):
+    """Return a function of no arguments that runs our forward kernel in one configuration."""
+    from flashlib.kernels.launch import forward
+
+    q, k, v, _ = tensors
+    chosen, scale = Config(*config), q.shape[-1] ** -0.5
+    return lambda: forward(q, k, v, causal=False, scale=scale, config=chosen)[0]
+
+
+def warm(case):
+    """Compile one configuration in a process of its own; the run itself reports what fails."""
+    import torch
+
+    (_, _, _, d), config = case
+    try:
+        caller(inputs((1, 1, 4096, d), "cuda"), config)()
+        torch.cuda.synchronize()
+    except Exception as error:
+        return f"{case}: {type(error).__name__} {error}"[:160]
+    return None
+
+
+def measure(shape, configs, clock):
+    """Yield one row for every configuration."""
+    tensors = inputs(shape, "cuda")
+    reference = exact(*tensors[:3], None, False)[0]
+    for config in configs:
+        row = dict(zip(("B", "H", "N", "d"), shape, strict=True))
+        row |= dict(zip(("BLOCK_M", "BLOCK_N", "num_warps", "num_stages"), config, strict=True))
+        row |= dict.fromkeys(("seconds", "tflops_per_s", "relative_error", "registers",
+                              "spilled_words", "shared_bytes", "instructions"))
+        try:
+            call = caller(tensors, config)
+            binaries.forget()
+            O = call()
+            binary = binaries.loaded()[0]
+            row |= {key: binary[key] for key in
+                    ("registers", "spilled_words", "shared_bytes", "instructions")}
+            error = ((O[:1, :1].double() - reference).norm() / reference.norm()).item()
+            row["relative_error"] = error
+            if error < TOLERANCE:
+                row["seconds"] = clock(call)
+                row["tflops_per_s"] = flops(shape, False, "forward") / row["seconds"] / 1e12
+            yield row | {"status": "ok" if error < TOLERANCE else "wrong"}
+        except Exception as error:
+            reason = str(error).split("\n")[0]
+            if "shared memory" in reason:
+                row["shared_bytes"] = getattr(error, "required", None)
+                reason = "shared memory"
+            yield row | {"status": reason[:80]}
+
+
+def live(configs, shape=SHAPES[0]):
+    """Measure a few configurations if this machine has a GPU and Triton; return rows and a sentence."""
+    try:
+        import torch
+        import triton  # noqa: F401
+    except ImportError as error:
+        return [], f"Not measured here ({error.name} is not installed); all times above are recorded."
+    if not torch.cuda.is_available():
+        return [], "Not measured here (torch sees no GPU); all times above are recorded."
+    rows = list(measure(shape, configs, timer("cuda", 20)))
+    return rows, f"Measured here, on {torch.cuda.get_device_name()}."
+
+
+def main(argv=None):
+    """Compile on all cores, check, measure, print the best and write the CSV file."""
+    parser = options_for(__doc__)
+    options = parser.parse_args(argv)
+    device_for()
+    import torch
+
+    cases = [(shape, config) for shape in SHAPES for config in configurations(shape[3])]
+    # The slow ones to compile go first: many accumulators a thread.
+    cases.sort(key=lambda c: -c[1][0] * (c[0][3] + c[1][1]) / c[1][2])
+    start = time.perf_counter()
+    print(*warm_all(warm, cases)[:5], sep="\n")
+    print(f"compiled {len(cases)} configurations in {time.perf_counter() - start:.0f} s", flush=True)
+    roofs, clock = ceilings(Clock("cuda", 0.3), "cuda"), timer("cuda", 20)
+    torch.cuda.empty_cache()
+    rows = []
+    for shape in SHAPES:
+        rows += measure(shape, configurations(shape[3]), clock)
+        timed = sorted((row for row in rows if row["d"] == shape[3] and row["seconds"]),
+                       key=lambda row: row["seconds"])
+        for row in [*timed[:6], *timed[-2:]]:
+            print(*list(row.values())[3:10], *list(row.values())[11:], flush=True)
+    if options.out:
+        origin = collect(
+            f"python -m flashlib.course.bench.blocks_sweep --out assets/measurements"
+            f" --name {options.name}",
+            dtype="bfloat16, standard normal inputs, forward, not causal",
+            timing="triton.testing.do_bench, median", **roofs)
+        write_csv(options.out / f"blocks_{options.name}.csv", rows, origin)
+    reasons = {row["status"] for row in rows}
+    print({reason: sum(row["status"] == reason for row in rows) for reason in reasons})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Rewrite the README's table of measurements from the recorded CSV file.
+
+    python -m flashlib.course.bench.readme
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from flashlib.course.bench.peers import NAMES
+from flashlib.course.notebook.data import measurements, read_measurement
+
+START, END = "<!-- bench:start -->", "<!-- bench:end -->"
+README = Path(__file__).resolve().parents[3] / "README.md"
+
+
+def table(measurement):
+    """Return the Markdown table of a measurement: TFLOP/s by shape, and our ratio to each peer."""
+    impls = list(dict.fromkeys(row["impl"] for row in measurement.rows))
+    peers = [impl for impl in impls if not impl.startswith("ours")]
+    cases = {}
+    for row in measurement.rows:
+        key = tuple(row[name] for name in ("mode", "causal", "B", "H", "N", "d"))
+        cases.setdefault(key, {})[row["impl"]] = row
+    origin = measurement.provenance
+    head = ["B, H, N, d", "mask", "pass", "ours", *(f"{NAMES[peer]} (ours ÷ it)" for peer in peers)]
+    lines = [_row(head), _row(["---"] * 3 + ["--:"] * (1 + len(peers)))]
+    order = {"forward": 0, "backward": 1}
+    for key in sorted(cases, key=lambda case: (order[case[0]], case[5], case[4], case[1])):
+        mode, causal, *shape = key
+        rows = cases[key]
+        cells = [", ".join(map(str, shape)), "causal" if causal else "none", mode]
+        cells.append(f"**{rows['ours']['tflops_per_s']:.0f}**")
+        cells += [_peer(rows.get(peer)) for peer in peers]
+        lines.append(_row(cells))
+    return "\n".join([*lines, "", _origin(origin)])
+
+
+def _row(cells):
+    return f"| {' | '.join(cells)} |"
+
+
+def _peer(row):
+    return "–" if row is None else f"{row['tflops_per_s']:.0f} ({row['ours_over_this']:.2f}×)"
+
+
+def _origin(origin):
+    versions = ", ".join(f"{name} {origin[name]}" for name in ("torch", "triton", "cudnn")
+                         if origin.get(name, "none") != "none")
+    absent = [NAMES[name] for name in NAMES
+              if any(part.split(":")[0].strip() == name for part in origin["absent"].split(";"))]
+    matmul, copy = (float(origin[f"ceiling_{name}_per_s"].split()[0]) / 1e12
+                    for name in ("matmul_flops", "copy_bytes"))
+    text = (f"*TFLOP/s, bfloat16, recorded on {'an' if origin['gpu'] == 'NVIDIA H200' else 'one'}"
+            f" {origin['gpu']} on {origin['date']} ({versions}); medians, all in one run, in which a"
+            f" bf16 matmul of 8192³ reached {matmul:.0f} TFLOP/s and a copy {copy:.2f} TB/s.")
+    if absent:
+        text += f" Not installed there: {', '.join(absent)}."
+    return text + f" Repeat it with `make bench`; `{origin['command']}` wrote the file.*"
+
+
+def rewrite(text, body):
+    """Return a Markdown text with what stands between the two markers replaced.
+
+    Raises:
+        ValueError: the markers are not there, once each and in order.
+    """
+    if text.count(START) != 1 or text.count(END) != 1 or text.index(START) > text.index(END):
+        raise ValueError(f"text: expected {START} and then {END}, once each")
+    before, rest = text.split(START)
+    after = rest.split(END)[1]
+    return f"{before}{START}\n{body}\n{END}{after}"
+
+
+def main(argv=None):
+    """Rewrite the README in place."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--csv", type=Path, help="a file of flashlib.course.bench.attention")
+    parser.add_argument("--readme", type=Path, default=README)
+    options = parser.parse_args(argv)
+    found = read_measurement(options.csv) if options.csv else measurements("attention_h200")
+    text = options.readme.read_text(encoding="utf-8")
+    options.readme.write_text(rewrite(text, table(found)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""Ask where the warps of the Hopper kernel are: samples of their place in the code, by phase of a step.
+
+    python -m flashlib.course.bench.stalls --out assets/measurements --name h200
+
+Needs a Hopper GPU and Nsight Compute (`ncu`), whose sampler looks at every warp in turn. A step is one
+key tile of one warpgroup, without a mask; notebook 13 draws how long it stays in each phase.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from flashlib.course.bench.attention_demo import amount, profiled
+from flashlib.course.bench.gpu import device_for, is_hopper
+from flashlib.course.bench.provenance import collect, options_for, write_csv
+
+SHAPE = (4, 16, 4096, 128)                                  # (B, H, N, d)
+# What begins at the first instruction of a step, and then at the first that matches, in this order. In
+# 8 bits the compiler asks for QKᵀ somewhere in the middle of the softmax.
+PHASES = {
+    "own_bf16": {"ready": "", "issue": r"\w*GMMA", "scores": r"WARPGROUP\.DEPBAR", "maximum": r"FMNMX",
+                 "weights": r"MUFU\.EX2"},
+    "fp8_block": {"maximum": "", "weights": r"MUFU\.EX2", "output": r"WARPGROUP\.ARRIVE"},
+}
+KEY_TILE = 128                                              # rows, in all of them
+CYCLES = "sm__cycles_elapsed.max"
+
+
+def launches():
+    """Return a function of no arguments for every variant."""
+    import torch
+
+    from flashlib.course.bench.attention import inputs
+    from flashlib.course.bench.gluon_ablation import variants
+    from flashlib.kernels import fp8, launch_hopper
+
+    q, k, v, _ = inputs(SHAPE, "cuda")
+    given = {"causal": False, "scale": SHAPE[3] ** -0.5}
+    with torch.no_grad():
+        prepared = fp8.prepare(q, k, v)
+    full = variants(SHAPE[3], False, SHAPE[2])["full"]
+    return {"own_bf16": lambda: launch_hopper.forward(q, k, v, **given, config=full),
+            "fp8_block": lambda: launch_hopper.forward_fp8(*prepared, **given)}
+
+
+def probe():
+    """Run every variant twice, the second time under the profiler."""
+    import torch
+
+    calls = launches()
+    for name in PHASES:
+        calls[name]()
+        torch.cuda.synchronize()
+        torch.cuda.profiler.start()
+        calls[name]()
+        torch.cuda.synchronize()
+        torch.cuda.profiler.stop()
+
+
+def kernels(text: str) -> list[list[dict]]:
+    """Split `ncu --page source --csv` output into kernels, lists of instructions in their order."""
+    found, head = [], None
+    for cells in csv.reader(io.StringIO(text)):
+        if cells[:1] == ["Kernel Name"]:
+            found.append([])
+            head = None
+        elif found and head is None:
+            head = cells
+        elif found and cells:
+            found[-1].append(dict(zip(head, cells, strict=True)))
+    return found
+
+
+def _opcode(instruction: dict) -> str:
+    return re.sub(r"^@!?U?P\w+\s+", "", instruction["Source"].strip()).split()[0]
+
+
+def steps(instructions: list[dict]) -> list[list[dict]]:
+    """Return the innermost loops with products; a loop ends with a conditional branch backwards."""
+    places = {row["Address"]: n for n, row in enumerate(instructions)}
+    found = []
+    for end, row in enumerate(instructions):
+        target = re.match(r"@!?U?P\d+\s+BRA\S*\s+(0x[0-9a-f]+)", row["Source"].strip())
+        first = places.get(target[1], end) if target else end
+        if any("GMMA" in _opcode(inner) for inner in instructions[first:end]):
+            found.append((first, end))
+    return [instructions[first:end + 1] for first, end in found
+            if not any((a, b) != (first, end) and first <= a and b <= end for a, b in found)]
+
+
+def phases(step: list[dict], variant: str) -> list[dict]:
+    """Return for every phase its samples, its instructions, and how many are exponentials."""
+    names, rows = iter(PHASES[variant].items()), []
+    upcoming = next(names)
+    for instruction in step:
+        if upcoming and re.match(upcoming[1], _opcode(instruction)):
+            rows.append({"phase": upcoming[0], "samples": 0, "instructions": 0, "exponentials": 0})
+            upcoming = next(names, None)
+        rows[-1]["samples"] += int(instruction["# Samples"])
+        rows[-1]["instructions"] += 1
+        rows[-1]["exponentials"] += _opcode(instruction) == "MUFU.EX2"
+    if upcoming:
+        raise ValueError(f"step: expected an instruction like {upcoming[1]}, got {len(step)} without")
+    return rows
+
+
+def table(text: str, cycles: list[int], sms: int, variants=tuple(PHASES)) -> list[dict]:
+    """Return rows by variant and phase: cycles of a step, as the share of the samples.
+
+    Args:
+        text: `ncu --page source --csv`, a kernel for each variant, in their order.
+        cycles: how long each kernel took.
+        sms: programs that shared the work.
+    """
+    B, H, N, _ = SHAPE
+    found, rows = kernels(text), []
+    if not len(found) == len(cycles) == len(variants):
+        raise ValueError(f"text, cycles: expected {len(variants)} kernels, got {len(found)} and"
+                         f" {len(cycles)}")
+    for variant, instructions, total in zip(variants, found, cycles, strict=True):
+        loops = [phases(step, variant) for step in steps(instructions)]
+        consumers = len(loops)
+        if consumers < 2:
+            raise ValueError(f"text: expected a loop for each consumer of {variant}, got {consumers}")
+        step_cycles = total * sms / (B * H * N / (64 * consumers) * N / KEY_TILE)
+        samples = sum(phase["samples"] for loop in loops for phase in loop)
+        for place, phase in enumerate(loops[0]):
+            here = sum(loop[place]["samples"] for loop in loops)
+            rows.append({"variant": variant, **phase, "samples": here,
+                         "cycles": here / samples * step_cycles, "kernel_cycles": total})
+    return rows
+
+
+def _profile(tool: str) -> tuple[str, list[int]]:
+    """Run the probe under Nsight Compute; return its page of instructions, and the kernels' cycles."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = str(Path(folder) / "stalls")
+        subprocess.run([tool, "--clock-control", "none", "--profile-from-start", "off", "--section",
+                        "SourceCounters", "--metrics", CYCLES, "-o", report, sys.executable, "-m",
+                        "flashlib.course.bench.stalls", "--probe"], check=True, timeout=300)
+        pages = [subprocess.run([tool, "-i", f"{report}.ncu-rep", "--page", page, "--csv", *more],
+                                check=True, capture_output=True, text=True).stdout
+                 for page, *more in (("source",), ("raw", "--print-units", "base"))]
+    return pages[0], [amount(cells, CYCLES) for cells in profiled(pages[1])]
+
+
+def main(argv=None):
+    """Measure, print and write the CSV file."""
+    parser = options_for(__doc__)
+    parser.add_argument("--probe", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(argv)
+    device_for()
+    if not is_hopper():
+        return
+    if options.probe:
+        probe()
+        return
+    tool = shutil.which("ncu")
+    if tool is None:
+        sys.exit("This measurement needs Nsight Compute (ncu) on the PATH.")
+    import torch
+
+    text, cycles = _profile(tool)
+    rows = table(text, cycles, torch.cuda.get_device_properties(0).multi_processor_count)
+    for row in rows:
+        print(*row.values())
+    if options.out:
+        origin = collect(
+            f"python -m flashlib.course.bench.stalls --out assets/measurements --name {options.name}",
+            shape=f"(B, H, N, d) = {SHAPE}, no mask", counters="ncu --clock-control none, one run",
+            cycles="of one key tile of one warpgroup, shared out by samples of the program counter")
+        write_csv(options.out / f"stalls_{options.name}.csv", rows, origin)
+
+
+if __name__ == "__main__":
+    main()

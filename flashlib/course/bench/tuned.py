@@ -1,0 +1,129 @@
+"""Time what `tune` finds against the fixed table, also for shapes that the table was not made for.
+
+    python -m flashlib.course.bench.tuned --out assets/measurements --name h200
+
+A search_s is of forward and backward together; all cores compile before. LIMIT_S leaves cases out.
+"""
+
+from __future__ import annotations
+
+import time
+
+from flashlib.course.bench.attention import input_dtype, warm_all
+from flashlib.course.bench.gpu import device_for
+from flashlib.course.bench.provenance import collect, options_for, write_csv
+
+CASES = [                                                   # (B, H, H_k, N_q, N_k, D, causal)
+    (1, 16, 16, 2000, 2000, 64, False),
+    (8, 16, 4, 512, 512, 128, True),
+    (1, 32, 8, 1, 16384, 128, False),                       # decoding
+    (2, 12, 12, 197, 197, 64, False),                       # a vision transformer
+    (1, 8, 8, 333, 1000, 80, True),
+    (4, 16, 16, 4096, 4096, 128, False),
+    (4, 16, 16, 4096, 4096, 128, True),
+    (4, 32, 32, 4096, 4096, 64, False),
+]
+LIMIT_S = 170
+
+
+def inputs(case):
+    """Return q, k, v, standard normal."""
+    import torch
+
+    B, H, H_k, N_q, N_k, D, _ = case
+    generator, dtype = torch.Generator("cuda").manual_seed(0), getattr(torch, input_dtype("cuda"))
+    return [torch.randn(B, heads, N, D, generator=generator, device="cuda", dtype=dtype)
+            for heads, N in ((H, N_q), (H_k, N_k), (H_k, N_k))]
+
+
+def jobs(case):
+    """Return (case, kernel, configuration) for all that `tune` is going to run."""
+    from flashlib.kernels import tuning
+
+    q, k, v = inputs(case)
+    causal, table = case[-1], tuning._table(q, case[-1])
+    found = {"triton_forward": tuning.forward_candidates(q, k, causal)}
+    if tuning._takes_gluon(q, k, v, "auto"):
+        found["gluon_forward"] = tuning.gluon_candidates(q, k, causal)
+    if case[3] > 1:                                         # nobody trains one query at a time
+        found["triton_backward"] = [table, *(table._replace(**{part: c}) for part, candidates in
+                                             tuning.backward_candidates(q, k, causal).items()
+                                             for c in candidates)]
+    return [(case, kernel, c) for kernel, configs in found.items() for c in dict.fromkeys(configs)]
+
+
+def warm(job):
+    """Compile one configuration in a process of its own; the search itself reports what fails."""
+    import torch
+
+    from flashlib.kernels import launch, ops
+
+    case, kernel, config = job
+    try:
+        q, k, v = inputs(case)
+        given = {"causal": case[-1], "scale": 1.0}
+        if kernel == "triton_backward":
+            launch.backward(q, k, v, q, q[..., 0].float(), q, None, **given, configs=config)
+        else:
+            module = ops._hopper() if kernel == "gluon_forward" else launch
+            module.forward(q, k, v, **given, config=config)
+        torch.cuda.synchronize()
+    except Exception as error:
+        return f"{job}: {type(error).__name__} {error}"[:160]
+    return None
+
+
+def spell(config):
+    """Return a configuration in words."""
+    named = config._asdict().items()
+    if hasattr(config, "dq"):
+        return "; ".join(f"{name} {spell(c)}" for name, c in named if c and name != "forward")
+    return " ".join(f"{name}={value}" for name, value in named)
+
+
+def rows_of(case, impl, trials, seconds):
+    """Return a row for each kernel of a search."""
+    rows = []
+    for kernel in dict.fromkeys(trial.kernel for trial in trials):
+        mine = [trial for trial in trials if trial.kernel == kernel]
+        noted = {trial.note: trial for trial in mine if trial.note in ("table", "kept")}
+        table, best = noted["table"], noted.get("kept", noted["table"])
+        refused = sum(trial.milliseconds is None for trial in mine)
+        names = ("B", "H", "H_k", "N_q", "N_k", "D", "causal")
+        rows.append(dict(zip(names, (*case[:-1], int(case[-1])), strict=True)) | {
+            "impl": impl, "kernel": kernel, "table": spell(table.config),
+            "table_s": 1e-3 * table.milliseconds, "best": spell(best.config),
+            "best_s": 1e-3 * best.milliseconds, "speedup": table.milliseconds / best.milliseconds,
+            "timed": len(mine) - refused, "refused": refused, "search_s": seconds})
+    return rows
+
+
+def main(argv=None):
+    """Compile on all cores, search case by case, print and write the CSV file."""
+    options = options_for(__doc__).parse_args(argv)
+    device_for()
+    from flashlib.kernels.tuning import _takes_gluon, tune
+
+    start, rows, todo = time.perf_counter(), [], [job for case in CASES for job in jobs(case)]
+    print(*warm_all(warm, todo)[:5], sep="\n")
+    print(f"compiled {len(todo)} configurations in {time.perf_counter() - start:.0f} s", flush=True)
+    for case in CASES:
+        if time.perf_counter() - start > LIMIT_S:
+            print(f"left out after {LIMIT_S} s: {case}")
+            continue
+        q, k, v = inputs(case)
+        for impl in ("auto", "triton") if _takes_gluon(q, k, v, "auto") else ("triton",):
+            q.requires_grad_(impl == "triton" and case[3] > 1)
+            began = time.perf_counter()
+            trials = tune(q, k, v, causal=case[-1], impl=impl)
+            rows += (more := rows_of(case, impl, trials, time.perf_counter() - began))
+            for row in more:
+                print(*(f"{x:.4g}" if isinstance(x, float) else x for x in row.values()), flush=True)
+    if options.out:
+        write_csv(options.out / f"tuned_{options.name}.csv", rows, collect(
+            f"python -m flashlib.course.bench.tuned --out assets/measurements --name {options.name}",
+            dtype=f"{input_dtype('cuda')}, standard normal", timing="do_bench, medians of rounds"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Chapter 00, Start here: its figures, exercises and solutions."""

@@ -1,0 +1,249 @@
+"""The figures of chapter 00: the map of the course, the two memories, and the surprise."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch, Rectangle
+
+from flashlib.course.plots import theme
+from flashlib.course.plots.matrices import chosen_cells
+from flashlib.course.plots.theme import INK, SMALL, styled, text_width
+from flashlib.hardware import human
+
+READY, READY_EDGE = "#E3ECF5", "#31688E"
+
+
+@theme.styled
+def course_map(chapters, parts):
+    """Draw the chapters as one road: a row for each part, what exists filled, the rest dashed."""
+    width, height, gap = 1.27, 0.62, 0.12
+    rows = [[c for c in chapters if c.part == part] for part in parts]
+    fig = theme.figure(0.86 * len(rows) + 0.1, layout=None)
+    ax = fig.add_axes((0, 0, 1, 1))
+    ax.set(xlim=(0, theme.WIDTH), ylim=(-0.86 * len(rows) + 0.05, 0.08))
+    ax.axis("off")
+    left = 1.44
+    for r, (part, row) in enumerate(zip(parts, rows, strict=True)):
+        y = -0.86 * r - 0.74
+        if r % 2 == 0:
+            ax.add_patch(Rectangle((0, y - 0.12), theme.WIDTH, 0.86, color="#F7F7F7", zorder=0))
+        ax.text(0.12, y + height / 2, textwrap.fill(part, 15), va="center", fontsize=9,
+                fontweight="bold", color=theme.INK, linespacing=1.25)
+        for c, chapter in enumerate(row):
+            x = left + c * (width + gap) * (4 / max(4, len(row)))
+            box = width * (4 / max(4, len(row)))
+            ax.add_patch(FancyBboxPatch(
+                (x, y), box, height, boxstyle="round,pad=0,rounding_size=0.07", zorder=2,
+                facecolor=READY if chapter.ready else "white",
+                edgecolor=READY_EDGE if chapter.ready else theme.GREY,
+                linewidth=1.2 if chapter.ready else 0.8,
+                linestyle="solid" if chapter.ready else (0, (3, 3))))
+            ink = theme.INK if chapter.ready else theme.GREY
+            ax.text(x + 0.08, y + height - 0.09, chapter.number, fontsize=9, fontweight="bold",
+                    va="top", color=READY_EDGE if chapter.ready else theme.GREY)
+            ax.text(x + 0.08, y + height - 0.26, textwrap.fill(chapter.title, 20), fontsize=7.5,
+                    va="top", color=ink, linespacing=1.15)
+            if c:
+                ax.annotate("", (x - 0.01, y + height / 2), (x - gap + 0.01, y + height / 2),
+                            arrowprops={"arrowstyle": "-|>", "color": theme.GREY, "lw": 0.8,
+                                        "shrinkA": 0, "shrinkB": 0, "mutation_scale": 6})
+    done = [c.number for c in chapters if c.ready]
+    return theme.describe(fig, f"Map of the course: {len(chapters)} chapters in {len(parts)} parts;"
+                               f" chapters {', '.join(done)} are there (filled boxes), the others are"
+                               " in preparation (dashed boxes).")
+
+
+@theme.styled
+def memory_ladder(gpu, *, banks_bytes_per_clock=128):
+    """Draw the two memories of a GPU to scale in bandwidth: many small SRAMs, one large HBM."""
+    sms, sram = int(gpu.sms), int(gpu.shared_memory_per_sm_bytes)
+    sram_rate = banks_bytes_per_clock * sms * float(gpu.clock_hz)
+    hbm_rate = float(gpu.hbm_bytes_per_s)
+    fig = theme.figure(2.9, layout=None)
+    ax = fig.add_axes((0, 0, 1, 1))
+    ax.set(xlim=(0, theme.WIDTH), ylim=(0, 2.9))
+    ax.axis("off")
+    with mpl.rc_context({"hatch.color": "#D2D2D2"}):
+        ax.add_patch(Rectangle((0.3, 0.25), 6.4, 0.72, **theme.HBM))
+    ax.text(3.5, 0.61, f"HBM: {gpu.hbm_bytes} for everything", ha="center", va="center",
+            fontsize=9.5, fontweight="bold",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 3, "alpha": 0.9})
+    xs = np.linspace(0.3, 5.55, 4)
+    for n, x in enumerate(xs):
+        if n == 2:
+            ax.text(x + 0.57, 2.28, "…", ha="center", va="center", fontsize=16, color=theme.GREY)
+            continue
+        ax.add_patch(Rectangle((x, 1.75), 1.15, 0.95, **theme.SRAM))
+        ax.text(x + 0.575, 2.49, f"SM {n + 1 if n < 3 else sms}", ha="center", va="center",
+                fontsize=8.5, fontweight="bold")
+        ax.text(x + 0.575, 2.12, f"SRAM\n{gpu.shared_memory_per_sm_bytes}", ha="center",
+                va="center", fontsize=8.5, linespacing=1.3)
+        ax.annotate("", (x + 0.575, 1.74), (x + 0.575, 0.98),
+                    arrowprops={"arrowstyle": "<|-|>", "color": theme.INK, "lw": 1.1,
+                                "shrinkA": 0, "shrinkB": 0})
+    ax.text(xs[2] + 0.42, 1.37, f"traffic: {human(hbm_rate, 'B/s')}\nfor all SMs together",
+            ha="center", va="center", fontsize=9.5, fontweight="bold", linespacing=1.35)
+    ax.text(xs[2] + 0.57, 1.98, f"inside, together:\n{human(sram_rate, 'B/s')}", ha="center",
+            va="center", fontsize=8, color=theme.INK, linespacing=1.3)
+    return theme.describe(
+        fig, f"{gpu.name}: {sms} SMs with {human(sram, 'B', binary=True)} of SRAM each, which together"
+             f" deliver {human(sram_rate, 'B/s')}, above one HBM of {gpu.hbm_bytes} that delivers"
+             f" {human(hbm_rate, 'B/s')} to all of them.")
+
+
+@theme.styled
+def surprise(panels):
+    """Draw one small bar chart per quantity: {title: (origin, unit, {label: value})}.
+
+    `origin` says in two or three words where the numbers come from; under each chart stands how many
+    times the second bar is of the first.
+    """
+    fig, axes = theme.subplots(1, len(panels), height=2.35)
+    words = []
+    for ax, (title, (origin, unit, bars)) in zip(np.atleast_1d(axes), panels.items(), strict=True):
+        labels, values = list(bars), list(bars.values())
+        styles = [theme.version_style(version) for version in ("standard", "v2")]
+        ax.bar(range(len(values)), values, width=0.6, color=[s["color"] for s in styles])
+        for n, value in enumerate(values):
+            text = f"{value * 1e3:.2f} ms" if unit == "s" else human(value, unit)
+            ax.text(n, value, text, ha="center", va="bottom", fontsize=8.5)
+        ax.set_xticks(range(len(values)), [name.replace("FlashA", "Flash-\nA") for name in labels],
+                      fontsize=8)
+        ax.set_yticks([])
+        ax.spines["left"].set_visible(False)
+        ax.set_ylim(0, max(values) * 1.18)
+        ax.set_title(title, loc="center", fontsize=9.5)
+        ratio = values[1] / values[0]
+        says = f"× {ratio:.2f}" if ratio >= 0.1 else f"÷ {1 / ratio:.0f}"
+        ax.set_xlabel(f"{says}\n{origin}", fontsize=8.5, color=theme.INK, linespacing=1.4)
+        words.append(f"{title} ({origin}): {human(values[0], unit)} for {labels[0]},"
+                     f" {human(values[1], unit)} for {labels[1]}")
+    return theme.describe(fig, "; ".join(words) + ".")
+
+
+@styled
+def heatmap(
+    array,
+    rows: Sequence[str] | None = None,
+    cols: Sequence[str] | None = None,
+    name: str = "P",
+    ax: Axes | None = None,
+    *,
+    title: str | None = None,
+    highlight=None,
+    vmax: float | None = None,
+    bar: bool = True,
+    alt: str | None = None,
+) -> Figure | Axes:
+    """Draw an attention map: a row for each query word, a column for each key word.
+
+    Args:
+        array: (rows, cols); non-finite entries (hidden keys) stay white.
+        rows, cols: the words; cols is rows if only one is given and the array is square.
+        name: which tensor it is, for the hue and the color bar.
+        highlight: cells to frame, a list of (i, j) or a boolean mask.
+    """
+    array = np.asarray(array, dtype=float)
+    if array.ndim != 2:
+        raise ValueError(f"array: expected two dimensions, got shape {array.shape}")
+    n, k = array.shape
+    if cols is None and rows is not None and n == k:
+        cols = rows
+    for label, words, count in (("rows", rows, n), ("cols", cols, k)):
+        if words is not None and len(words) != count:
+            raise ValueError(f"{label}: expected {count} labels, got {len(words)}")
+    own = ax is None
+    below = own and bar and k > 30
+    if own:
+        ax, size = _heatmap_axes(n, k, rows, cols, bar, below, title)
+    else:
+        size = SMALL
+    finite = array[np.isfinite(array)]
+    low = min(float(finite.min(initial=0.0)), 0.0)
+    high = vmax if vmax is not None else float(finite.max(initial=0.0))
+    norm = Normalize(low, high if high > low else low + 1)
+    image = ax.pcolormesh(
+        np.arange(k + 1) - 0.5,
+        np.arange(n + 1) - 0.5,
+        np.ma.masked_invalid(array),
+        cmap=theme.tensor_cmap(name),
+        norm=norm,
+        edgecolors="#EEEEEE" if max(n, k) <= 40 else "none",
+        linewidth=0.5,
+    )
+    ax.set(xlim=(-0.5, k - 0.5), ylim=(n - 0.5, -0.5), aspect="equal")
+    ax.xaxis.tick_top()
+    for axis, words, count in ((ax.xaxis, cols, k), (ax.yaxis, rows, n)):
+        if words is None:
+            continue
+        axis.set_ticks(range(count), [str(w) for w in words], fontsize=size)
+    if cols is not None:
+        ax.tick_params(axis="x", rotation=90)
+    ax.tick_params(length=0, pad=3)
+    for spine in ax.spines.values():
+        spine.set(visible=True, color="#BBBBBB", linewidth=0.8)
+    for i, j in chosen_cells(highlight, array.shape):
+        ax.add_artist(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, ec=INK, lw=1.6, zorder=4))
+    if title:
+        ax.set_title(title)
+    if bar:
+        _color_bar(ax, image, name, own, below)
+    if not own:
+        return ax
+    default = f"Heat map of {name}, {n} queries by {k} keys"
+    peak = np.unravel_index(int(np.nanargmax(array)), array.shape) if finite.size else None
+    if peak and rows is not None and cols is not None:
+        default += f"; largest at query “{rows[peak[0]]}”, key “{cols[peak[1]]}”"
+    return theme.describe(ax.figure, alt or default + ".")
+
+
+def _heatmap_axes(n, k, rows, cols, bar, below, title) -> tuple[Axes, float]:
+    """Return axes whose cells have room for their words, and the size of the words."""
+
+    def longest(words, size, otherwise):
+        return (
+            max((text_width(str(w), size) for w in words), default=0) + 0.14 if words else otherwise
+        )
+
+    right = 0.75 if bar and not below else 0.1
+    cell = min(0.26, (theme.WIDTH - longest(rows, theme.TINY, 0.3) - right) / max(k, 1))
+    size = min(9, max(theme.TINY, cell * 72 * 0.5))
+    left, top = longest(rows, size, 0.3), longest(cols, size, 0.25) + (0.34 if title else 0.05)
+    w, h, foot = max(k * cell, 0.3), max(n * cell, 0.3), 0.55 if below else 0.1
+    width, height = left + w + right, top + h + foot
+    fig = theme.figure(height, width, layout=None)
+    return fig.add_axes((left / width, foot / height, w / width, h / height)), size
+
+
+def _color_bar(ax, image, name, own, below) -> None:
+    if own:
+        box, fig = ax.get_position(), ax.figure
+        w, h = box.width * fig.get_figwidth(), box.height * fig.get_figheight()
+        bounds = [0, -0.2 / h, 2.2 / w, 0.1 / h] if below else [1 + 0.14 / w, 0, 0.1 / w, 1]
+    else:
+        bounds = [1.04, 0, 0.03, 1]
+    bar = ax.figure.colorbar(
+        image, cax=ax.inset_axes(bounds), orientation="horizontal" if below else "vertical"
+    )
+    bar.outline.set(edgecolor="#BBBBBB", linewidth=0.6)
+    bar.ax.tick_params(length=2, labelsize=theme.TINY)
+    bar.ax.locator_params(nbins=5)
+    if below:
+        bar.ax.text(
+            1.04,
+            0.5,
+            name,
+            transform=bar.ax.transAxes,
+            va="center",
+            fontweight="bold",
+            fontsize=SMALL,
+        )
+    else:
+        bar.ax.set_title(name, fontsize=SMALL, loc="center", pad=5)

@@ -1,0 +1,76 @@
+"""The widgets of chapter 02: tiles of a matmul, and a tiled matmul replayed step by step."""
+
+from __future__ import annotations
+
+from flashlib import hardware
+from flashlib.course.ch02.figures import matmul_lab as picture
+from flashlib.course.ch02.figures import matmul_visits
+from flashlib.course.plots.replay import Replay
+from flashlib.course.widgets import base
+from flashlib.machine.trace import Trace
+
+EDGES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 384, 512)
+STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+SHAPES = {
+    "4,096³": (4096, 4096, 4096),
+    "1,024³": (1024, 1024, 1024),
+    "16,384³": (16384, 16384, 16384),
+    "QKᵀ of one head, N = 4,096, d = 128": (4096, 4096, 128),
+    "PV of one head, N = 4,096, d = 128": (4096, 128, 4096),
+    "one token through a 4,096 × 4,096 layer": (1, 4096, 4096),
+    "ragged: 1,000 × 1,500 × 700": (1000, 1500, 700),
+}
+
+
+def matmul_lab(Bm=128, Bn=128, Bk=32, shape="4,096³", gpu="A100"):
+    """Return the widget: tile edges, shape and GPU, with traffic, SRAM gauge and roofline.
+
+    The arguments are what it shows at first. `shape` is a name in `SHAPES` or your own (M, N, K);
+    `gpu` may be a sheet of your own, and an edge that is not on a slider is put there.
+    """
+    sheets = {sheet.name: sheet for sheet in hardware.ALL}
+    chosen = hardware.get(gpu)
+    sheets[chosen.name] = chosen
+    shapes = dict(SHAPES)
+    if not isinstance(shape, str):
+        shape, sizes = " × ".join(f"{n:,}" for n in shape), tuple(shape)
+        shapes[shape] = sizes
+
+    def draw(shape, gpu, **tiles):
+        return picture(shape=shapes[shape], gpu=sheets[gpu], **tiles)
+
+    return base.Lab("matmul_lab", {
+        "Bm": base.choice(_with(Bm, EDGES), Bm, "Bm, rows of a tile of C"),
+        "Bn": base.choice(_with(Bn, EDGES), Bn, "Bn, columns of it"),
+        "Bk": base.choice(_with(Bk, STEPS), Bk, "Bk, depth of a step"),
+        "shape": base.choice(list(shapes), shape, "shape", kind="dropdown",
+                             tooltip="M × N × K: the rows of A, the columns of B, what they share"),
+        "gpu": base.choice(list(sheets), chosen.name, "GPU", kind="dropdown",
+                           tooltip="whose shared memory, bandwidth and rates to take"),
+    }, draw, note="16-bit elements, 4-byte accumulators; only matmul FLOPs count.")
+
+
+def matmul_player(trace: Trace, M: int, N: int, K: int, *, sram_bytes=None, start=1) -> base.Lab:
+    """Return a widget that replays a matmul step by step, with a play button and a slider.
+
+    Args:
+        trace: `machine.trace` after `tiled_matmul`.
+        M, N, K: rows of A, columns of B, and the length that they share.
+        sram_bytes: capacity of the SRAM, drawn as a line.
+        start: the step shown at first, counted from 1.
+    """
+    replay = Replay(trace, M, N, "C")
+    count = len(replay.frames)
+    frames = [(f"step {n} of {count - 1}" if n < count else "the end", n)
+              for n in range(1, count + 1)]
+
+    def draw(frame):
+        return matmul_visits(replay, M, N, K, replay.frames[frame - 1], sram_bytes=sram_bytes)
+
+    control = base.choice(frames, min(max(start, 1), count), "step", kind="play",
+                          tooltip="the moment of the matmul; arrow keys step")
+    return base.Lab("matmul_player", {"frame": control}, draw)
+
+
+def _with(value, options):
+    return sorted({*options, value})

@@ -1,0 +1,1 @@
+"""Chapter 03, Keep softmax safe: its figures, exercises and solutions."""

@@ -1,0 +1,237 @@
+"""Exercises of chapter 03: overflow, the shift, log-sum-exp, and what three passes move."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flashlib import numerics
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
+
+__all__ = ["check_logsumexp", "check_softmax", "check_three_pass_bytes", "check_threshold", "hint",
+           "solution"]
+
+
+@exercise("03.1", "Find the wall", difficulty=1, minutes=3,
+          solution="threshold", hints=(
+    "Solve eˣ = largest for x. The logarithm that undoes eˣ has base e.",
+    "fl.numerics.facts(dtype).largest is the largest finite number, as a float64.",
+))
+def check_threshold(answer):
+    for dtype in ("float32", "float16", "float64", "bfloat16"):
+        facts = numerics.facts(dtype)
+        got = answer(dtype)
+        if got == facts.exp_overflow:
+            continue                          # the last value of the format below the logarithm
+        exact = np.log(facts.largest)
+        rounded_up = float(numerics.round_to(exact, dtype))
+        expect_close(got, exact, f"threshold({dtype!r})", rtol=1e-12, mistakes={
+            "that is the logarithm to base 2; eˣ is undone by the natural one, np.log":
+                np.log2(facts.largest),
+            "that is the logarithm to base 10; eˣ is undone by the natural one, np.log":
+                np.log10(facts.largest),
+            "that is the logarithm of epsilon, the spacing of numbers near 1; the range ends at"
+            " the largest finite number": np.log(facts.epsilon),
+            "that is minus the logarithm of epsilon, the spacing of numbers near 1; the range ends"
+            " at the largest finite number": -np.log(facts.epsilon),
+            "that is where eˣ becomes too small, not too large: you took the smallest number":
+                np.log(facts.smallest_normal),
+            "that is the largest number itself; the question is which x has an eˣ of that size":
+                facts.largest,
+            f"the logarithm was taken in {dtype} and rounded up, past the threshold: eˣ of your"
+            " answer is ∞ in that format. Take the logarithm in float64": rounded_up,
+        })
+    return ("right: one logarithm. (In the format itself the threshold is the last value below it,"
+            " fl.numerics.facts(dtype).exp_overflow.)")
+
+
+@exercise("03.2", "A safe softmax of every row", difficulty=1, minutes=10,
+          solution="softmax_rows", hints=(
+    "Three lines, one for each pass: the maximum of the row, the exponentials, the division.",
+    "Keep the dimension, x.max(axis=1, keepdims=True), so that (rows, n) − (rows, 1) works.",
+))
+def check_softmax(answer):
+    plain = np.array([[0.0, 1.0, 2.0, -1.0], [0.5, 0.5, -2.0, 3.0], [1.0, -1.0, 0.0, 0.0]])
+    m, e = plain.max(axis=1, keepdims=True), np.exp(plain)
+    l, shifted = e.sum(axis=1, keepdims=True), np.exp(plain - m)
+    expect_close(_called(answer, plain), e / l, "softmax of small logits", mistakes={
+        "the sum runs down the columns; every row is a softmax of its own (axis=1)":
+            e / e.sum(axis=0),
+        "the sum runs down the columns, of what the rows' maxima shifted; every row is a softmax of"
+        " its own (axis=1)": shifted / shifted.sum(axis=0),
+        "the sum runs over the whole matrix; every row is a softmax of its own (axis=1)":
+            e / e.sum(),
+        "the sum runs over the whole matrix, of what the rows' maxima shifted; every row is a"
+        " softmax of its own (axis=1)": shifted / shifted.sum(),
+        "nothing was divided: the weights of a row must sum to 1": shifted,
+        "nothing was divided, nor shifted: the weights of a row must sum to 1": e,
+        "you divided by the largest exponential; divide by the sum of the row": e / np.exp(m),
+        "the shift came after the exponential, e^x − m; it belongs into the exponent, e^(x − m)":
+            (e - m) / (e - m).sum(axis=1, keepdims=True),
+        "the shift came after the exponential, e^x − m, and only in the numerator; it belongs into"
+        " the exponent, e^(x − m)": (e - m) / l,
+        "the sum was taken before the shift and the numerator after it; shift both": shifted / l,
+        "the sign of the exponent is turned, e^(m − x): the largest logit got the smallest weight":
+            np.exp(-plain) / np.exp(-plain).sum(axis=1, keepdims=True),
+    })
+    for rows, mistake in _HARD_ROWS:
+        _survives(answer, np.array(rows), mistake)
+    _survives(answer, np.array([[90.0, 3.0], [-110.0, -120.0]], dtype=np.float32),
+              "float32 holds eˣ only from x = −103 to 88: the shift must be the maximum itself, not"
+              " a number somewhere near it")
+    return "right, and finite for every row that has a finite logit."
+
+
+_BELOW = ("your shift is below the maximum, so the largest exponent is still positive. Only the"
+          " maximum of the row makes it 0")
+_HARD_ROWS = (
+    ([[1000.0, 1001.0, 999.0]],
+     "e^1000 overflows: subtract the maximum of the row before the exponential"),
+    ([[-1000.0, -1001.0, -999.0]],
+     "every exponential underflowed and 0/0 is left: subtract the largest logit, not the"
+     " largest absolute value (and do subtract)"),
+    ([[0.0, 0.0, 0.0, 2000.0]], _BELOW),
+    ([[2000.0, 0.0, 0.0, 0.0]], _BELOW),
+    ([[0.0, 2000.0, 0.0, 0.0]], _BELOW),
+    ([[-1e5, -1e5 - 1]],
+     "every exponential underflowed and 0/0 is left: the shift is above the maximum. A floor under"
+     " it, such as max(m, −500), is above the maximum of a low row"),
+    ([[1000.0, 999.0], [-1000.0, -1001.0]],
+     "one maximum for the whole matrix shifts the lower row so far down that its sum is 0:"
+     " every row needs its own (axis=1)"),
+    ([[3.0, -np.inf, 1.0]],
+     "a masked logit of −∞ spoiled its row: its weight is 0 and the others sum to 1"),
+)
+
+
+def _called(answer, x):
+    given = x.copy()
+    with np.errstate(all="ignore"):
+        got = answer(given)
+    if not np.array_equal(given, x, equal_nan=True):
+        raise Wrong("the function changed its input: x - m makes a new array, x -= m does not")
+    return got
+
+
+def _survives(answer, x, mistake):
+    """Raise `Wrong` unless the softmax of x comes out right; `mistake` says why it may be lost."""
+    exact = np.exp(x.astype(np.float64) - x.max(axis=1, keepdims=True))
+    exact /= exact.sum(axis=1, keepdims=True)
+    got = np.asarray(_called(answer, x))
+    what = f"softmax of {x.tolist()}" + ", float32" * (x.dtype == np.float32)
+    if got.shape == x.shape and not np.isfinite(got).all():
+        raise Wrong(f"{what}: expected {exact.round(3).tolist()}, got {got.tolist()}: {mistake}")
+    expect_close(got, exact, what, rtol=1e-9 if x.dtype == np.float64 else 1e-5)
+
+
+@exercise("03.3", "A log-sum-exp that survives an empty row", difficulty=2, minutes=15,
+          solution="logsumexp_rows", hints=(
+    "ln Σ e^x = m + ln Σ e^(x − m) for every finite m. Which m do you take if the maximum is −∞?",
+    "np.maximum(x.max(axis=1), np.finfo(x.dtype).min) is finite, and changes no other row.",
+    "ln 0 = −∞ is the right answer there; np.errstate(divide='ignore') keeps NumPy quiet.",
+))
+def check_logsumexp(answer):
+    plain = np.array([[0.0, 1.0, 2.0], [3.0, 3.0, 3.0], [-1.0, 0.5, 4.0]])
+    m, l = plain.max(axis=1), np.exp(plain).sum(axis=1)
+    expect_close(_called(answer, plain), np.log(l), "lse of small logits", mistakes={
+        "that is ln Σ e^(x − m): add m back": np.log(l) - m,
+        "m was subtracted once more instead of added back": np.log(l) - 2 * m,
+        "that is the sum; take its logarithm": l,
+        "that is the maximum alone; ln of the sum is missing": m,
+        "that is a base-2 logarithm: lse is natural everywhere in this course": np.log2(l),
+    })
+    high = np.array([[1000.0, 1000.0, -np.inf], [-1000.0, -1000.0, -1000.0]])
+    expected = np.array([1000 + np.log(2.0), -1000 + np.log(3.0)])
+    got = _called(answer, high)
+    expect_close(got, expected, "lse of [[1000, 1000, −∞], [−1000, −1000, −1000]]", mistakes={
+        "e^1000 overflowed and e^−1000 underflowed: shift by the maximum first":
+            np.array([np.inf, -np.inf]),
+        "one maximum for the whole matrix: the lower row underflowed, so its sum is 0":
+            np.array([expected[0], -np.inf]),
+        "a row counts as empty only if all of it is −∞, not as soon as one logit is":
+            np.array([-np.inf, expected[1]]),
+        "one −∞ spoiled its row: a masked logit adds e^−∞ = 0": np.array([np.nan, expected[1]]),
+    })
+    empty = np.array([[0.0, 0.0], [-np.inf, -np.inf]])
+    got = _called(answer, empty)
+    lowest, tiny = np.finfo(np.float64).min, np.finfo(np.float64).tiny
+    expect_close(got, np.array([np.log(2.0), -np.inf]), "lse of [[0, 0], [−∞, −∞]]", mistakes={
+        "−∞ − (−∞) is NaN: shift the empty row by something finite":
+            np.array([np.log(2.0), np.nan]),
+        "the empty row gave 0, which is the lse of a single logit 0; the logarithm of an empty sum"
+        " is −∞": np.array([np.log(2.0), 0.0]),
+        "the empty row gave the finite number that you shifted by; the logarithm of an empty sum"
+        " is −∞": np.array([np.log(2.0), lowest]),
+        "the empty row gave ln of a tiny number: clip the sum where you divide by it, not where"
+        " you take its logarithm": np.array([np.log(2.0), np.log(tiny)]),
+    })
+    return _on_the_way(answer, empty)
+
+
+def _on_the_way(answer, empty):
+    """Tell a right result that was repaired after a NaN from one that never met a NaN."""
+    broken = _called(answer, np.array([[0.0, np.nan], [1.0, 2.0]]))
+    vanishes = not np.isnan(np.asarray(broken)[0])
+    try:
+        with np.errstate(all="ignore", invalid="raise"):
+            answer(empty.copy())
+    except FloatingPointError:
+        if vanishes:
+            raise Wrong("lse of [[0, 0], [−∞, −∞]]: you made a NaN and painted over it; a NaN logit"
+                        " would vanish too. Shift the empty row by something finite, and no NaN"
+                        " arises") from None
+        return ("right: −∞ for a row that sees nothing. (A NaN arises on the way and is replaced;"
+                " with a finite shift there is none to replace.)")
+    if vanishes:
+        raise Wrong("lse of [[0, NaN], [1, 2]]: the NaN vanished, and an error upstream with it. Do"
+                    " not replace NaN afterwards, and ask for m == −∞ where you ask for m > −∞: a"
+                    " NaN is neither")
+    return "right: −∞ for a row that sees nothing, and a NaN among the logits stays visible."
+
+
+@exercise("03.4", "The bytes of three-pass attention", difficulty=2, minutes=15,
+          solution="three_pass_bytes", hints=(
+    "Count one query block first: which tiles does each of the three kernels load and store?",
+    "Q moves 3·N·d elements in all, K moves 3·N·d for every query block. What about V, O, m and l?",
+    "There are ⌈N/Br⌉ query blocks; in Python -(-N // Br).",
+))
+def check_three_pass_bytes(answer):
+    for N, d, Br, e, s in ((64, 16, 16, 2, 4), (100, 32, 24, 2, 4), (70, 8, 12, 4, 8)):
+        got = answer(N, d, Br, element_bytes=e, stats_bytes=s)
+        floor, exact = N // Br, N / Br
+        expect_close(got, _three_pass(N, d, Br, e, s), f"three_pass_bytes({N}, {d}, {Br},"
+                     f" element_bytes={e}, stats_bytes={s})", rtol=1e-12, mistakes={
+            "those are elements, not bytes": _three_pass(N, d, Br, 1, 1),
+            "Q is missing: every pass loads its query block anew": _three_pass(N, d, Br, e, s, q=0),
+            "Q moves in all three passes, not in one": _three_pass(N, d, Br, e, s, q=1),
+            "that is two passes over Q and K (chapter 05 gets there); this one makes three":
+                _three_pass(N, d, Br, e, s, q=2, k=2),
+            "every query block is short of one N·d: K moves in all three passes, V in the last":
+                _three_pass(N, d, Br, e, s, k=2),
+            "K moves in all three passes of a block, not in one": _three_pass(N, d, Br, e, s, k=1),
+            "V is needed in the last pass only": _three_pass(N, d, Br, e, s, v=3),
+            "O is missing: the last pass stores it": _three_pass(N, d, Br, e, s, o=0),
+            "the statistics are missing: m and l cross from kernel to kernel through HBM":
+                _three_pass(N, d, Br, e, s, stats=0),
+            "of the statistics only the stores are there: pass 2 reads m, pass 3 reads m and l":
+                _three_pass(N, d, Br, e, s, stats=2),
+            "of the statistics only the loads are there: pass 1 writes m, pass 2 writes l":
+                _three_pass(N, d, Br, e, s, stats=3),
+            "4 transfers of N statistics are one short: m is written once and read twice, l"
+            " written once and read once, 5 in all": _three_pass(N, d, Br, e, s, stats=4),
+            "the statistics do not grow with the number of query blocks: a block moves only its own"
+            " Br rows, 5·N in all": _three_pass(N, d, Br, e, s, stats=5 * -(-N // Br)),
+            "the statistics move at stats_bytes, not at element_bytes": _three_pass(N, d, Br, e, e),
+            "K and V are counted once; every query block reads them anew":
+                _three_pass(N, d, Br, e, s, blocks=1),
+            "the last, ragged query block reads K and V too: round N/Br up":
+                _three_pass(N, d, Br, e, s, blocks=floor),
+            "there is no fraction of a query block: round N/Br up":
+                _three_pass(N, d, Br, e, s, blocks=exact),
+        })
+    return "right, to the byte: 4·N·d·(1 + Tr) elements and 5·N statistics."
+
+
+def _three_pass(N, d, Br, e, s, *, q=3, k=3, v=1, o=1, stats=5, blocks=None):
+    """Count what three-pass attention moves, or, with other numbers, what a mistake would say."""
+    blocks = -(-N // Br) if blocks is None else blocks
+    return e * N * d * (q + o + blocks * (k + v)) + s * stats * N

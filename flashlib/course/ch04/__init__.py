@@ -1,0 +1,1 @@
+"""Chapter 04, Run softmax online: its figures, exercises, solutions and lab."""

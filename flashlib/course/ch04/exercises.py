@@ -1,0 +1,311 @@
+"""The exercises of notebook 04: the rescale factor, the merge, counting rescales, and a test."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from itertools import pairwise
+
+import numpy as np
+
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
+
+__all__ = ["check_factor", "check_merge", "check_property_test", "check_rescales", "hint",
+           "solution", "state"]
+
+EMPTY = (-np.inf, 0.0)
+
+
+def state(x) -> tuple[float, float]:
+    """Return (m, l) of the logits x, from all of them at once; of no logits, (−∞, 0)."""
+    x = np.asarray(x, dtype=np.float64)
+    m = np.max(x, initial=-np.inf)
+    if m == -np.inf:
+        return EMPTY
+    return float(m), float(np.sum(np.exp(x - m)))
+
+
+@exercise("04.1", "The rescale factor", difficulty=1, minutes=2,
+          solution="rescale_factor", hints=(
+    "ℓ is a sum of e^{x − m_old} and shall become a sum of e^{x − m_new}. What is the quotient of"
+    " two such terms? x should drop out.",
+    "e^{x − m_new} = e^{x − m_old} · e^{m_old − m_new}. The maximum grows, so the factor is ≤ 1.",
+))
+def check_factor(factor):
+    """Check a function (m_old, m_new) -> the factor that ℓ is multiplied by."""
+    with np.errstate(all="ignore"):
+        for old, new in ((1.5, 2.25), (-2.0, 1.0), (3.0, 3.0), (1000.0, 1001.0)):
+            try:
+                got = factor(old, new)
+            except OverflowError:
+                got = math.nan
+            if old == 1000.0 and isinstance(got, float) and math.isnan(got):
+                raise Wrong("factor(1000.0, 1001.0): expected 0.367879, got nan: each exponential"
+                            " overflows alone, so subtract first")
+            expect_close(got, math.exp(old - new), f"factor({old}, {new})", mistakes={
+                "the sign is wrong: the maximum grew, so what was summed must shrink":
+                    math.exp(new - old),
+                "this is the exponent; the factor is its exponential": old - new,
+                "this is the exponent with the wrong sign; the factor is an exponential": new - old,
+                "this is base 2; the course's exponentials are base e": 2.0 ** (old - new),
+                "the maximum changed, so what was summed must be multiplied by something": 1.0,
+            } if old != new else {
+                "the maximum did not grow, so nothing needs rescaling: the factor is 1": 0.0})
+        expect_close(factor(-np.inf, 2.0), 0.0, "factor(−∞, 2.0), at the first logit", mistakes={
+            "nothing was summed yet, and e^{−∞} = 0; the sign is wrong": np.inf})
+    return "right. It is 1 unless the maximum grew, and never above 1: a rescale cannot overflow."
+
+
+def _merge(a, b, left=None, right=None):
+    """Merge two states, with the factors of the two sides replaced where they are given."""
+    m = max(a[0], b[0])
+    shift = max(m, np.finfo(np.float64).min)
+    left = (lambda old, new: np.exp(old - new)) if left is None else left
+    right = (lambda old, new: np.exp(old - new)) if right is None else right
+    return m, a[1] * left(a[0], shift) + b[1] * right(b[0], shift)
+
+
+def _one(old, new):
+    return 1.0
+
+
+def _flipped(old, new):
+    return np.exp(new - old)
+
+
+@exercise("04.2", "Merge two halves of a row", difficulty=2, minutes=10,
+          solution="merge_states", hints=(
+    "The joint maximum is the larger of the two. Each ℓ was summed relative to its own maximum, so"
+    " each needs its own factor; one of the two factors is always 1.",
+    "Two empty parts: m = −∞, and −∞ − (−∞) is NaN. Replace the m in the exponents by a finite"
+    " number when it is −∞; any will do, since it only ever multiplies 0.",
+))
+def check_merge(merge):
+    """Check a function (a, b) -> (m, l) that merges two states, each a pair (m, l)."""
+    x = np.array([1.0, 3.0, -2.0, 2.5, 0.5, 4.0, -1.0])
+    small, large = state(x[:4]), state(x[4:])
+    with np.errstate(all="ignore"):
+        _expect_both_sides(merge, small, large)
+        for a, b, what in ((small, large, "merge(a, b) with the larger maximum on the right"),
+                           (large, small, "merge(a, b) with the larger maximum on the left"),
+                           (small, small, "merge(a, a)"),
+                           (state(x + 1000), state(x[:4] + 998), "merge of logits near 1000")):
+            _expect_merge(merge(a, b), a, b, what)
+        for a, b, what in ((small, EMPTY, "merge(a, empty)"), (EMPTY, small, "merge(empty, a)")):
+            _expect_merge(merge(a, b), a, b, what + ", empty = (−∞, 0)")
+        m, l = _pair(merge(EMPTY, EMPTY), "merge(empty, empty)")
+        if np.isnan(m) or np.isnan(l):
+            raise Wrong("merge(empty, empty): got NaN, because −∞ − (−∞) is NaN; two rows that saw"
+                        " nothing make a row that saw nothing, (−∞, 0)")
+        if np.isfinite(m) and l == 0:
+            raise Wrong(f"merge(empty, empty): got m = {m:g}; use a finite number only inside the"
+                        " exponents, the m that you return must stay −∞")
+        expect_close((m, l), EMPTY, "merge(empty, empty), (m, l)")
+        repaired = _meets_a_nan(merge)
+    if repaired:
+        return ("right. (A NaN arises on the way for two empty parts, and is replaced; with a finite"
+                " shift there is none to replace.)")
+    return "right. This one function folds elements, tiles, chunks of a cache, and GPUs in a ring."
+
+
+def _meets_a_nan(merge) -> bool:
+    """Tell whether two empty parts make a NaN on the way; one that is painted over is wrong."""
+    empty = tuple(map(np.float64, EMPTY))
+    try:
+        with np.errstate(invalid="raise"):
+            merge(empty, empty)
+    except FloatingPointError:
+        _, l = _pair(merge((1.0, math.nan), (2.0, 1.0)), "merge(a, b), a with a NaN")
+        if not np.isnan(l):
+            raise Wrong("merge(empty, empty): you made a NaN and painted over it; a NaN logit would"
+                        " vanish too. Put something finite into the exponents, and no NaN"
+                        " arises") from None
+        return True
+    return False
+
+
+def _pair(got, what, pair="(m, l)"):
+    if got is None:
+        raise NotImplementedError
+    try:
+        first, second = got
+        return float(first), float(second)
+    except (TypeError, ValueError):
+        raise Wrong(f"{what}: expected a pair of numbers {pair}, got {got!r}") from None
+
+
+def _expect_both_sides(merge, small, large):
+    """Tell a merge that rescales one side only from one that rescales neither."""
+    right = [_pair(merge(a, b), "merge(a, b)") for a, b in ((small, large), (large, small))]
+    fine = [math.isclose(l, _merge(small, large)[1]) for _, l in right]
+    if fine == [True, False] and math.isclose(right[1][1], small[1] + large[1]):
+        raise Wrong("merge(a, b), l: only the left sum is rescaled; when the larger maximum is on"
+                    " the left, the right sum must be")
+    if fine == [False, True] and math.isclose(right[0][1], small[1] + large[1]):
+        raise Wrong("merge(a, b), l: only the right sum is rescaled; when the larger maximum is on"
+                    " the right, the left sum must be")
+
+
+def _expect_merge(got, a, b, what):
+    m, l = _pair(got, what)
+    expect_close(m, max(a[0], b[0]), f"{what}, m", mistakes={
+        "this is the maximum of one side only, and the other side's is larger": min(a[0], b[0]),
+        "the maxima are added; the joint maximum is the larger one": a[0] + b[0]})
+    expect_close(l, _merge(a, b)[1], f"{what}, l", mistakes={
+        "the sums are added without a rescale: they are relative to different maxima": a[1] + b[1],
+        "the factors have the wrong sign: what was summed under a smaller maximum must shrink":
+            _merge(a, b, _flipped, _flipped)[1],
+        "each sum got the other's factor":
+            a[1] * np.exp(b[0] - max(a[0], b[0])) + b[1] * np.exp(a[0] - max(a[0], b[0])),
+    })
+
+
+@exercise("04.3", "Count the rescales, and expect them", difficulty=2, minutes=10,
+          solution="count_and_expect", hints=(
+    "A rescale happens where a logit is larger than everything before it. The first logit is larger"
+    " than nothing: there is no sum to rescale yet.",
+    "In random order, logit i is the largest of the first i with probability 1/i. Add that up from"
+    " i = 2 to n.",
+))
+def check_rescales(count_and_expect):
+    """Check a function x -> (rescales while folding x, rescales expected if x were shuffled)."""
+    rows = {"a row that only grows": np.array([-2.0, 0.0, 1.0, 5.0]),
+            "a row that only falls": np.array([4.0, 3.0, 1.0]),
+            "a row that repeats its maximum": np.array([1.0, 3.0, 3.0, 2.0, 4.0, 4.0]),
+            "one logit": np.array([2.0]),
+            "100 random logits": np.random.default_rng(4).standard_normal(100)}
+    with np.errstate(all="ignore"):
+        for name, x in rows.items():
+            counted, _ = _pair(count_and_expect(x), name, "(rescales of x, rescales to expect)")
+            steps = np.diff(np.maximum.accumulate(x))
+            right = int(np.sum(steps > 0))
+            ties = int(sum(b >= a for a, b in pairwise(np.maximum.accumulate(x)[:-1])))
+            at_least = int(np.sum(x[1:] >= np.maximum.accumulate(x)[:-1]))
+            mistakes = {"an equal maximum is counted too; its factor is e⁰ = 1": at_least,
+                        "the first logit is counted too; before it there is nothing to rescale":
+                            right + 1,
+                        "every step is counted at which the maximum does not fall": ties,
+                        "this counts steps at which the logit grows, not those at which it exceeds"
+                        " everything before": int(np.sum(np.diff(x) > 0))}
+            expect_close(counted, right, f"{name}, the first number", mistakes=mistakes)
+        for n in (1, 3, 6, 56):
+            name = f"a row of {n} different logits" if n > 1 else "one logit"
+            _, expected = _pair(count_and_expect(np.arange(n, dtype=np.float64)), name,
+                                "(rescales of x, rescales to expect)")
+            harmonic = sum(1 / i for i in range(1, n + 1))
+            expect_close(expected, harmonic - 1, f"{name}, the second number", mistakes={
+                "this is H_n, which counts the first logit; it never rescales": harmonic,
+                "this is H_{n−1}: the sum stops one short, and still counts the first logit":
+                    harmonic - 1 / n,
+                "ln n is only the leading term; the sum of 1/i is needed": math.log(n),
+                "the expectation is over all orders, not for the order that x came in": n - 1})
+    return "right. A row of a million random logits rescales about 13 times."
+
+
+@exercise("04.4", "Prove associativity, then test it", difficulty=3, minutes=30,
+          solution="trusts", hints=(
+    "The laws alone are not enough: (max, +) obeys all of them and is not softmax. Also compare"
+    " with the state of the concatenated row: state(x ‖ y) = merge(state(x), state(y)).",
+    "Try empty parts, equal maxima, maxima 50 apart and logits near ±1000; compare with a relative"
+    " tolerance near 1e-12, which forgives rounding and nothing else.",
+))
+def check_property_test(trusts):
+    """Check a function merge -> True or False, by handing it right and broken merges."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, merge in RIGHT.items():
+            if not _trusted(trusts, merge):
+                raise Wrong(f"your test rejects a right merge: {name}")
+        survivors = [name for name, merge in BROKEN.items() if _trusted(trusts, merge)]
+    if survivors:
+        more = f" ({len(survivors)} of {len(BROKEN)} broken merges survive)"
+        raise Wrong(f"your test trusts a merge that {survivors[0]}{more}")
+    return f"right. {len(RIGHT)} right merges pass and {len(BROKEN)} broken ones are caught."
+
+
+def _trusted(trusts, merge) -> bool:
+    try:
+        answer = trusts(merge)
+    except AssertionError:
+        return False
+    if answer is None:
+        raise Wrong("your test returned None; return True for a merge that it trusts, else False")
+    if not isinstance(answer, bool | np.bool_):
+        raise Wrong(f"your test must return True or False, got {answer!r}")
+    return bool(answer)
+
+
+def _by_cases(a, b):
+    if not a[1]:
+        return b
+    if not b[1]:
+        return a
+    if a[0] < b[0]:
+        a, b = b, a
+    return a[0], a[1] + b[1] * math.exp(b[0] - a[0])
+
+
+def _base_two(a, b):
+    m = max(a[0], b[0])
+    shift = max(m, np.finfo(np.float64).min)
+    return m, sum(l * np.exp2((old - shift) * np.log2(np.e)) for old, l in (a, b))
+
+
+def _naive(a, b):
+    total = a[1] * np.exp(a[0]) + b[1] * np.exp(b[0])
+    m = max(a[0], b[0])
+    return m, total / np.exp(max(m, np.finfo(np.float64).min)) if total else 0.0
+
+
+def _empties_are_nan(a, b):
+    m = max(a[0], b[0])
+    return m, a[1] * np.exp(a[0] - np.float64(m)) + b[1] * np.exp(b[0] - np.float64(m))
+
+
+def _drops_ties(a, b):
+    return a if a[0] == b[0] else _by_cases(a, b)
+
+
+def _larger_sum(a, b):
+    m = max(a[0], b[0])
+    shift = max(m, np.finfo(np.float64).min)
+    return m, max(a[1] * np.exp(a[0] - shift), b[1] * np.exp(b[0] - shift))
+
+
+def _clipped(a, b):
+    def factor(old, new):
+        return np.exp(max(old - new, -20.0))
+
+    return _merge(a, b, factor, factor) if a[1] and b[1] else _by_cases(a, b)
+
+
+def _swallows(a, b):
+    return _merge(a, b) if a[1] and b[1] else EMPTY
+
+
+def _low_precision(a, b):
+    m, l = _merge(a, b)
+    return m, float(np.float32(l))
+
+
+RIGHT = {
+    "the library's formula": _merge,
+    "the same by cases, which rescales only the smaller side": _by_cases,
+    "the same in base 2, which differs in the last bits": _base_two,
+}
+BROKEN = {
+    "forgets to rescale (it is (max, +), which obeys every law: laws alone cannot tell)":
+        lambda a, b: _merge(a, b, _one, _one),
+    "rescales only the left side": lambda a, b: _merge(a, b, right=_one),
+    "rescales only the right side": lambda a, b: _merge(a, b, left=_one),
+    "rescales with the wrong sign": lambda a, b: _merge(a, b, _flipped, _flipped),
+    "makes NaN out of two empty parts": _empties_are_nan,
+    "returns an empty state if either part is empty": _swallows,
+    "loses one part when the two maxima are equal": _drops_ties,
+    "keeps the larger of the two sums instead of adding (associative, commutative, and wrong)":
+        _larger_sum,
+    "overflows on logits beyond 709, because it leaves the safe exponentials": _naive,
+    "rounds l to float32: your tolerance is too loose for float64": _low_precision,
+    "clips the exponent at −20: try maxima that lie far apart, and a tight relative tolerance":
+        _clipped,
+}

@@ -1,0 +1,166 @@
+"""Exercises of chapter 05: the accumulator, its rescaling, and merging finished halves."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
+from flashlib.models import traffic
+
+__all__ = ["check_finish", "check_merge_finished", "check_one_pass_bytes", "check_step", "hint",
+           "solution"]
+
+
+@exercise("05.1", "Finish the accumulator", difficulty=1, minutes=3,
+          solution="finish",
+          hints=("The accumulator holds Σ e^(s−m)·v and l holds Σ e^(s−m): which of them is missing"
+                 " from a weighted mean?",
+                 "l has one number per row and o has d: add an axis with l[:, None]. For an empty"
+                 " row, divide by np.maximum(l, tiny)."))
+def check_finish(finish):
+    """Accept `finish(l, o) -> O`, and an empty row that gives zeros."""
+    rng = np.random.default_rng(51)
+    l, o = rng.uniform(1, 5, size=4), rng.normal(size=(4, 4))
+    expect_close(finish(l.copy(), o.copy()), o / l[:, None], "O of four rows",
+                 mistakes={"this is the accumulator itself: divide it by l": o,
+                           "multiplied by l where it has to be divided": o * l[:, None],
+                           "l went along the columns: row r must be divided by l[r]": o / l})
+    l[2], o[2] = 0.0, 0.0
+    with np.errstate(all="ignore"):
+        got = np.asarray(finish(l.copy(), o.copy()))
+    if np.isnan(got[2]).any():
+        raise Wrong("a row that saw no key has l = 0 and o = 0, and 0/0 gave NaN: it should be 0")
+    expect_close(got[2], np.zeros(4), "O of a row that saw no key")
+    return "one division per row, at the very end."
+
+
+@exercise("05.2", "Take one more key", difficulty=2, minutes=8,
+          solution="step",
+          hints=("Three things are in units of the old maximum and one is new. Bring the old ones to"
+                 " the new maximum first.",
+                 "alpha = e^(m − m_new) multiplies l and o; the new key comes in with"
+                 " p = e^(s − m_new)."))
+def check_step(step):
+    """Accept `step(m, l, o, s, v) -> (m, l, o)`, the one-pass update by one key."""
+    m, l, o, v = 1.0, 1.5, np.array([1.0, -2.0, 0.5, 3.0]), np.array([2.0, 1.0, -1.0, 0.5])
+    for s, when in ((3.0, "a new maximum"), (-0.5, "no new maximum")):
+        new = max(m, s)
+        alpha, p = np.exp(m - new), np.exp(s - new)
+        got = step(m, l, o.copy(), s, v.copy())
+        if got is None:
+            raise NotImplementedError
+        if not isinstance(got, tuple) or len(got) != 3:
+            raise Wrong(f"expected a tuple (m, l, o), got {type(got).__name__}")
+        expect_close(got[0], new, f"m after {when}", mistakes={
+            "the maximum did not move": m, "the new logit replaced the maximum": s})
+        wrong_l = {} if s < m else {
+            "the old l was not rescaled by e^(m − m_new)": l + p,
+            "rescaled with the wrong sign: the exponent is m_old − m_new": l / alpha + p,
+            "the new key was weighed against the old maximum": l * alpha + np.exp(s - m)}
+        expect_close(got[1], l * alpha + p, f"l after {when}", mistakes=wrong_l)
+        wrong_o = {"the new value came in without its weight e^(s − m_new)": alpha * o + v}
+        if s > m:
+            wrong_o |= {
+                "the old o was not rescaled: it still counts in units of the old maximum": o + p * v,
+                "rescaled with the wrong sign: the exponent is m_old − m_new": o / alpha + p * v,
+                "everything was rescaled, the new value too: only the past needs it":
+                    (o + p * v) * alpha,
+                "this is a normalised o: divide once, at the end":
+                    (alpha * o + p * v) / (l * alpha + p)}
+        expect_close(got[2], alpha * o + p * v, f"o after {when}", mistakes=wrong_o)
+    start = step(-np.inf, 0.0, np.zeros(4), -2.0, v)
+    if np.isnan(start[1]) or np.isnan(start[2]).any():
+        raise Wrong("from the empty state (−∞, 0, 0) the first key gave NaN")
+    expect_close(start[2], v, "o after the first key of all")
+    return "the past is rescaled, the new key is not."
+
+
+def _attend(S, V):
+    m = S.max(axis=1)
+    P = np.exp(S - m[:, None])
+    l = P.sum(axis=1)
+    return P @ V / l[:, None], m + np.log(l)
+
+
+@exercise("05.3", "Merge two half-attentions", difficulty=3, minutes=15,
+          solution="merge_finished",
+          hints=("lse is the logarithm of a half's total mass Σ e^s. What share of the whole mass does"
+                 " each half have?",
+                 "share_a = e^(lse_a − lse) with lse = ln(e^lse_a + e^lse_b). Subtract the larger lse"
+                 " before any exponential.",
+                 "If both halves are empty, both lse are −∞: use np.maximum(top, lowest) with"
+                 " lowest = np.finfo(float).min."))
+def check_merge_finished(merge_finished):
+    """Accept `merge_finished(O_a, lse_a, O_b, lse_b) -> (O, lse)`, safe for large and empty parts."""
+    rng = np.random.default_rng(53)
+    S, V = rng.normal(scale=2, size=(5, 12)), rng.normal(size=(12, 4))
+    (O_a, a), (O_b, b) = _attend(S[:, :7], V[:7]), _attend(S[:, 7:], V[7:])
+    O, lse = _attend(S, V)
+
+    def call(*parts, what):
+        with np.errstate(all="ignore"):
+            got = merge_finished(*(part.copy() for part in parts))
+        if got is None:
+            raise NotImplementedError
+        if not isinstance(got, tuple) or len(got) != 2:
+            raise Wrong(f"{what}: expected a tuple (O, lse), got {type(got).__name__}")
+        return got
+
+    got_O, got_lse = call(O_a, a, O_b, b, what="two halves")
+    weighted = a[:, None] * O_a + b[:, None] * O_b
+    expect_close(got_O, O, "O of two halves", mistakes={
+        "this is the plain mean: a half with more mass must weigh more": (O_a + O_b) / 2,
+        "this is the sum: the two shares must add to 1": O_a + O_b,
+        "weighed by lse itself: the mass is e^lse": weighted / (a + b)[:, None],
+        "these are masses, not shares: divide by the total mass":
+            np.exp(a)[:, None] * O_a + np.exp(b)[:, None] * O_b,
+        "the shares are swapped": np.exp(b - lse)[:, None] * O_a + np.exp(a - lse)[:, None] * O_b})
+    expect_close(got_lse, lse, "lse of two halves", mistakes={
+        "lse values do not add: their exponentials do": a + b,
+        "this is the larger lse: the other half has mass, too": np.maximum(a, b)})
+    huge_O, huge_lse = call(O_a, a + 1e4, O_b, b + 1e4, what="logits around 10,000")
+    if not np.isfinite(huge_O).all():
+        raise Wrong("logits around 10,000 overflow: subtract the larger lse before taking e^")
+    expect_close(huge_O, O, "O with logits around 10,000", rtol=1e-6)
+    expect_close(huge_lse, lse + 1e4, "lse with logits around 10,000")
+    empty, none = np.zeros_like(O_a), np.full_like(a, -np.inf)
+    for first, second, what in (((O_a, a), (empty, none), "a half and an empty half"),
+                                ((empty, none), (O_a, a), "an empty half and a half"),
+                                ((empty, none), (empty, none), "two empty halves")):
+        both_O, both_lse = call(*first, *second, what=what)
+        whole_O, whole_lse = (O_a, a) if np.isfinite(first[1]).all() or np.isfinite(
+            second[1]).all() else (empty, none)
+        if np.isnan(both_O).any() or np.isnan(both_lse).any():
+            raise Wrong(f"{what}: got NaN; −∞ − (−∞) is the usual culprit")
+        expect_close(both_O, whole_O, f"O of {what}")
+        if not np.array_equal(np.isneginf(both_lse), np.isneginf(whole_lse)):
+            raise Wrong(f"lse of {what}: expected {whole_lse[0]}, got {np.asarray(both_lse)[0]}")
+    return "this is all that split-KV decoding and ring attention exchange."
+
+
+@exercise("05.4", "Count the bytes of one-pass attention", difficulty=2, minutes=5,
+          solution="one_pass_bytes",
+          hints=("Take one query first: what does it read, what does it write? Then ask who shares"
+                 " anything.",
+                 "Nothing is shared: every query reads all of K and V. Q is read and O written once;"
+                 " lse is a statistic, at stats_bytes."))
+def check_one_pass_bytes(one_pass_bytes):
+    """Accept `one_pass_bytes(Nq, Nk, d, element_bytes, stats_bytes) -> int`, unmasked."""
+    for Nq, Nk, d, e, s in ((6, 6, 4, 2, 4), (56, 56, 32, 2, 4), (7, 30, 5, 4, 8)):
+        right = traffic.one_pass_attention(Nq=Nq, Nk=Nk, d=d, element_bytes=e,
+                                           stats_bytes=s).hbm_bytes
+        elements = 2 * Nq * d + 2 * Nq * Nk * d
+        expect_close(one_pass_bytes(Nq, Nk, d, e, s), right, f"bytes at {Nq=}, {Nk=}, {d=}", mistakes={
+            "lse is written too: Nq statistics": elements * e,
+            "these are elements, not bytes": elements + Nq,
+            "lse moves at stats_bytes": (elements + Nq) * e,
+            "K and V are read once for every query, not once": (2 * Nq + 2 * Nk) * d * e + Nq * s,
+            "that is what two passes read: here K is read once per query":
+                (2 * Nq * d + 3 * Nq * Nk * d) * e + Nq * s,
+            "O is written, too": (Nq * d + 2 * Nq * Nk * d) * e + Nq * s,
+            "these are the reads alone: O and lse are written": (Nq * d + 2 * Nq * Nk * d) * e,
+            "there is one statistic, lse, not two: m and l stay on chip": elements * e + 2 * Nq * s,
+            "the keys are Nk, not Nq": (2 * Nq * d + 2 * Nq * Nq * d) * e + Nq * s,
+            "a query is loaded once, not once for every key": elements * e + Nq * s
+                + (Nk - 1) * Nq * d * e})
+    return "and the factor Nq on K and V is what chapter 06 gets rid of."

@@ -1,0 +1,1 @@
+"""Chapter 07, Recompute the backward: its figures, exercises and solutions."""

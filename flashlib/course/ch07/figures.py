@@ -1,0 +1,307 @@
+"""The figures of chapter 07: what is kept for the backward pass, its loop orders, and its time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from flashlib.course.plots import theme
+from flashlib.course.plots.curves import spread
+from flashlib.course.plots.stage import frame
+from flashlib.course.plots.theme import EDGE, GREY, INK, OVER, SMALL, TINY, human_bytes, styled
+from flashlib.course.plots.traffic import stack
+from flashlib.hardware import human
+from flashlib.machine.trace import Trace
+from flashlib.machine.traffic import Moved
+
+
+@styled
+def saved_memory(N: Sequence[int], curves: Mapping[str, Sequence[float]],
+                 limits: Mapping[str, float], *, fits: Mapping[str, Mapping[str, int]] | None = None,
+                 title: str | None = None, alt: str | None = None) -> Figure:
+    """Draw the bytes kept for the backward pass over N, with the memories of GPUs as lines.
+
+    Args:
+        N: sequence lengths.  curves: {label: bytes}; a label's version gives its color.
+        limits: {GPU: bytes of its memory}.
+        fits: {label: {GPU: longest N that fits}}, marked where curve and line cross.
+    """
+    fig, ax = theme.subplots(height=4.0)
+    N = np.asarray(N, dtype=float)
+    ax.set(xscale="log", yscale="log", xlabel="N, tokens in the sequence",
+           ylabel="bytes kept between the passes")
+    lowest = min(min(limits.values()) / 40, min(np.min(y) for y in curves.values()) * 4)
+    top = max(limits.values()) * 25
+    ax.set(xlim=(N[0], N[-1]), ylim=(lowest, top))
+    for n, (label, y) in enumerate(curves.items()):
+        look = theme.version_style(label, n)
+        dash = (0, (5, 2)) if n and look["color"] in [
+            theme.version_style(other)["color"] for other in list(curves)[:n]] else "-"
+        ax.plot(N, y, color=look["color"], lw=2.2, ls=dash, gid=f"curve {label}", zorder=3)
+        y = np.asarray(y, dtype=float)
+        at = np.flatnonzero(y < top / 2.2)[-1]
+        steep = at < len(N) - 1
+        ax.annotate(label, (N[at], y[at]), fontsize=9, fontweight="bold", zorder=6,
+                    color=theme.mix(look["color"], "#000000", 0.15), path_effects=theme.halo(),
+                    xytext=(-10, 4) if steep else (-6, 14), textcoords="offset points",
+                    ha="right", va="center" if steep else "bottom")
+    logs = np.log(sorted(limits.values()))
+    inches = fig.get_figheight() * 0.78 * 72
+    scale = inches / np.log(top / lowest)
+    placed = spread(list((logs - np.log(lowest)) * scale), 10.5, inches)
+    for (gpu, size), y in zip(sorted(limits.items(), key=lambda item: item[1]), placed, strict=True):
+        ax.axhline(size, color="#9A9A9A", lw=0.9, ls=(0, (2, 2)), zorder=1, gid=f"limit {gpu}")
+        ax.annotate(f"{gpu}  {human_bytes(size)}", (N[-1], np.exp(y / scale) * lowest), va="center",
+                    xytext=(6, 0), textcoords="offset points", fontsize=SMALL, color=GREY,
+                    annotation_clip=False)
+    for n, label in enumerate(fits or {}):
+        look = theme.version_style(label, n)
+        for place, (gpu, longest) in enumerate(fits[label].items()):
+            ax.plot([longest], [limits[gpu]], ls="none", ms=7, mec="white", mew=0.8, zorder=5,
+                    **look)
+            if place == len(fits[label]) - 1:
+                ax.annotate(f"{gpu} full at\nN = {longest:,}", (longest, limits[gpu]),
+                            xytext=(9, -5), textcoords="offset points", ha="left", va="top",
+                            fontsize=SMALL, color=INK, path_effects=theme.halo(), zorder=6,
+                            linespacing=1.25)
+    ticks = [t for t in 2 ** np.arange(4, 31) if N[0] <= t <= N[-1]]
+    ticks = ticks[:: max(1, len(ticks) // 7)]
+    ax.set_xticks(ticks, [f"{t:,}" if t < 10_000 else f"{t / 1024:,.0f}k" for t in ticks])
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_locator(LogLocator(numticks=12))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: human_bytes(v)))
+    if title:
+        ax.set_title(title)
+    parts = [f"{label}: {gpu} is full at {longest:,} tokens" for label, by_gpu in (fits or {}).items()
+             for gpu, longest in by_gpu.items()]
+    ends = [f"{label} from {human_bytes(y[0])} to {human_bytes(y[-1])}" for label, y in curves.items()]
+    return theme.describe(fig, alt or f"Bytes kept for the backward pass over N = {N[0]:,.0f} to "
+                                      f"{N[-1]:,.0f}: {'; '.join(ends + parts)}.")
+
+
+# One line of the figure: (name, is it N×N, does it live in HBM); None starts the backward pass.
+_STANDARD = (("Q", 0, 1), ("K", 0, 1), ("V", 0, 1), ("S", 1, 1), ("P", 1, 1), ("O", 0, 1), None,
+             ("dO", 0, 1), ("dP", 1, 1), ("dS", 1, 1), ("dQ", 0, 1), ("dK", 0, 1), ("dV", 0, 1))
+_FLASH = (("Q", 0, 1), ("K", 0, 1), ("V", 0, 1), ("S", 1, 0), ("P", 1, 0), ("O", 0, 1),
+          ("lse", -1, 1), None, ("dO", 0, 1), ("delta", -1, 1), ("S", 1, 0), ("P", 1, 0),
+          ("dP", 1, 0), ("dS", 1, 0), ("dQ", 0, 1), ("dK", 0, 1), ("dV", 0, 1))
+
+
+@styled
+def what_is_kept(kept: Mapping[str, Sequence[str]]) -> Figure:
+    """Draw where every matrix of a training step lives: {"standard": names kept, "flash": ...}.
+
+    N×N matrices are squares, N×d ones are tall, rows of statistics are thin. Those that pass the
+    dividing line are framed in black.
+    """
+    fig = theme.figure(4.5, layout=None)
+    words = []
+    notes = ("tiles pass through, all go back to HBM", "never stored")
+    for n, (label, parts) in enumerate(zip(kept, (_STANDARD, _FLASH), strict=True)):
+        ax = frame(fig, 0.0, 2.27 * (1 - n) + 0.02, theme.WIDTH, 2.2)
+        ax.set(xlim=(0, theme.WIDTH), ylim=(0, 2.2))
+        words.append(_memories(ax, label, parts, kept[label], notes[n]))
+    return theme.describe(fig, "Two rows of matrices, forward on the left and backward on the right. "
+                          + " ".join(words))
+
+
+def _memories(ax, label, parts, kept, note) -> str:
+    with mpl.rc_context({"hatch.color": "#DADADA"}):
+        ax.add_artist(Rectangle((0.62, 0.08), 6.3, 1.02, **theme.HBM))
+    ax.add_artist(Rectangle((0.62, 1.2), 6.3, 0.66, **theme.SRAM))
+    for y, name in ((0.59, "HBM"), (1.53, "SRAM")):
+        ax.text(0.56, y, name, ha="right", va="center", fontsize=SMALL, color=GREY)
+    ax.text(0.62, 2.13, label, va="top", fontsize=10, fontweight="bold")
+    sizes = {1: (0.62, 0.62), 0: (0.2, 0.62), -1: (0.09, 0.62)}
+    chip = (0.3, 0.3)
+    widths = [0.5 if part is None else (sizes[part[1]] if part[2] else chip)[0] for part in parts]
+    gap = (6.3 - 0.2 - sum(widths)) / (len(parts) - 1)
+    x, middle = 0.72, None
+    for part, width in zip(parts, widths, strict=True):
+        if part is None:
+            middle = x + width / 2
+            ax.plot([middle, middle], [0.0, 1.98], color=INK, lw=1.2, ls=(0, (4, 2)), zorder=3)
+        else:
+            name, shape, hbm = part
+            w, h = sizes[shape] if hbm else chip
+            y = 0.3 if hbm else 1.24
+            held = middle is None and name in kept
+            ax.add_artist(Rectangle((x, y), w, h, facecolor=theme.tensor_color(name), zorder=4,
+                                    edgecolor="black" if held else theme.edge_color(name),
+                                    lw=2.2 if held else 0.8))
+            ax.text(x + w / 2, (0.2 if hbm else 1.71), name, ha="center", va="center",
+                    fontsize=TINY if len(name) > 2 else SMALL, zorder=5,
+                    bbox={"boxstyle": "round,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.85})
+        x += width + gap
+    ax.text(middle - 0.12, 2.1, "forward ←", ha="right", va="top", fontsize=9)
+    ax.text(middle + 0.12, 2.1, "→ backward", ha="left", va="top", fontsize=9)
+    ax.text(6.84, 1.53, note, ha="right", va="center", fontsize=SMALL, color=GREY)
+    return f"{label} keeps {', '.join(kept)} between the passes."
+
+
+@styled
+def backward_orders(traces: Mapping[str, Trace], Nq: int, Nk: int, *,
+                    alt: str | None = None) -> Figure:
+    """Draw the loop orders of the backward pass: each pass's visits, and who is written how often.
+
+    Tiles of S carry the number of their visit. The strip on top shows dK and dV, the one on the
+    left dQ: each tile says how many times HBM received it; red means that the updates are atomic.
+
+    Args:
+        traces: {label: machine.trace}, of `flash_backward` with either order.
+        Nq, Nk: rows and columns of S.
+    """
+    passes = []
+    for label, trace in traces.items():
+        kernels = dict.fromkeys(e.kernel for e in trace if e.op == "tile" and e.tensor == "S")
+        for n, kernel in enumerate(kernels):
+            events = [e for e in trace if e.kernel == kernel]
+            title = label if len(kernels) == 1 else f"{label}, pass {n + 1}"
+            passes.append((title, kernel.rpartition(": ")[2], events))
+    gap, foot = 0.32, 0.5 + 0.5 * len(traces)
+    size = (theme.WIDTH - 0.2 - gap * (len(passes) - 1)) / len(passes)
+    height = foot + size + 0.62
+    fig = theme.figure(height, layout=None)
+    for n, (title, makes, events) in enumerate(passes):
+        left = 0.1 + n * (size + gap)
+        ax = frame(fig, left, foot, size, size)
+        ax.set(xlim=(0, size), ylim=(size, 0))
+        _visits(ax, events, Nq, Nk, size)
+        fig.text(left / theme.WIDTH, 1 - 0.2 / height, title, fontsize=10, fontweight="bold")
+        fig.text(left / theme.WIDTH, 1 - 0.37 / height, f"makes {makes}", fontsize=SMALL,
+                 color=GREY)
+    moments = [(label, _Moved(trace)) for label, trace in traces.items()]
+    longest = max(theme.text_width(label, 9) for label in traces) + 0.15
+    inches = theme.WIDTH - 0.24 - longest
+    bars = frame(fig, 0.1 + longest, 0.05, inches, 0.5 * len(traces))
+    inch = max(m.hbm_bytes for _, m in moments) / (inches - 0.85)
+    bars.set(xlim=(0, inch * inches), ylim=(len(moments) - 0.5, -0.5))
+    for y, (label, m) in enumerate(moments):
+        stack(bars, y, m.moved, height=0.72, inch=inch)
+        bars.text(-0.08 * inch, y, label, ha="right", va="center_baseline", fontsize=9)
+        bars.text(m.hbm_bytes + 0.08 * inch, y, human_bytes(m.hbm_bytes), va="center_baseline",
+                  fontsize=9, fontweight="bold")
+    theme.read_write_key(bars)
+    text = "; ".join(f"{label}: {human_bytes(m.hbm_bytes)}, {traces[label].atomic_updates()} atomic"
+                     " updates" for label, m in moments)
+    return theme.describe(fig, alt or f"Loop orders of the backward pass. {text}.")
+
+
+class _Moved:
+    """The bytes of a whole trace, as the byte bars want them."""
+
+    def __init__(self, trace: Trace):
+        reads, writes = Counter(), Counter()
+        for event in trace:
+            if event.op in ("load", "store"):
+                (reads if event.op == "load" else writes)[event.tensor] += event.bytes
+        self.moved = {n: Moved(reads[n], writes[n]) for n in dict.fromkeys([*reads, *writes])}
+        self.hbm_bytes = sum(m.total_bytes for m in self.moved.values())
+
+
+def _visits(ax, events, Nq, Nk, size) -> None:
+    strip, gap = 0.22, 0.06
+    tiles = [(e.rows, e.cols) for e in events if e.op == "tile" and e.tensor == "S"]
+    stores = Counter((e.tensor, e.rows) for e in events if e.op == "store")
+    atomic = {(e.tensor, e.rows) for e in events if e.atomic}
+    x0, y0 = strip + gap + 0.02, 2 * (strip + gap) + 0.02
+    sx, sy = (size - x0 - 0.02) / Nk, (size - y0 - 0.02) / Nq
+    cmap = theme.tensor_cmap("S", 0.15)
+    for n, (rows, cols) in enumerate(tiles):
+        color = cmap(0.15 + 0.6 * n / max(len(tiles) - 1, 1))
+        box = (x0 + cols[0] * sx, y0 + rows[0] * sy, (cols[1] - cols[0]) * sx,
+               (rows[1] - rows[0]) * sy)
+        ax.add_artist(Rectangle(box[:2], *box[2:], facecolor=color, ec="white", lw=0.9))
+        ax.text(box[0] + box[2] / 2, box[1] + box[3] / 2, str(n + 1), ha="center", va="center",
+                fontsize=SMALL, color=theme.ink_on(mpl.colors.to_hex(color)))
+    ax.add_artist(Rectangle((x0, y0), Nk * sx, Nq * sy, fill=False, ec="#B0B0B0", lw=0.8))
+
+    def cell(x, y, w, h, name, region):
+        times, red = stores[name, region], (name, region) in atomic
+        empty = {"facecolor": "white", "edgecolor": "#C8C8C8", "lw": 0.6}
+        ax.add_artist(Rectangle((x, y), w, h, **(
+            {"facecolor": theme.tensor_color(name), "edgecolor": OVER if red else EDGE,
+             "lw": 1.6 if red else 0.8} if times else empty)))
+        if times:
+            ax.text(x + w / 2, y + h / 2, f"{times}×", ha="center", va="center", fontsize=TINY,
+                    fontweight="bold" if red else "normal", zorder=5,
+                    color=OVER if red else theme.ink_on(theme.tensor_color(name)),
+                    bbox={"boxstyle": "round,pad=0.1", "fc": "white", "ec": "none"} if red else None)
+
+    for cols in sorted({cols for _, cols in tiles}):
+        for n, name in enumerate(("dK", "dV")):
+            cell(x0 + cols[0] * sx, 0.02 + n * (strip + gap), (cols[1] - cols[0]) * sx, strip, name,
+                 cols)
+    for rows in sorted({rows for rows, _ in tiles}):
+        cell(0.02, y0 + rows[0] * sy, strip, (rows[1] - rows[0]) * sy, "dQ", rows)
+    for n, name in enumerate(("dK", "dV")):
+        ax.text(x0 - 0.04, 0.02 + n * (strip + gap) + strip / 2, name, ha="right", va="center",
+                fontsize=TINY, color=GREY)
+    ax.text(0.02 + strip / 2, size + 0.02, "dQ", ha="center", va="top", fontsize=TINY, color=GREY)
+
+
+@styled
+def training_time(predicted: Mapping[str, Mapping[str, float]], *,
+                  measured: Mapping[str, Mapping[str, float]] | None = None,
+                  bounds: Mapping[str, Mapping[str, str]] | None = None,
+                  title: str | None = None, alt: str | None = None) -> Figure:
+    """Draw seconds by GPU for two algorithms on one log axis: predicted hollow, measured solid.
+
+    Args:
+        predicted: {GPU: {algorithm: seconds}}, by a model.  measured: the same, recorded on a GPU.
+        bounds: {GPU: {algorithm: what takes the time}}, written at the hollow marks.
+    """
+    measured, bounds = measured or {}, bounds or {}
+    rows = [(gpu, times, False) for gpu, times in predicted.items()]
+    for gpu, times in measured.items():
+        rows.insert([r[0] for r in rows].index(gpu) + 1, (gpu, times, True))
+    fig, ax = theme.subplots(height=0.36 * len(rows) + 0.85)
+    everything = [s for _, times, _ in rows for s in times.values()]
+    ax.set(xscale="log", xlim=(min(everything) / 4.6, max(everything) * 4),
+           ylim=(len(rows) - 0.4, -0.9))
+    for y, (gpu, times, is_measured) in enumerate(rows):
+        slow, fast = max(times.values()), min(times.values())
+        ax.plot([fast, slow], [y, y], color="#BBBBBB", lw=1.2, zorder=1,
+                ls="-" if is_measured else (0, (4, 2)))
+        for n, (name, seconds) in enumerate(times.items()):
+            look = theme.version_style(name, n)
+            face = ({"mec": "white", "mew": 0.8} if is_measured
+                    else {"mfc": "white", "mec": look["color"], "mew": 1.6})
+            ax.plot([seconds], [y], ls="none", ms=8, zorder=3, **{**look, **face})
+            bound = "" if is_measured else bounds.get(gpu, {}).get(name, "")
+            text = f"{human_seconds(seconds)}  {bound}".strip()
+            ax.annotate(text, (seconds, y),
+                        xytext=(9, 0) if seconds == slow else (-9, 0), textcoords="offset points",
+                        ha="left" if seconds == slow else "right", va="center_baseline",
+                        fontsize=SMALL, color=INK)
+            if y == 0:
+                ax.annotate(name, (seconds, y), xytext=(0, 9), textcoords="offset points",
+                            ha="center", fontsize=9, fontweight="bold", color=look["color"])
+        ax.annotate(f"÷ {slow / fast:.1f}", (np.sqrt(slow * fast), y), xytext=(0, 2.5),
+                    textcoords="offset points", ha="center", fontsize=SMALL, color=GREY)
+    ax.set_yticks(range(len(rows)), [f"{gpu}, measured" if m else gpu for gpu, _, m in rows],
+                  fontsize=9, color=INK)
+    ax.tick_params(axis="y", length=0)
+    ax.spines["left"].set_visible(False)
+    ax.xaxis.set_major_locator(LogLocator(numticks=8))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: human_seconds(v)))
+    ax.set_xlabel("time; hollow: roofline of the machine's bytes, solid: recorded")
+    ax.xaxis.grid(True)
+    if title:
+        ax.set_title(title)
+    words = "; ".join(f"{gpu}{' measured' if m else ' predicted'}: " + ", ".join(
+        f"{name} {human_seconds(s)}" for name, s in times.items()) for gpu, times, m in rows)
+    return theme.describe(fig, alt or f"Time by GPU. {words}.")
+
+
+def human_seconds(s: float) -> str:
+    """Return a time for people: 0.00346 is '3.46 ms'."""
+    return human(s * 1e6, "µs") if s < 1e-3 else f"{s * 1e3:,.3g} ms" if s < 1 else f"{s:.3g} s"

@@ -1,0 +1,1 @@
+"""Chapter 08, Reorder the loops: v2: its figures, exercises, solutions and lab."""

@@ -1,0 +1,305 @@
+"""The figures of chapter 08: idle SMs, schedules of causal rows, warps, and the occupancy lab."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.collections import PatchCollection
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from flashlib import hardware
+from flashlib.course.plots import theme
+from flashlib.course.plots.theme import EDGE, GREY, INK, OVER, SMALL, TINY, human_bytes, percent, styled
+from flashlib.course.plots.traffic import stack
+from flashlib.models import occupancy
+from flashlib.models.occupancy import Schedule, Waves
+
+# The share of a GPU's time that is work: white is all of it.
+_IDLE = LinearSegmentedColormap.from_list(
+    "flashlib_idle", ["#7A4A0C", "#C08F43", "#EBD9B4", "#FBFAF5"])
+_BUSY = "#31688E"
+_PARTS = {"matmul": ("#4C5B6B", ""), "vector": ("#93A1AF", "///"), "exp": ("#CBD3DA", "..."),
+          "memory": ("#ECECEC", "xx")}
+
+
+@styled
+def occupancy_grid(grids: Mapping[str, Sequence[Sequence[Waves]]], rows: Sequence[int],
+                   cols: Sequence[int], *, title: str | None = None,
+                   alt: str | None = None) -> Figure:
+    """Draw how full a GPU is, over batch · heads (rows) and sequence length (columns).
+
+    Every cell carries the share of the SMs' time that is work, in percent, and is darker the smaller
+    it is. `grids` maps a title to `Waves` by row and column.
+    """
+    fig, axes = theme.subplots(1, len(grids), height=0.62 + 0.27 * len(rows) + 0.62, squeeze=False,
+                               sharey=True)
+    words = []
+    for ax, (name, grid) in zip(axes[0], grids.items(), strict=True):
+        share = np.array([[w.efficiency for w in line] for line in grid])
+        ax.pcolormesh(np.arange(len(cols) + 1) - 0.5, np.arange(len(rows) + 1) - 0.5, share,
+                      cmap=_IDLE, vmin=0, vmax=1, edgecolors="white", linewidth=0.8)
+        for i, line in enumerate(grid):
+            for j, w in enumerate(line):
+                ink = theme.ink_on(_IDLE(w.efficiency)[:3])
+                text = ">99" if 0.99 < w.efficiency < 1 else f"{100 * w.efficiency:.0f}"
+                ax.text(j, i, text, ha="center", va="center_baseline", fontsize=TINY, color=ink)
+        ax.set_title(name, fontsize=9)
+        ax.set_xticks(range(len(cols)), [_short(n) for n in cols], fontsize=TINY)
+        ax.set_xlabel("sequence length N", fontsize=SMALL)
+        ax.set_ylim(len(rows) - 0.5, -0.5)
+        ax.tick_params(length=0)
+        for spine in ax.spines.values():
+            spine.set_visible(False)
+        words.append(f"{name}: {percent(share.min())} to {percent(share.max())}, up to "
+                     f"{max(w.idle_sms for line in grid for w in line)} SMs idle in the last wave")
+    axes[0, 0].set_yticks(range(len(rows)), [str(r) for r in rows], fontsize=SMALL)
+    axes[0, 0].set_ylabel("batch · heads", fontsize=SMALL)
+    bar = fig.colorbar(axes[0, 0].collections[0], ax=list(axes[0]), shrink=0.9, aspect=16, pad=0.01,
+                       ticks=[0, 0.5, 1])
+    bar.ax.set_yticklabels(["0 %", "50 %", "100 %"], fontsize=TINY)
+    bar.set_label("share of SM time that is work", fontsize=TINY)
+    bar.outline.set_visible(False)
+    if title:
+        fig.suptitle(title, fontsize=10, fontweight="bold", x=0.01, ha="left")
+    return theme.describe(fig, alt or f"Share of the SMs' time that is work. {'; '.join(words)}.")
+
+
+@styled
+def wave_steps(counts: Sequence[int], efficiency: Mapping[str, Sequence[float]], *,
+               mark: Mapping[str, tuple[int, float]] | None = None,
+               alt: str | None = None) -> Figure:
+    """Draw the share of SM time that is work over the number of programs, for several GPUs."""
+    fig, ax = theme.subplots(height=2.7)
+    looks = [(INK, "-"), (_BUSY, "--"), ("#8A6D3B", ":"), ("#5B7F95", "-.")]
+    for (label, y), (color, dash) in zip(efficiency.items(), looks, strict=False):
+        ax.plot(counts, y, color=color, ls=dash, lw=1.5, label=label)
+    for text, (x, y) in (mark or {}).items():
+        ax.plot([x], [y], "o", ms=7, mfc="white", mec=OVER, mew=1.6, zorder=5)
+        ax.annotate(text, (x, y), xytext=(8, -3), textcoords="offset points", fontsize=SMALL,
+                    va="top", path_effects=theme.halo())
+    ax.set(xlim=(0, max(counts)), ylim=(0, 1.04), xlabel="programs (thread blocks), one per SM",
+           ylabel="share of SM time that is work")
+    ax.legend(loc="lower right", frameon=False, fontsize=SMALL, ncols=len(efficiency))
+    ax.yaxis.grid(True)
+    ends = ", ".join(f"{label} from {min(y):.2f} to {max(y):.2f}" for label, y in efficiency.items())
+    return theme.describe(fig, alt or f"Wave quantization, a sawtooth over the programs: {ends}.")
+
+
+@styled
+def schedules(runs: Mapping[str, Schedule], *, unit: str = "tiles of S",
+              alt: str | None = None) -> Figure:
+    """Draw programs of unequal length on SMs, one picture for each order; idle time is hatched."""
+    longest = max(s.time for s in runs.values()) or 1
+    slots = max(s.slots for s in runs.values())
+    fig, axes = theme.subplots(len(runs), 1, height=0.5 + len(runs) * (0.42 + 0.1 * slots),
+                               sharex=True, squeeze=False)
+    hue, words = theme.tensor_color("Q"), []
+    top = max((stop - start for s in runs.values() for _, start, stop in s.runs), default=1)
+    for ax, (name, s) in zip(axes[:, 0], runs.items(), strict=True):
+        ax.add_patch(Rectangle((0, -0.5), s.time, s.slots, fc="#F6F6F6", ec="#CFCFCF", hatch="////",
+                               lw=0, zorder=0))
+        for slot, start, stop in s.runs:
+            color = theme.tint(hue, 0.88 - 0.8 * (stop - start) / top)
+            ax.add_patch(Rectangle((start, slot - 0.42), stop - start, 0.84, fc=color, ec="white",
+                                   lw=0.5))
+        ax.axvline(s.time, color=INK, lw=1.2)
+        ax.set_title(f"{name}: done at {s.time:,}, {percent(s.efficiency)} of the SMs' time is work",
+                     fontsize=9, loc="left")
+        ax.set(xlim=(0, 1.02 * longest), ylim=(s.slots - 0.4, -0.6), yticks=[])
+        ax.set_ylabel(f"{s.slots} SMs", fontsize=SMALL)
+        for side in ("left", "bottom"):
+            ax.spines[side].set_visible(False)
+        words.append(f"{name} ends at {s.time:,}, {percent(s.efficiency)} work")
+    axes[-1, 0].xaxis.set_major_locator(MaxNLocator(10, integer=True))
+    axes[-1, 0].set_xlabel(f"time, in {unit}; darker programs are longer, hatched is idle",
+                           fontsize=SMALL)
+    return theme.describe(fig, alt or f"Programs on SMs over time. {'; '.join(words)}.")
+
+
+@styled
+def time_parts(times: Mapping[str, Mapping[str, float]], *, unit_s: float = 1e-6,
+               unit: str = "µs", alt: str | None = None) -> Figure:
+    """Draw the seconds of each part of a roofline as stacked bars, as if nothing overlapped."""
+    fig, ax = theme.subplots(height=0.95 + 0.42 * len(times))
+    longest = max(sum(parts.values()) for parts in times.values()) / unit_s
+    for y, parts in enumerate(times.values()):
+        left = 0.0
+        for part, seconds in parts.items():
+            color, hatch = _PARTS[part]
+            width = seconds / unit_s
+            ax.add_patch(Rectangle((left, y - 0.31), width, 0.62, fc=color, ec="white", hatch=hatch,
+                                   lw=0.6, gid=part))
+            text = f"{part} {width:.1f}"
+            if theme.text_width(text, SMALL) + 0.2 < 5.0 * width / longest:
+                ax.text(left + width / 2, y, text, ha="center", va="center_baseline", fontsize=SMALL,
+                        color=theme.ink_on(color), bbox={"boxstyle": "round,pad=0.15", "fc": color,
+                                                         "ec": "none"} if hatch else None)
+            left += width
+        ax.annotate(f"{left:.1f} {unit}", (left, y), xytext=(6, 0), textcoords="offset points",
+                    va="center_baseline", fontweight="bold")
+    ax.set(xlim=(0, 1.14 * longest), ylim=(len(times) - 0.5, -0.5), xlabel=f"{unit}, end to end")
+    ax.set_yticks(range(len(times)), list(times), fontsize=9, color=INK)
+    ax.tick_params(axis="y", length=0)
+    ax.spines["left"].set_visible(False)
+    shown = dict.fromkeys(part for parts in times.values() for part in parts)
+    theme.patch_key(ax, [(part, {"fc": _PARTS[part][0], "ec": "#8A8A8A", "hatch": _PARTS[part][1]})
+                         for part in shown])
+    words = "; ".join(f"{name}: " + ", ".join(f"{part} {s / unit_s:.1f}" for part, s in parts.items())
+                      for name, parts in times.items())
+    return theme.describe(fig, alt or f"Time by part in {unit}. {words}.")
+
+
+@styled
+def warp_partition(costs: Mapping[str, tuple[str, object]], *, warps: int = 4,
+                   alt: str | None = None) -> Figure:
+    """Draw who computes which part of S, and what crosses between shared memory and registers.
+
+    Args:
+        costs: {title: ("keys" or "queries", cost)}: what is dealt out to the warps, and a
+            `BlockCost`.
+        warps: into how many parts.
+    """
+    height = 1.62 * len(costs) + 0.1
+    fig = theme.figure(height, layout=None)
+    longest = max(cost.shared_bytes for _, cost in costs.values())
+    inch, words = longest / 4.1, []
+    for n, (title, (dealt, cost)) in enumerate(costs.items()):
+        ax = fig.add_axes((0, 1 - (n + 1) * 1.6 / height, 1, 1.6 / height))
+        ax.set(xlim=(0, theme.WIDTH), ylim=(1.6, 0))
+        ax.axis("off")
+        ax.text(0.1, 0.17, title, fontweight="bold", fontsize=10, va="center")
+        _split_picture(ax, dealt, warps)
+        bar = fig.add_axes((2.0 / theme.WIDTH, 1 - (n * 1.6 + 1.22) / height, 4.9 / theme.WIDTH,
+                            0.5 / height))
+        bar.set(xlim=(0, 4.9 * inch), ylim=(0.5, -0.5))
+        bar.axis("off")
+        end = stack(bar, 0, cost.by_tensor, height=0.7, inch=inch)
+        bar.text(end + 0.07 * inch, 0, human_bytes(end), va="center_baseline", fontweight="bold")
+        waits = f"{cost.barriers} barrier{'s' if cost.barriers != 1 else ''}"
+        note = (f"{waits}, {human_bytes(cost.exchanged_bytes)} exchanged between warps"
+                if cost.exchanged_bytes else f"{waits}, nothing exchanged")
+        ax.text(2.0, 0.52, note, fontsize=SMALL, color=GREY, va="center")
+        words.append(f"{title}: {human_bytes(end)} of shared memory traffic, {note}")
+    key = fig.add_axes((0, 0, 1, 0.16 / height))
+    key.axis("off")
+    theme.read_write_key(key, at=(0.99, 0.0))
+    return theme.describe(fig, alt or f"Work partition between {warps} warps. {'; '.join(words)}.")
+
+
+def _split_picture(ax, dealt, warps) -> None:
+    """Draw Q at the left, K and V on top, S in the corner; each warp's part in one shade."""
+    x0, y0, side, thick = 0.55, 0.6, 0.92, 0.14
+    shades = [theme.tint(_BUSY, 0.15 + 0.62 * n / max(warps - 1, 1)) for n in range(warps)]
+    for n, color in enumerate(shades):
+        a, size = n * side / warps, side / warps
+        across, part = dealt == "keys", {"fc": color, "ec": "white", "lw": 0.8}
+        ax.add_patch(Rectangle((x0 + a, y0), size, side, **part) if across
+                     else Rectangle((x0, y0 + a), side, size, **part))
+        at = (x0 + a + size / 2, y0 + side / 2) if across else (x0 + side / 2, y0 + a + size / 2)
+        ax.text(*at, f"w{n}", ha="center", va="center", fontsize=TINY, color=theme.ink_on(color))
+    for name, box, cut in (("Q", (x0 - thick - 0.06, y0, thick, side), dealt == "queries"),
+                           ("K", (x0, y0 - thick - 0.06, side, thick), dealt == "keys")):
+        ax.add_patch(Rectangle(box[:2], *box[2:], fc=theme.tensor_color(name), ec=EDGE, lw=0.8))
+        for n in range(1, warps if cut else 1):
+            if name == "Q":
+                y = box[1] + n * side / warps
+                ax.plot([box[0], box[0] + thick], [y, y], color="white", lw=1.2)
+            else:
+                x = box[0] + n * side / warps
+                ax.plot([x, x], [box[1], box[1] + thick], color="white", lw=1.2)
+    ax.text(x0 - thick - 0.12, y0 + side / 2, "Q", ha="right", va="center", fontsize=SMALL)
+    ax.text(x0 + side + 0.06, y0 - thick / 2 - 0.06, "K, V", va="center", fontsize=SMALL)
+
+
+@styled
+def occupancy_lab(batch: int = 1, heads: int = 16, N: int = 16384, block: int = 128, gpu="A100", *,
+                  kernel: str = "v2 forward", causal: bool = False) -> Figure:
+    """Draw how full a GPU is: its SMs in the last wave, the waves, and the neighbors in N.
+
+    Args:
+        batch, heads, N: the shape; block: rows per program, Br forward and Bc backward.
+        gpu: a `GPU` or the name of one.
+        kernel: "v1 forward" (a head is a program), "v2 forward" or "v2 backward".
+        causal: programs take as long as the tiles that they visit (square tiles), else all the same.
+    """
+    gpu = hardware.get(gpu)
+    split = None if kernel == "v1 forward" else block
+    w = occupancy.waves(occupancy.programs(batch=batch, heads=heads, N=N, block=split), gpu)
+    efficiency, time_note = _efficiency(w, batch * heads, N, block, kernel, causal)
+    fig = theme.figure(3.55, layout=None)
+    ax = fig.add_axes((0, 0, 1, 1))
+    ax.set(xlim=(0, theme.WIDTH), ylim=(3.55, 0))
+    ax.axis("off")
+    title = f"{kernel} on {gpu.name}: B = {batch}, H = {heads}, N = {N:,}"
+    title += (f", {block} rows per program" if split else ", one program per head")
+    ax.text(0.1, 0.2, title + (", causal" if causal else ""), fontsize=10, fontweight="bold",
+            va="center")
+    _chip(ax, w, 0.1, 0.5, 2.95)
+    lines = [(f"{w.programs:,} programs on {w.sms} SMs", INK),
+             (f"{w.waves:,} wave{'s' if w.waves > 1 else ''}", INK),
+             (f"{w.idle_sms} SMs idle in the last wave", OVER if w.idle_sms > w.sms / 2 else INK),
+             (f"{percent(efficiency)} of the SMs' time is work", OVER if efficiency < 0.7 else INK),
+             (time_note, GREY)]
+    for n, (text, color) in enumerate(lines):
+        ax.text(3.35, 0.62 + 0.23 * n, text, color=color, va="center", fontweight="bold"
+                if n == 3 else "normal", fontsize=9)
+    _neighbors(ax, (3.35, 1.98, 3.45, 1.2), batch * heads, block, gpu, kernel, N)
+    return theme.describe(fig, f"Occupancy lab. {title}{', causal' if causal else ''}: "
+                          + "; ".join(text for text, _ in lines if text) + ".")
+
+
+def _efficiency(w, pairs, N, block, kernel, causal) -> tuple[float, str]:
+    """Return the share of work, by simulation where programs differ, and a note about causal."""
+    if not causal:
+        return w.efficiency, "all programs take equally long"
+    if kernel == "v1 forward":
+        return w.efficiency, "every head has the same tiles"
+    lengths = occupancy.causal_lengths(N, block)
+    work = pairs * sum(lengths)
+    time = occupancy.causal_time(lengths, pairs, w.slots)
+    return (work / (w.slots * time),
+            f"{time / (w.waves * len(lengths)):.2f} of the time without a mask, longest first")
+
+
+def _chip(ax, w, x, y, width) -> None:
+    """Draw the SMs as squares; those that the last wave leaves empty are white."""
+    cols = 14 if w.sms > 60 else 10
+    rows, step = -(-w.sms // cols), min(width / cols, 2.45 / -(-w.sms // cols))
+    for busy, look in ((True, {"fc": _BUSY, "ec": "white"}),
+                       (False, {"fc": "#F6F6F6", "ec": "#B5B5B5", "hatch": "////"})):
+        cells = [Rectangle((x + step * (n % cols), y + step * (n // cols)), 0.86 * step, 0.86 * step)
+                 for n in range(w.sms) if (n < w.sms - w.idle_sms) == busy]
+        if cells:
+            look = {"facecolor": look["fc"], "edgecolor": look["ec"], "hatch": look.get("hatch")}
+            ax.add_collection(PatchCollection(cells, lw=0.6, **look))
+    ax.text(x, y + step * rows + 0.16, "SMs in the last wave: blue works, hatched is idle",
+            fontsize=TINY, color=GREY, va="center")
+
+
+def _neighbors(ax, box, pairs, block, gpu, kernel, N) -> None:
+    """Draw the share of work at other lengths with the same choices, the present one framed."""
+    x, y, width, height = box
+    lengths = [512 * 2**n for n in range(8)]
+    step = width / len(lengths)
+    ax.text(x, y - 0.14, "without a mask, at other N: % of the time that is work", fontsize=SMALL,
+            color=GREY)
+    for n, length in enumerate(lengths):
+        split = None if kernel == "v1 forward" else block
+        w = occupancy.waves(pairs * (1 if split is None else -(-length // split)), gpu)
+        h = 0.82 * height * w.efficiency
+        left, base = x + n * step, y + 0.12 + 0.82 * height
+        look = {"fc": _BUSY if length == N else theme.tint(_BUSY, 0.6)}
+        ax.add_patch(Rectangle((left + 0.04, base - h), step - 0.08, h, **look))
+        ax.text(left + step / 2, base - h - 0.03, f"{100 * w.efficiency:.0f}",
+                ha="center", va="bottom", fontsize=TINY)
+        ax.text(left + step / 2, base + 0.05, _short(length), ha="center", va="top", fontsize=TINY,
+                fontweight="bold" if length == N else "normal")
+    ax.plot([x, x + width], [base, base], color="#777777", lw=0.8)
+
+
+def _short(n) -> str:
+    return f"{n // 1024}k" if n >= 1024 and n % 1024 == 0 else str(n)

@@ -1,0 +1,1 @@
+"""Chapter 09, Write kernels in Triton: its figures, exercises and solutions."""

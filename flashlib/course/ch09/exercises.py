@@ -1,0 +1,299 @@
+"""Exercises of chapter 09: pointers, ragged ends, the online-softmax kernel, programs per SM."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+
+from flashlib.course.exercises import interpreted
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
+from flashlib.lens.occupancy import occupancy
+from flashlib.lens.targets import arch_of
+
+__all__ = ["check_online", "check_programs_per_sm", "check_row_max", "check_transposed", "hint",
+           "solution"]
+
+
+def _examined_here(check: str, kernel) -> str | None:
+    """Return None where the interpreter is on; else the other process's answer."""
+    interpreted.refuse_stub(kernel)
+    if interpreted.is_on():
+        return None
+    return interpreted.elsewhere(__name__, check, kernel)
+
+
+@exercise("09.1", "Fix a pointer bug", difficulty=1, minutes=5, solution="double_kernel",
+          hints=("A row of a transposed matrix is a column in memory: its elements are not neighbors.",
+                 "The address of element (row, col) is X + row · stride_xm + col · stride_xn, and Y has"
+                 " strides of its own."))
+def check_transposed(double_kernel):
+    """Accept `double_kernel(X, Y, stride_xm, stride_xn, stride_ym, stride_yn, N, BLOCK)`: Y = 2 X."""
+    praise = _examined_here("check_transposed", double_kernel)
+    if praise is not None:
+        return praise
+    M, N = 3, 5
+    x = np.arange(M * N, dtype=np.float32).reshape(M, N) + 1
+    rows, columns = (N, 1), (1, M)                           # strides: contiguous, transposed
+    for what, xs, ys in (("a contiguous matrix", rows, rows), ("a transposed matrix X", columns, rows),
+                         ("a transposed matrix Y", rows, columns)):
+        memory = np.ascontiguousarray(x if xs == rows else x.T)
+        room = np.zeros((M, N) if ys == rows else (N, M), np.float32)
+        out, seen = interpreted.launch(double_kernel, (M,), [("X", memory), ("Y", room)],
+                                       *xs, *ys, N, BLOCK=8)
+        y = out["Y"] if ys == rows else out["Y"].T
+        if np.allclose(y, 2 * x):
+            if seen.outside:
+                raise Wrong(f"{what}: the numbers are right, but {seen.complaint()}")
+            continue
+
+        def with_strides(load, store, memory=memory, ys=ys):
+            """Return Y where X is loaded by strides `load` and Y stored by strides `store`."""
+            flat = np.zeros(M * N)
+            for row, col in np.ndindex(M, N):
+                source, target = (row * s[0] + col * s[1] for s in (load, store))
+                if target < flat.size:
+                    flat[target] = 2 * memory.flat[source] if source < flat.size else np.nan
+            return flat.reshape(M, N) if ys == rows else flat.reshape(N, M).T
+
+        likely = {"the addresses assume that rows follow each other: use both of X's strides":
+                      with_strides(rows, ys),
+                  "the addresses assume that rows of Y follow each other: use both of Y's strides":
+                      with_strides(xs, rows),
+                  "X's strides were used for Y: each tensor has its own": with_strides(xs, xs),
+                  "row and column changed places: stride_xm and stride_ym belong to the row":
+                      with_strides(xs[::-1], ys),
+                  "row and column changed places in Y: stride_ym belongs to the row":
+                      with_strides(xs, ys[::-1]),
+                  "row and column changed places in both tensors: stride_xm belongs to the row":
+                      with_strides(xs[::-1], ys[::-1]),
+                  "the column's stride is missing: columns need not be neighbors":
+                      with_strides((xs[0], 1), (ys[0], 1)),
+                  "X is copied, not doubled": x, "nothing was stored": 0 * x,
+                  "every program stored to row 0 of Y: the row does not enter its address":
+                      np.where(np.arange(M)[:, None] == 0, 2 * x[-1], 0),
+                  "every program loads row 0 of X: the row does not enter its address":
+                      np.broadcast_to(2 * x[0], x.shape)}
+        right = np.arange(8) * xs[1]
+        if all(np.array_equal(t.lanes, t.program[0] * xs[0] + right) for t in seen.of("X", "load")):
+            del likely["the addresses assume that rows follow each other: use both of X's strides"]
+        for mistake, value in likely.items():
+            if np.allclose(y, value, equal_nan=True):
+                raise Wrong(f"{what}: {mistake}")
+        if seen.outside:
+            raise Wrong(f"{what}: {seen.complaint()}")
+        expect_close(y, 2 * x, what, rtol=1e-6)
+    return "the kernel takes any strides, 0 and negative ones, too."
+
+
+@exercise("09.2", "Mask a ragged end", difficulty=2, minutes=8, solution="row_max_kernel",
+          hints=("Lanes beyond the row must neither be read nor count: what number never wins a"
+                 " maximum?",
+                 "tl.load(pointers, mask=col < N, other=float('-inf')). The result is one number:"
+                 " tl.store(Y + row, m)."))
+def check_row_max(row_max_kernel):
+    """Accept `row_max_kernel(X, Y, stride_xm, N, BLOCK)`: Y[row] = the maximum of row `row` of X."""
+    praise = _examined_here("check_row_max", row_max_kernel)
+    if praise is not None:
+        return praise
+    for M, N, BLOCK, stride in ((4, 8, 8, 8), (4, 5, 8, 5), (3, 11, 16, 11), (3, 5, 8, 9)):
+        wide = np.random.default_rng(92).normal(size=(M, stride)).astype(np.float32)
+        x = wide[:, :N]
+        x[0] = -1e30 * (1 + np.abs(x[0]))
+        x[1] = -np.abs(x[1]) - 1
+        x[:, -1] = np.where(np.arange(M) == 2, 9, x[:, -1])
+        y = np.full(M, 77, np.float32)
+        out, seen = interpreted.launch(row_max_kernel, (M,), [("X", wide), ("Y", y)], stride, N,
+                                       BLOCK=BLOCK)
+        what, y = f"{M} rows of {N}" + f" in rows of {stride}" * (stride > N), out["Y"]
+        what += f", BLOCK = {BLOCK}"
+        loads = seen.of("X", "load")
+        if stride > N and all(t.lanes.flat[0] == t.program[0] * N for t in loads):
+            raise Wrong(f"{what}: row {M - 1} was looked for at {M - 1} · N: rows need not follow each"
+                        " other, a row's address is X + row · stride_xm")
+        for touch in loads:
+            beyond = touch.mask & ((touch.lanes // stride != touch.program[0])
+                                   | (touch.lanes % stride >= N))
+            if beyond.any():
+                lane = int(touch.lanes[beyond].max())
+                raise Wrong(f"{what}: program {touch.program[0]} reads element {lane}, which is in row"
+                            f" {lane // stride}, column {lane % stride}: the mask must end at N")
+        if seen.outside:
+            raise Wrong(f"{what}: {seen.complaint()}")
+        top = x.max(axis=1)
+        expect_close(y, top, what, rtol=1e-6, mistakes={
+            "a row of negative numbers got 0: masked lanes must count as −∞, not as 0":
+                np.maximum(top, 0) if N < BLOCK else top + 1,
+            f"a row of numbers below −1e30 got {y[0]:.3g}: masked lanes must count as −∞, a low number"
+            " is not low enough": np.where(np.arange(M) == 0, np.maximum(top, y[0]), top)
+                if y[0] > x[0].max() else top + 1,
+            "the last element is missing: the mask is col < N": x[:, :-1].max(axis=1),
+            "nothing was stored for some rows: Y + row is where the result goes":
+                np.where(np.arange(M) == 0, y[0], 77)})
+    return "no lane left its row, and −∞ never wins."
+
+
+@exercise("09.3", "Write the online-softmax kernel", difficulty=3, minutes=25,
+          solution="online_kernel",
+          hints=("Two loops over blocks of columns. The first keeps m and l, numbers of the row; the"
+                 " second loads x again, divides and stores.",
+                 "m_new = tl.maximum(m, tl.max(x, 0)); l = l · exp(m − m_new) + tl.sum(tl.exp(x −"
+                 " m_new), 0); m = m_new.",
+                 "Start with m = tl.full([], -3e38, tl.float32) and l = tl.full([], 0.0, tl.float32),"
+                 " and load with other=float('-inf')."))
+def check_online(online_kernel):
+    """Accept `online_kernel(X, Y, stride_xm, stride_ym, N, BLOCK)`: softmax of row program_id(0)."""
+    praise = _examined_here("check_online", online_kernel)
+    if praise is not None:
+        return praise
+    rng = np.random.default_rng(93)
+    for M, N, BLOCK, scale, pad, far in (
+            (2, 8, 8, 1, 0, False), (3, 24, 8, 2, 0, False), (3, 21, 8, 2, 0, False),
+            (2, 24, 8, 80, 0, False), (3, 24, 8, 2, 3, False), (2, 21, 8, 2, 0, True)):
+        wide = (rng.normal(size=(M, N + pad)) * scale).astype(np.float32)
+        x = wide[:, :N]
+        x[:, -3] += 3 * scale                                # the last block raises the maximum
+        x[0, 1] += 9 * scale                                 # and in row 0 the first one holds it
+        if far:
+            x[0] -= 1e4
+            x[1] = -1e30
+        out, seen = interpreted.launch(
+            online_kernel, (M,), [("X", wide), ("Y", np.zeros((M, N + 2 * pad), np.float32))],
+            N + pad, N + 2 * pad, N, BLOCK=BLOCK)
+        y = out["Y"][:, :N]
+        what = f"softmax of {M} rows of {N} in blocks of {BLOCK}" + ", large logits" * (scale > 9)
+        what += f", in rows of {N + pad} of X and {N + 2 * pad} of Y" * (pad > 0)
+        if not seen.of("Y", "store"):
+            raise Wrong(f"{what}: nothing was stored in Y")
+        lost = ~(np.nan_to_num(y) > 0).any(axis=1)
+        if far and lost.any():
+            k = int(np.argmax(lost))
+            raise Wrong(f"{what}: a row far below 0, at {float(x[k].max()):.3g}, lost every weight: m"
+                        " must start below every logit, not at 0, and masked lanes count as −∞")
+        if (y == 0).all():
+            raise Wrong(f"{what}: every weight is 0, so l became infinite: an exponential took the old"
+                        " m, and needs m_new")
+        if seen.outside:
+            raise Wrong(f"{what}: {seen.complaint()}")
+        if scale > 9 and not np.isfinite(y).all():
+            raise Wrong(f"{what}: NaN or ∞, because an exponent was positive: m must be the maximum of"
+                        " all blocks so far")
+        exact = x.astype(np.float64)
+        e = np.exp(exact - exact.max(axis=1, keepdims=True))
+        mistakes = _wrong_softmaxes(exact, BLOCK)
+        if pad:
+            mistakes["a row's address is row · stride_xm in X and row · stride_ym in Y: rows need not"
+                     " follow each other"] = y
+        expect_close(y, e / e.sum(axis=1, keepdims=True), what, rtol=1e-4, atol=1e-6,
+                     mistakes=mistakes)
+        read, least = seen.nbytes("X", "load"), M * N * x.itemsize
+        if read == 3 * least:
+            raise Wrong(f"{what}: right, but X was read three times: find m and l in the same pass")
+        if read != 2 * least and N > BLOCK:
+            raise Wrong(f"{what}: expected {2 * least} bytes read from X, got {read}")
+        if seen.nbytes("Y", "load") or seen.nbytes("Y", "store") != least:
+            raise Wrong(f"{what}: Y has to be written once and never read")
+    return "two loads and one store per element, counted."
+
+
+def _wrong_softmaxes(x: np.ndarray, BLOCK: int) -> dict[str, np.ndarray]:
+    """Return what the likely mistakes would give, by their diagnosis."""
+    M, N = x.shape
+    blocks = [x[:, k:k + BLOCK] for k in range(0, N, BLOCK)]
+
+    def run(rescale, per_block=False, pad=0):
+        m, l = np.full((M, 1), -np.inf), np.zeros((M, 1))
+        for block in blocks:
+            new = block.max(axis=1, keepdims=True)
+            new = new if per_block else np.maximum(m, new)
+            if pad:
+                new = np.maximum(new, 0) if block.shape[1] < BLOCK else new
+            with np.errstate(all="ignore"):
+                p = np.exp(block - new).sum(axis=1, keepdims=True)
+                p = p + pad * (BLOCK - block.shape[1]) * np.exp(-new)
+                l = np.nan_to_num(l * rescale(m, new)) + p
+            m = new
+        with np.errstate(all="ignore"):
+            return np.exp(x - m) / l
+
+    def so_far():
+        """Return every block divided by the sum of the blocks up to it."""
+        m, l, parts = np.full((M, 1), -np.inf), np.zeros((M, 1)), []
+        for block in blocks:
+            new = np.maximum(m, block.max(axis=1, keepdims=True))
+            l = l * np.exp(m - new) + np.exp(block - new).sum(axis=1, keepdims=True)
+            m = new
+            parts.append(np.exp(block - m) / l)
+        return np.concatenate(parts, axis=1)
+
+    e = np.exp(x - x.max(axis=1, keepdims=True))
+    first = np.exp(blocks[0] - blocks[0].max(axis=1, keepdims=True))
+    with np.errstate(all="ignore"):
+        wrong = {
+            "divided while l was still growing: a second loop has to come after the first": so_far(),
+            "only the first BLOCK columns were worked on: loop over all blocks of the row":
+                np.pad(first / first.sum(axis=1, keepdims=True), ((0, 0), (0, N - first.shape[1]))),
+            "the old l was not rescaled: multiply it by exp(m − m_new)": run(lambda m, new: 1.0),
+            "l was rescaled with the wrong sign: the factor is exp(m − m_new)":
+                run(lambda m, new: np.exp(new - m)),
+            "l of earlier blocks is lost: add to it": np.exp(x - x.max(axis=1, keepdims=True)) / np.exp(
+                blocks[-1] - x.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True),
+            "masked lanes counted as logits of 0: load them as −∞": run(
+                lambda m, new: np.exp(m - new), pad=1),
+            "the division by l is missing": e,
+            "each block has a softmax of its own: m and l belong to the whole row": np.concatenate(
+                [np.exp(b - b.max(axis=1, keepdims=True)) / np.exp(b - b.max(
+                    axis=1, keepdims=True)).sum(axis=1, keepdims=True) for b in blocks], axis=1)}
+    right = e / e.sum(axis=1, keepdims=True)
+    return {text: value for text, value in wrong.items()
+            if not np.allclose(value, right, rtol=1e-4, atol=1e-6)}
+
+
+@exercise("09.4", "Read how many programs share an SM", difficulty=2, minutes=10,
+          solution="programs_per_sm",
+          hints=("Each resource alone allows so many programs; the scarcest one decides.",
+                 "A program has 32 · num_warps threads, and every thread its own registers. 65,536"
+                 " registers, 64 warps, 32 programs.",
+                 "A program takes its shared memory and 1,024 bytes besides, of 233,472."))
+def check_programs_per_sm(programs_per_sm):
+    """Accept `programs_per_sm(registers, shared_bytes, num_warps) -> int` for an H100."""
+    arch = arch_of("H100")
+    cases = ((16, 0, 4), (251, 98_304, 4), (168, 16_384, 4), (64, 65_536, 4), (128, 114_688, 8),
+             (32, 1_024, 1), (32, 38_912, 4), (40, 0, 16), (255, 0, 1))
+    got = [programs_per_sm(*case) for case in cases]
+    if any(count is None for count in got):
+        raise NotImplementedError
+    right = [occupancy(arch, "H100", registers=r, shared_bytes=s, num_warps=w).programs
+             for r, s, w in cases]
+    if got == right:
+        return "the scarcest resource decides; the lens names it, and counts registers in their steps."
+
+    def alone(r, s, w, *, kept=1024):
+        return {"registers": 65536 // (32 * w * r), "warps": 64 // w, "slots": 32,
+                "shared": 233472 // (s + kept) if s + kept else 32}
+
+    def without(*names):
+        return lambda *case: min(v for k, v in alone(*case).items() if k not in names)
+
+    mistakes = {
+        "the largest count decides nothing: the scarcest resource does":
+            lambda *case: max(alone(*case).values()),
+        "registers can run out: a program has 32 · num_warps threads, each with registers of its own":
+            without("registers"),
+        "shared memory can run out, too": without("shared"),
+        "an SM holds 64 warps at most": without("warps"),
+        "an SM holds 32 programs at most": without("slots"),
+        "each program takes 1,024 bytes of shared memory for the system":
+            lambda *case: min(alone(*case, kept=0).values()),
+        "a part of a program does not run: round down, with //":
+            lambda r, s, w: min(65536 / (32 * w * r), 64 / w, 32, 233472 / (s + 1024))}
+    runs_out = {"registers": "registers", "shared": "shared memory", "warps": "warps",
+                "slots": "room for programs (32)"}
+    for missing in (*combinations(runs_out, 2), *combinations(runs_out, 3)):
+        mistakes[", ".join(map(runs_out.get, missing)) + " can run out, too"] = without(*missing)
+    for text, mistaken in mistakes.items():
+        if got == [mistaken(*case) for case in cases]:
+            raise Wrong(text)
+    (r, s, w), expected, count = next(
+        x for x in zip(cases, right, got, strict=True) if x[1] != x[2])
+    raise Wrong(f"{r} registers, {s:,} bytes, {w} warps: expected {expected}, got {count}")

@@ -1,0 +1,1 @@
+"""Chapter 10, Write FlashAttention in Triton: its figures, exercises and solutions."""

@@ -1,0 +1,187 @@
+"""Exercises of chapter 10: base 2, strides, the two stages of a causal tile, the folded scale."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
+
+__all__ = ["check_address", "check_fold", "check_lse", "check_stages", "hint", "solution"]
+
+LN2 = float(np.log(2))
+
+
+@exercise("10.1", "Give the lse back its natural logarithm", difficulty=1, minutes=4,
+          solution="natural_lse",
+          hints=("Write the lse as a logarithm of base 2 first: the running maximum is one already,"
+                 " and the sum needs one.",
+                 "log2(l) + m is the lse in base 2. One factor turns a logarithm of base 2 into a"
+                 " natural one: ln x = log2(x) · ln 2."))
+def check_lse(natural_lse):
+    """Accept `natural_lse(m, l) -> lse`; m is in units of log2, l = Σ 2^(x − m)."""
+    S = np.random.default_rng(101).normal(scale=3, size=(5, 9))
+    x = S / LN2
+    m = x.max(axis=1)
+    l = np.exp2(x - m[:, None]).sum(axis=1)
+    expect_close(natural_lse(m.copy(), l.copy()), np.log(np.exp(S).sum(axis=1)), "lse", mistakes={
+        "the sum is of powers of 2: it needs log2 as long as m is in units of log2":
+            (m + np.log(l)) * LN2,
+        "this is the lse in base 2: one factor is missing": m + np.log2(l),
+        "m is in units of log2 and ln l is not: bring m to natural units, too": m + np.log(l),
+        "only the logarithm was converted: m is in units of log2, too": m + np.log2(l) * LN2,
+        "only m was converted: log2(l) is in base 2, too": m * LN2 + np.log2(l),
+        "the wrong way round: ln x = log2(x) · ln 2, not divided by it": (m + np.log2(l)) / LN2,
+        "the sum is of powers of 2, relative to m: m has to be added, not multiplied":
+            np.log(l) * m * LN2})
+    with np.errstate(over="ignore"):
+        large = natural_lse(m + 3000, l.copy())
+    expect_close(large, (m + 3000 + np.log2(l)) * LN2, "lse of large logits", mistakes={
+        "2^m overflowed: leave m in the exponent, and add logarithms": np.full(m.shape, np.inf)})
+    return "one multiplication per row, and nobody outside has to know about base 2."
+
+
+
+@exercise("10.2", "Fix a stride bug", difficulty=2, minutes=10,
+          solution="address",
+          hints=("A stride says how many elements lie between one index and the next, in this tensor."
+                 " No size of the tensor is needed besides.",
+                 "Four terms: b · stride_b + … In K, the head is not h.",
+                 "GROUP = H / H_k neighboring query heads share one key head: it is h // GROUP."))
+def check_address(address):
+    """Accept `address(b, h, i, j, strides, GROUP) -> int`: where element (i, j) of K's head lies."""
+    B, H, N, D = 2, 4, 5, 3
+    for what, strides, group in (
+            ("a contiguous tensor, one key head per query head", (H * N * D, N * D, D, 1), 1),
+            ("a tensor made as (B, N, H, D) and transposed", (N * H * D, D, H * D, 1), 1),
+            ("two key heads for four query heads", (2 * N * D, N * D, D, 1), 2),
+            ("every second column of a wider tensor", (2 * H * N * D, 2 * N * D, 2 * D, 2), 1),
+            ("one batch entry, expanded (stride 0)", (0, N * D, D, 1), 1)):
+        b, h, i, j = np.indices((B, H, N, D))
+        sb, sh, sn, sd = strides
+        got = address(b, h, i, j, strides, group)
+        hk = h // group
+        expect_close(got, b * sb + hk * sh + i * sn + j * sd, f"addresses in {what}", mistakes={
+            "this is right for a contiguous tensor only: use all four strides":
+                ((b * (H // group) + hk) * N + i) * D + j,
+            "the query head was used: K has fewer heads, and GROUP query heads share one":
+                b * sb + h * sh + i * sn + j * sd,
+            "h % GROUP deals the heads out in turn: neighbors share a head, so it is h // GROUP":
+                b * sb + h % group * sh + i * sn + j * sd,
+            "heads are shared the other way round: GROUP query heads have one key head, h // GROUP":
+                b * sb + h * group * sh + i * sn + j * sd,
+            "half of a head is no head: divide with //": b * sb + h / group * sh + i * sn + j * sd,
+            "the column's stride is missing: columns need not be neighbors":
+                b * sb + hk * sh + i * sn + j,
+            "the batch is missing: every sequence has its own keys": hk * sh + i * sn + j * sd,
+            "heads and rows changed places: the order of strides is batch, head, row, column":
+                b * sb + hk * sn + i * sh + j * sd})
+    return "the kernel never asks whether a tensor is contiguous."
+
+
+@exercise("10.3", "Find where the mask begins", difficulty=2, minutes=15,
+          solution="stages",
+          hints=("Row i sees the keys j ≤ i + Nk − Nq. Which row of the tile decides what is *visited*,"
+                 " and which decides what needs *no mask*?",
+                 "The last row sees the most: end = keys that it sees. The first row sees the fewest:"
+                 " only tiles that lie wholly within its keys need no mask.",
+                 "Round `whole` down to a multiple of BLOCK_N, and let both lie between 0 and Nk; a"
+                 " ragged last tile of keys needs its mask, too."))
+def check_stages(stages):
+    """Accept `stages(tile, BLOCK_M, BLOCK_N, Nq, Nk) -> (whole, end)`, causal, bottom right."""
+    for BM, BN, Nq, Nk in ((64, 64, 256, 256), (128, 32, 256, 256), (32, 64, 256, 256),
+                           (16, 16, 32, 80), (16, 8, 50, 50), (16, 16, 32, 47),
+                           (16, 16, 64, 24)):
+        for tile in range(-(-Nq // BM)):
+            shift, a, b = Nk - Nq, tile * BM, (tile + 1) * BM
+            end = min(Nk, max(b + shift, 0))
+            whole = min(Nk // BN, max(a + 1 + shift, 0) // BN) * BN
+            got = stages(tile, BM, BN, Nq, Nk)
+            if got is None:
+                raise NotImplementedError
+            if not isinstance(got, tuple | list) or len(got) != 2:
+                raise Wrong(f"expected (whole, end), got {got!r}")
+            where = f"tile {tile}, {BM} × {BN}, {Nq} queries, {Nk} keys"
+            expect_close(got[1], end, f"end of {where}", mistakes={
+                "the diagonal starts in the top left corner: add Nk − Nq, so that the last query"
+                " sees the last key": min(Nk, b),
+                "this is beyond the last key": b + shift if b + shift > Nk else np.nan,
+                "a tile whose rows see nothing visits nothing: end is 0, not negative":
+                    b + shift if b + shift < 0 else np.nan,
+                "the last row of the tile decides what is visited, not the first":
+                    min(Nk, max(a + 1 + shift, 0)),
+                "nothing was skipped: keys after the last row's are never seen": Nk,
+                "row i sees key i, too: one key is missing": min(Nk, max(b + shift - 1, 0)),
+                "rounded up to whole tiles: asked is how many keys the last row sees":
+                    -(-end // BN) * BN})
+            expect_close(got[0], whole, f"whole of {where}", mistakes={
+                "the first row sees its own key, too: a + 1 keys":
+                    min(Nk // BN, max(a + shift, 0) // BN) * BN,
+                "the diagonal starts in the top left corner: add Nk − Nq":
+                    min(Nk // BN, (a + 1) // BN) * BN,
+                "the first row of the tile decides: what the last row sees, the first may not":
+                    end // BN * BN,
+                "round down to whole tiles of BLOCK_N keys": min(Nk, max(a + 1 + shift, 0)),
+                "rounded up: the tile that the first row's diagonal cuts needs a mask":
+                    min(-(-max(a + 1 + shift, 0) // BN) * BN, Nk),
+                "these are tiles: count keys": whole // BN,
+                "a row that sees nothing gives 0, not a negative number":
+                    (a + 1 + shift) // BN * BN if a + 1 + shift < 0 else np.nan})
+    return "keys 0 … whole cost no comparison at all."
+
+
+@exercise("10.4", "Fold the scale into the exponential", difficulty=3, minutes=15,
+          solution="fold_scaled",
+          hints=("Everything in the exponent is in units of log2 now, m included. Only qk is raw.",
+                 "The maximum of qk · c is max(qk) · c, because c is not negative: scale it once per"
+                 " row and not once per logit.",
+                 "p = exp2(qk · c − m_new): one fused multiply-add and one exp2 a logit."))
+def check_fold(fold_scaled):
+    """Accept `fold_scaled(acc, l, m, qk, v, scale_log2) -> (acc, l, m)`: qk raw, m in units of log2."""
+    rng = np.random.default_rng(104)
+    qk0, qk, v0, v = (rng.normal(scale=s, size=n) for s, n in
+                      ((9, (4, 5)), (9, (4, 3)), (1, (5, 6)), (1, (3, 6))))
+    qk[0] -= 40                                            # one row whose maximum does not move
+    scale = 0.25
+    c = scale / LN2
+    m = qk0.max(axis=1) * c
+    p0 = np.exp2(qk0 * c - m[:, None])
+    l, acc = p0.sum(axis=1), p0 @ v0
+    got = fold_scaled(acc.copy(), l.copy(), m.copy(), qk.copy(), v.copy(), c)
+    if got is None:
+        raise NotImplementedError
+    if not isinstance(got, tuple) or len(got) != 3:
+        raise Wrong(f"expected a tuple (acc, l, m), got {type(got).__name__}")
+    if np.shape(got[0]) == m.shape and np.shape(got[2]) == acc.shape:
+        raise Wrong("the order is (acc, l, m), got (m, l, acc)")
+    new = np.maximum(m, qk.max(axis=1) * c)
+    alpha, p = np.exp2(m - new), np.exp2(qk * c - new[:, None])
+    with np.errstate(over="ignore"):
+        e = np.exp(qk * c - new[:, None])
+        late = np.exp2((qk - new[:, None]) * c)
+        upside_down = np.exp2(new - m) * l + p.sum(axis=1)
+    expect_close(got[2], new, "m", mistakes={
+        "the maximum of raw logits was compared with a scaled one: multiply it by scale_log2":
+            np.maximum(m, qk.max(axis=1)),
+        "this is the maximum of the tile alone: earlier keys count, too": qk.max(axis=1) * c,
+        "scaled by 1/√d only: log2(e) is inside scale_log2 already": np.maximum(
+            m, qk.max(axis=1) * scale),
+        "m was scaled a second time: it is in units of log2 already": np.maximum(
+            m, qk.max(axis=1)) * c})
+    expect_close(got[1], alpha * l + p.sum(axis=1), "l", mistakes={
+        "e^ in place of 2^: log2(e) is inside scale_log2 already, so it counts twice":
+            np.exp(m - new) * l + e.sum(axis=1),
+        "p is e^(…), alpha is 2^(…): both are powers of 2": alpha * l + e.sum(axis=1),
+        "alpha is e^(…), p is 2^(…): both are powers of 2": np.exp(m - new) * l + p.sum(axis=1),
+        "m_new was scaled again: it is in units of log2 already": alpha * l + late.sum(axis=1),
+        "alpha was scaled again: m is in units of log2 already":
+            np.exp2((m - new) * c) * l + p.sum(axis=1),
+        "alpha is upside down: 2^(m − m_new), at most 1, because the maximum only grows": upside_down,
+        "the logits were not scaled": alpha * l + np.exp2(qk - new[:, None]).sum(axis=1),
+        "the old l was not rescaled by alpha": l + p.sum(axis=1)})
+    expect_close(got[0], alpha[:, None] * acc + p @ v, "acc", mistakes={
+        "the old acc was not rescaled by alpha": acc + p @ v,
+        "the new values were rescaled, too: only the past needs it":
+            alpha[:, None] * (acc + p @ v),
+        "divided by l: that comes once, after the last tile":
+            (alpha[:, None] * acc + p @ v) / (alpha * l + p.sum(axis=1))[:, None]})
+    return "one multiply-add and one exp2 a logit: what is left for the other units."

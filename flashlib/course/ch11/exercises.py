@@ -1,0 +1,204 @@
+"""Exercises of chapter 11: room for two programs, waves, the bytes behind L2, another GPU's tile."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+
+from flashlib import hardware
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
+from flashlib.models import predict as model
+
+TILES, WARPS, STAGES = (16, 32, 64, 128, 256), (1, 2, 4, 8), (2, 3, 4)      # what 11.4 may choose from
+
+__all__ = ["check_most_stages", "check_my_tile", "check_time_in_waves",
+           "check_where_bytes_come_from", "hint", "solution"]
+
+
+def _expect_each(got, expected, cases, names, *, mistakes, rtol=1e-9, least=-np.inf):
+    """Name the mistake that explains every answer, or else the first case with a wrong one.
+
+    Answers below `least` count as `least` while mistakes are looked for.
+    """
+    titles = [f"{names} = {', '.join(map(str, case))}" for case in cases]
+    for title, answer in zip(titles, got, strict=True):
+        if np.ndim(answer) or not np.issubdtype(np.asarray(answer).dtype, np.number):
+            raise Wrong(f"{title}: expected a number, got {answer!r}")
+    bounded = np.maximum(got, least)
+    found = [mistake for mistake, wrong in mistakes.items()
+             if np.allclose(bounded, np.maximum(wrong, least), rtol=rtol, atol=1e-12)]
+    for title, answer, right in zip(titles, got, expected, strict=True):
+        expect_close(answer, right, title, rtol=rtol, mistakes=dict.fromkeys(found, answer))
+
+
+@exercise("11.1", "Leave room for a second program", difficulty=1, minutes=5,
+          solution="most_stages",
+          hints=("Half of an SM's shared memory, less what the system keeps, is what one of two"
+                 " programs may have. How many rows of 2·d bytes is that?",
+                 "Br of these rows are Q's; every stage takes 2·Bc of the others, one tile for K and"
+                 " one for V."))
+def check_most_stages(most_stages):
+    """Accept `most_stages(Br, Bc, d) -> int`: stages with which two programs share an H200's SM."""
+    room, kept = 228 * 1024, 1024
+    cases = ((128, 64, 128), (64, 64, 64), (256, 128, 128), (16, 16, 16), (32, 16, 16),
+             (256, 64, 256))
+    got = [most_stages(*case) for case in cases]
+    if None in got:
+        raise NotImplementedError
+    Br, Bc, d = (np.array(column) for column in zip(*cases, strict=True))
+    half = room // 2 - kept
+    rows = half // (2 * d)
+    answers = np.maximum((rows - Br) // (2 * Bc), 0)
+    _expect_each(got, answers, cases, "Br, Bc, d", least=0, mistakes={
+        "not even one stage fits: 0, not a negative number": answers,
+        "that is what one program could have alone: two share the SM":
+            ((room - kept) // (2 * d) - Br) // (2 * Bc),
+        "the system keeps 1,024 B with each of the two programs, not once":
+            ((room - kept) // 2 // (2 * d) - Br) // (2 * Bc),
+        "the system keeps 1,024 B of shared memory with every program":
+            (room // 2 // (2 * d) - Br) // (2 * Bc),
+        "every stage holds a tile of K and one of V": (rows - Br) // Bc,
+        "these are elements, bf16 has 2 bytes": (half // d - Br) // (2 * Bc),
+        "this counts 4 bytes an element, bf16 has 2": (half // (4 * d) - Br) // (2 * Bc),
+        "the tile of Q needs room, too": rows // (2 * Bc),
+        "Q is loaded once and needs no stages": rows // (Br + 2 * Bc),
+        "a part of a stage holds no tile: round down": (half / (2 * d) - Br) / (2 * Bc)})
+    return "so many copies can be under way while two programs take turns at the tensor cores."
+
+
+@exercise("11.2", "Time in waves", difficulty=2, minutes=8,
+          solution="time_in_waves",
+          hints=("How many programs run at a time? How many rounds of that does it take?",
+                 "⌈programs / (sms · per_sm)⌉ rounds of program_s each; -(-a // b) rounds up."))
+def check_time_in_waves(time_in_waves):
+    """Accept `time_in_waves(programs, sms, per_sm, program_s) -> (seconds, efficiency)`."""
+    cases = ((2048, 132, 2, 1e-4), (133, 132, 1, 2e-3), (264, 132, 2, 1e-3))
+    got = [time_in_waves(*case) for case in cases]
+    if None in got:
+        raise NotImplementedError
+    if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in got):
+        raise Wrong(f"expected two numbers, (seconds, efficiency), got {got[0]!r}")
+    programs, sms, per_sm, each = (np.array(column) for column in zip(*cases, strict=True))
+    slots = sms * per_sm
+    rounds = -(-programs // slots)
+    what = "programs, sms, per_sm, program_s"
+    seconds, shares = zip(*got, strict=True)
+    _expect_each(seconds, rounds * each, cases, f"seconds, {what}", rtol=1e-6, mistakes={
+        "the last wave is rarely full, and takes as long as a full one: round up":
+            programs / slots * each,
+        "this drops the last, unfinished wave: round up": programs // slots * each,
+        "an SM holds more than one program": -(-programs // sms) * each,
+        "one wave too many when the programs fill their waves exactly":
+            (programs // slots + 1) * each})
+    share = programs / (rounds * slots)
+    _expect_each(shares, share, cases, f"efficiency, {what}", mistakes={
+        "this is in per cent, asked is a share, at most 1": 100 * share,
+        "this is the last wave's share; asked is that of all waves":
+            (programs - (rounds - 1) * slots) / slots,
+        "this is the last wave's share, with 0 where it is full; asked is that of all waves":
+            programs % slots / slots,
+        "this is a number of waves: divide by the whole ones": programs / slots,
+        "upside down: efficiency is work over room, at most 1": rounds * slots / programs})
+    return "133 programs on 132 SMs: one straggler, half of the time."
+
+
+@exercise("11.3", "Where do the bytes come from?", difficulty=2, minutes=8,
+          solution="where_bytes_come_from",
+          hints=("The SMs ask for K and V once per row tile; DRAM delivers each tensor once, if L2 can"
+                 " keep what is in use.",
+                 "From L2: heads · (N·d + 2·N·d·⌈N/Br⌉) · 2 B. From DRAM: heads · 3·N·d · 2 B."))
+def check_where_bytes_come_from(where_bytes_come_from):
+    """Accept `where_bytes_come_from(heads, N, d, Br) -> (l2_bytes, dram_bytes)`, reads in bf16."""
+    for heads, N, d, Br in ((128, 4096, 64, 64), (64, 4096, 128, 128), (3, 1000, 32, 64)):
+        got = where_bytes_come_from(heads, N, d, Br)
+        if got is None:
+            raise NotImplementedError
+        if not isinstance(got, tuple | list) or len(got) != 2:
+            raise Wrong(f"expected two numbers, (l2_bytes, dram_bytes), got {got!r}")
+        Tr, tensor = -(-N // Br), heads * N * d * 2
+        what = f"{heads} heads, {N=}, {d=}, {Br=}"
+        if tuple(got) == (3 * tensor, tensor * (1 + 2 * Tr)):
+            raise Wrong(f"{what}: the two changed places: L2 answers every request, DRAM the first one")
+        expect_close(got[0], tensor * (1 + 2 * Tr), f"{what}: from L2", mistakes={
+            "these are elements, bf16 has 2 bytes": tensor * (1 + 2 * Tr) // 2,
+            "K is there, V is missing": tensor * (1 + Tr),
+            "Q is missing": tensor * 2 * Tr,
+            "Q is loaded once, only K and V once per row tile": tensor * 3 * Tr,
+            "that is one head": tensor * (1 + 2 * Tr) // heads,
+            "the last row tile may be smaller, but it loads all keys, too": tensor * (1 + 2 * (N / Br)),
+            "the last row tile is ragged, and it loads all keys, too: round up":
+                tensor * (1 + 2 * (N // Br)),
+            "only reads are asked for, O is written": tensor * (2 + 2 * Tr)})
+        expect_close(got[1], 3 * tensor, f"{what}: from DRAM", mistakes={
+            "these are elements, bf16 has 2 bytes": 3 * tensor // 2,
+            "DRAM does not see the row tiles: L2 answers all but the first request":
+                tensor * (1 + 2 * Tr),
+            "only reads are asked for, O is written": 4 * tensor,
+            "three tensors are read: Q, K and V": 2 * tensor,
+            "that is one head": 3 * tensor // heads})
+    return "the recorded counters agree with both."
+
+
+@exercise("11.4", "A tile for a GPU that you do not own", difficulty=3, minutes=20,
+          solution="my_tile",
+          hints=("Start from the budget: hardware.get('A100').sram_bytes. With d = 128, how many"
+                 " rows of 256 B are that?",
+                 "Two programs per SM first, then no spills; then compare Br = 64 and Br = 128 in the"
+                 " map that plots.tile_lab(gpu='A100') draws.",
+                 "shared = 2·d·(Br + 2·stages·Bc); registers ≈ Br·(d + 1.5·Bc)/threads + 40, rounded up"
+                 " to a multiple of 8."))
+def check_my_tile(my_tile):
+    """Accept `my_tile() -> dict`: Br, Bc, warps, stages, and your shared_bytes, registers, per_sm."""
+    tile = my_tile()
+    if tile is None:
+        raise NotImplementedError
+    wanted = {"Br", "Bc", "warps", "stages", "shared_bytes", "registers", "per_sm"}
+    if not isinstance(tile, dict) or set(tile) != wanted:
+        raise Wrong(f"expected a dictionary with {', '.join(sorted(wanted))}, got {tile!r}")
+    if any(value is ... or value is None for value in tile.values()):
+        raise NotImplementedError
+    gpu, d = hardware.get("A100"), 128
+    Br, Bc, warps, stages = (tile[key] for key in ("Br", "Bc", "warps", "stages"))
+    for name, value, allowed in (("Br", Br, TILES), ("Bc", Bc, TILES), ("warps", warps, WARPS),
+                                 ("stages", stages, STAGES)):
+        if value not in allowed:
+            raise Wrong(f"{name}: expected one of {allowed}, got {value!r}")
+    config = model.Config(Br, Bc, warps, stages)
+    shared, registers = model.shared_bytes(config, d), model.registers(config, d)
+    expect_close(tile["shared_bytes"], shared, "shared_bytes", mistakes={
+        "these are elements, bf16 has 2 bytes": shared // 2,
+        "every stage has a tile of K and one of V of its own": 2 * d * (Br + 2 * Bc),
+        "K has its stages, V has its own, too": 2 * d * (Br + stages * Bc),
+        "Q stays in shared memory as well": 2 * d * 2 * stages * Bc,
+        "Q is loaded once and needs no stages": 2 * d * stages * (Br + 2 * Bc)})
+    if shared > gpu.sram_bytes:
+        raise Wrong(f"{config} needs {shared:,} B of shared memory, one program may have"
+                    f" {gpu.sram_bytes:,} B: fewer rows, fewer keys or fewer stages")
+    plain = Br * (d + 1.5 * Bc) / config.threads
+    expect_close(tile["registers"], registers, "registers", mistakes={
+        "these are the tiles alone: addresses, counters and the rows' m and l need about 40 more":
+            math.ceil(plain),
+        "round up to a multiple of 8": plain + model.OTHER_REGISTERS,
+        "this is the whole program's: divide by its threads": Br * (d + 1.5 * Bc),
+        "a warp has 32 threads": 8 * math.ceil((Br * (d + 1.5 * Bc) / warps + 40) / 8)})
+    if registers > model.MOST_REGISTERS:
+        raise Wrong(f"{config} wants {registers} registers a thread and gets 255: the rest spills, for"
+                    " every tile. More warps share the tile, or make it smaller")
+    per_sm, limit = model.resident(gpu, config, d)
+    expect_close(tile["per_sm"], per_sm, "per_sm", mistakes={
+        "the system keeps 1,024 B of shared memory with every program":
+            int(gpu.shared_memory_per_sm_bytes) // shared})
+    if per_sm < 2:
+        raise Wrong(f"{config} fits once on an SM ({limit}): while it does softmax, the tensor cores"
+                    " wait, and nobody else is there")
+    shape = {"batch": 4, "heads": 16, "N": 4096, "d": d}
+    best = min(model.predict(gpu, model.Config(*choice), **shape).time_s
+               for choice in itertools.product(TILES, TILES, WARPS, STAGES))
+    mine = model.predict(gpu, config, **shape)
+    if mine.time_s > 1.1 * best:
+        raise Wrong(f"{config} fits and does not spill, but the model sees {1e3 * mine.time_s:.2f} ms"
+                    f" where {1e3 * best:.2f} ms are possible; the longest part is {mine.bound}")
+    return (f"{1e3 * mine.time_s:.2f} ms by the model, {per_sm} programs an SM, limited by {limit}."
+            " Whether silicon agrees is for someone with that GPU to say.")

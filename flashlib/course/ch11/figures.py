@@ -1,0 +1,243 @@
+"""Tile sizes on a GPU: predicted and measured times side by side, and how well their orders agree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from flashlib import hardware
+from flashlib.course.plots import theme
+from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, styled
+from flashlib.models import predict as model
+
+# Light is fast: the best tile stays readable, slow ones sink into the dark.
+_SLOWER = LinearSegmentedColormap.from_list("flashlib_slower",
+                                            ["#F3F8F0", "#CFE3CF", "#8DBFAF", "#4A8C94", "#2F5A78"])
+_MARKERS = ("o", "s", "^", "D", "v", "P")
+_COLORS = ("#33628D", "#C08F43", "#882255", "#117733", "#6F6F6F")
+
+
+@styled
+def time_maps(maps: Mapping[str, np.ndarray], Br_values: Sequence[int], Bc_values: Sequence[int], *,
+              reach: float = 4.0, alt: str | None = None) -> Figure:
+    """Draw times in milliseconds over tile heights, one map beside the other, each map's best framed.
+
+    Args:
+        maps: {title: (len(Br_values), len(Bc_values)) seconds}; NaN or infinity has no time.
+        reach: how many times the best is as dark as it gets.
+    """
+    shape = (len(Br_values), len(Bc_values))
+    for title, seconds in maps.items():
+        if np.shape(seconds) != shape:
+            raise ValueError(f"maps: expected shape {shape} for {title!r}, got {np.shape(seconds)}")
+    fig, axes = theme.subplots(1, len(maps), height=2.75, squeeze=False)
+    words = []
+    for ax, (title, seconds) in zip(axes[0], maps.items(), strict=True):
+        seconds = np.asarray(seconds, dtype=float)
+        best = np.unravel_index(np.nanargmin(np.where(np.isfinite(seconds), seconds, np.nan)), shape)
+        for (i, j), s in np.ndenumerate(seconds):
+            known = np.isfinite(s)
+            shade = np.log(s / seconds[best]) / np.log(reach) if known else 0
+            color = _SLOWER(min(1.0, shade)) if known else "#FFFFFF"
+            ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fc=color, ec="white", lw=1))
+            if not known:
+                ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fc="none", lw=0, hatch="////",
+                                       ec=theme.tint(OVER, 0.45)))
+            ax.text(j, i, f"{1e3 * s:.2f}" if known else "", ha="center", va="center_baseline",
+                    fontsize=9, color=theme.ink_on(color),
+                    fontweight="bold" if (i, j) == best else None)
+        ax.add_patch(Rectangle((best[1] - 0.47, best[0] - 0.47), 0.94, 0.94, fill=False, ec=INK, lw=2))
+        ax.set(xlim=(-0.5, shape[1] - 0.5), ylim=(-0.5, shape[0] - 0.5), xlabel="Bc, keys per tile")
+        ax.set_xticks(range(shape[1]), [str(b) for b in Bc_values])
+        ax.set_yticks(range(shape[0]), [str(b) for b in Br_values])
+        ax.set_title(title, fontsize=9)
+        ax.tick_params(length=0)
+        for spine in ax.spines.values():
+            spine.set_visible(False)
+        words.append(f"{title}: best {1e3 * seconds[best]:.2f} ms at {Br_values[best[0]]}×"
+                     f"{Bc_values[best[1]]}")
+    axes[0][0].set_ylabel("Br, queries per tile")
+    return theme.describe(fig, alt or f"Milliseconds over tile heights. {'; '.join(words)}.")
+
+
+@styled
+def predicted_scatter(panels: Mapping[str, Mapping[str, tuple]], *, alt: str | None = None) -> Figure:
+    """Draw measured over predicted milliseconds, log-log, groups marked; the line is 'as predicted'.
+
+    `panels` maps a title to {group: (predicted seconds, measured seconds)}. Below the line a kernel
+    is faster than predicted.
+    """
+    fig, axes = theme.subplots(1, len(panels), height=3.1, squeeze=False, sharex=True, sharey=True)
+    pairs = [pair for groups in panels.values() for pair in groups.values()]
+    values = [1e3 * np.asarray(x) for pair in pairs for x in pair]
+    low, high = min(v.min() for v in values) * 0.8, max(v.max() for v in values) * 1.25
+    names = list(dict.fromkeys(name for groups in panels.values() for name in groups))
+    for ax, (title, groups) in zip(axes[0], panels.items(), strict=True):
+        ax.plot([low, high], [low, high], color=GREY, lw=1, ls="--", zorder=1)
+        for name, (predicted, measured) in groups.items():
+            n = names.index(name)
+            ax.plot(1e3 * np.asarray(predicted), 1e3 * np.asarray(measured), ls="none", ms=5,
+                    marker=_MARKERS[n], color=_COLORS[n], alpha=0.75, mec="white", mew=0.5, label=name)
+        ax.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), title=title,
+               xlabel="predicted (ms)")
+        ticks = [t for t in (0.5, 1, 2, 4, 8) if low < t < high]
+        for axis in (ax.xaxis, ax.yaxis):
+            axis.set_ticks(ticks, [f"{t:g}" for t in ticks])
+            axis.set_ticks([], minor=True)
+    axes[0][0].set_ylabel("measured (ms)")
+    axes[0][-1].legend(loc="lower right", fontsize=TINY, frameon=False, handletextpad=0.2)
+    axes[0][0].annotate("as predicted", (high * 0.9, high * 0.9), ha="right", va="top", fontsize=TINY,
+                        color=GREY, rotation=0, xytext=(-8, 2), textcoords="offset points")
+    return theme.describe(fig, alt or f"Measured over predicted time of {', '.join(panels)}.")
+
+
+@styled
+def agreement(levels: Sequence[str], correlation: Mapping[str, Sequence[float]], *,
+              alt: str | None = None) -> Figure:
+    """Draw the rank correlation of prediction and measurement as the model learns more."""
+    fig, ax = theme.subplots(height=2.7)
+    for n, (label, values) in enumerate(correlation.items()):
+        ax.plot(range(len(levels)), values, marker=_MARKERS[n], color=_COLORS[n])
+        for x, value in enumerate(values):
+            ax.annotate(f"{value:.2f}", (x, value), xytext=(0, 6 if n == 0 else -13), ha="center",
+                        textcoords="offset points", fontsize=TINY,
+                        color=theme.readable(_COLORS[n]))
+        ax.annotate(label, (len(levels) - 1, values[-1]), xytext=(9, 0), va="center", fontsize=SMALL,
+                    textcoords="offset points", color=theme.readable(_COLORS[n]), annotation_clip=False)
+    ax.set_xticks(range(len(levels)), [f"{'+ ' if n else ''}{level}" for n, level in enumerate(levels)])
+    ax.set(ylim=(0, 1.05), xlim=(-0.3, len(levels) - 0.35), ylabel="rank correlation")
+    words = "; ".join(f"{label} from {v[0]:.2f} to {v[-1]:.2f}" for label, v in correlation.items())
+    return theme.describe(fig, alt or f"Spearman's rank correlation by what the model knows: {words}.")
+
+
+@styled
+def tuning_curves(curves: Mapping[str, Mapping[str, Sequence[float]]], *,
+                  alt: str | None = None) -> Figure:
+    """Draw how far the best of k tried configurations is from the best of all, for growing k.
+
+    `curves` maps a panel's title to {strategy: slowdown after 1, 2, … trials}.
+    """
+    fig, axes = theme.subplots(1, len(curves), height=2.8, squeeze=False, sharey=True)
+    words = []
+    for ax, (title, strategies) in zip(axes[0], curves.items(), strict=True):
+        for n, (label, slowdown) in enumerate(strategies.items()):
+            ax.plot(range(1, len(slowdown) + 1), slowdown, color=_COLORS[n], lw=1.8,
+                    ls="-" if n == 0 else "--", label=label, drawstyle="steps-post" if n == 0 else None)
+            words.append(f"{title}, {label}: {slowdown[0]:.2f} after one trial")
+        ax.set(xscale="log", title=title, xlabel="configurations tried")
+        ticks = [t for t in (1, 3, 10, 30) if t <= max(len(s) for s in strategies.values())]
+        ax.set_xticks(ticks, [str(t) for t in ticks])
+        ax.set_xticks([], minor=True)
+        ax.axhline(1, color=GREY, lw=0.8)
+    axes[0][0].set(ylabel="time of the best so far ÷ best", ylim=(0.95, None))
+    axes[0][-1].legend(fontsize=TINY, frameon=False)
+    return theme.describe(fig, alt or f"What tuning finds. {'; '.join(words)}.")
+
+
+SIZES = (32, 64, 128, 256)
+_PARTS = {"memory": "#ECECEC", "L2": "#8DA9C4", "matmul": "#33628D", "softmax": "#999933"}
+_HATCH = {"memory": "////", "L2": "....", "matmul": "", "softmax": "xxxx"}
+
+
+@styled
+def tile_lab(Br: int = 128, Bc: int = 64, warps: int = 4, stages: int = 2, gpu="H200", *, d: int = 128,
+             batch: int = 4, heads: int = 16, N: int = 4096) -> Figure:
+    """Draw what a configuration asks of an SM, and the predicted times of its neighbors.
+
+    Everything is computed by `models.predict`, in bfloat16 and without a mask; nothing is measured.
+
+    Args:
+        Br, Bc, warps, stages: the configuration that is examined.
+        gpu: a `GPU` or the name of one.
+        d, batch, heads, N: the shape.
+    """
+    gpu = hardware.get(gpu)
+    shape = {"batch": batch, "heads": heads, "N": N, "d": d}
+    rows = sorted({*SIZES, Br})
+    columns = sorted({*SIZES, Bc})
+    times = {(r, c): model.predict(gpu, model.Config(r, c, warps, stages), **shape).time_s
+             for r in rows for c in columns}
+    mine = model.predict(gpu, model.Config(Br, Bc, warps, stages), **shape)
+    fig = theme.figure(3.45, layout=None)
+    title = (f"Computed, not measured: {gpu.name}, (B, H, N, d) = ({batch}, {heads}, {N}, {d}),"
+             f" {warps} warps, {stages} stages")
+    fig.text(0.012, 0.985, title, fontsize=10, fontweight="bold", va="top")
+    best = _map(fig.add_axes((0.085, 0.15, 0.41, 0.68)), times, rows, columns, (Br, Bc))
+    lines = _verdicts(mine, gpu, Br, Bc)
+    for n, (text, color) in enumerate(lines):
+        fig.text(0.545, 0.85 - 0.083 * n, text, color=color, va="top", fontsize=9 if n else 10,
+                 fontweight="normal" if n else "bold")
+    _parts(fig.add_axes((0.63, 0.06, 0.30, 0.3)), mine)
+    return theme.describe(fig, f"Tile lab. {title}. " + "; ".join(text for text, _ in lines)
+                          + (f". Best of the map: {' and '.join(f'{r}×{c}' for r, c in best)},"
+                             f" {1e3 * times[best[0]]:.2f} ms."
+                             if best else ". No tile of the map fits."))
+
+
+def _map(ax, times, rows, columns, chosen):
+    """Draw predicted milliseconds over tile heights; return the best tiles, several if they tie."""
+    fitting = {tile: s for tile, s in times.items() if math.isfinite(s)}
+    least = min(fitting.values(), default=math.inf)
+    best = [tile for tile, s in fitting.items() if s <= least * (1 + 1e-9)]
+    for (Br, Bc), s in times.items():
+        x, y = columns.index(Bc), rows.index(Br)
+        fits = math.isfinite(s)
+        color = _SLOWER(min(1.0, float(np.log(s / least) / np.log(4)))) if fits else "#FFFFFF"
+        ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fc=color, ec="white", lw=1))
+        if fits:
+            ax.text(x, y, f"{1e3 * s:.2f}", ha="center", va="center_baseline", fontsize=9,
+                    color=theme.ink_on(color), fontweight="bold" if (Br, Bc) in best else None)
+        else:
+            ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fc="none", lw=0, hatch="////",
+                                   ec=theme.tint(OVER, 0.45)))
+        if (Br, Bc) == chosen:
+            ax.add_patch(Rectangle((x - 0.46, y - 0.46), 0.92, 0.92, fill=False, ec=INK, lw=2))
+    ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(-0.5, len(rows) - 0.5), xlabel="Bc, keys per tile",
+           ylabel="Br, queries per tile")
+    ax.set_xticks(range(len(columns)), [str(b) for b in columns])
+    ax.set_yticks(range(len(rows)), [str(b) for b in rows])
+    ax.set_title("predicted ms: yours framed, the best bold", fontsize=SMALL, color=GREY)
+    ax.tick_params(length=0)
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+    return best
+
+
+def _verdicts(mine, gpu, Br, Bc) -> list[tuple[str, str]]:
+    """Return the sentences about one configuration and their colors; red is what does not go."""
+    head = (f"{Br} × {Bc}: {1e3 * mine.time_s:.2f} ms, longest: {mine.bound}" if mine.per_sm
+            else f"{Br} × {Bc} does not fit")
+    room = f"{mine.shared_bytes / 1024:,.0f} of {gpu.sram_bytes / 1024:,.0f} KiB of shared memory"
+    over = mine.shared_bytes > gpu.sram_bytes
+    registers = f"{mine.registers} of {model.MOST_REGISTERS} registers a thread"
+    spilled = mine.spilled_words
+    lines = [(head, INK if mine.per_sm else OVER), (room, OVER if over else INK),
+             (registers + (f": {spilled} spill" if spilled else ""), OVER if spilled else INK)]
+    if mine.per_sm:
+        lines.append((f"{mine.per_sm} program{'s' * (mine.per_sm > 1)} per SM, limited by {mine.limit}",
+                      INK if mine.per_sm > 1 else OVER))
+        w = mine.waves
+        count = f"{w.waves:,} wave{'s' * (w.waves > 1)} of {w.slots:,}"
+        lines.append((f"{count}, the last holds {w.last:,}", INK if w.efficiency >= 0.8 else OVER))
+    return lines
+
+
+def _parts(ax, mine) -> None:
+    """Draw the four parts of the prediction as bars, in milliseconds."""
+    parts = mine.seconds or dict.fromkeys(_PARTS, 0.0)
+    longest = max(parts.values())
+    for y, (name, color) in enumerate(_PARTS.items()):
+        ax.barh(y, 1e3 * parts[name], height=0.7, color=color, ec=theme.EDGE, lw=0.5,
+                hatch=_HATCH[name], gid=f"part {name}")
+        ax.text(1e3 * (parts[name] + 0.03 * (longest or 1)), y,
+                f"{1e3 * parts[name]:.2f} ms" if mine.per_sm else "–", va="center_baseline",
+                fontsize=SMALL, fontweight="bold" if parts[name] == longest and longest else None)
+    ax.set(ylim=(3.6, -0.6), xlim=(0, 1.35e3 * (longest or 1)), xticks=[])
+    ax.set_yticks(range(len(_PARTS)), list(_PARTS), fontsize=SMALL)
+    ax.tick_params(length=0)
+    ax.spines["bottom"].set_visible(False)

@@ -1,0 +1,184 @@
+"""Exercises of chapter 12: break-even dimension, slots and parities, registers, a ping-pong program."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import numbers
+
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
+from flashlib.models.sm import programs
+from flashlib.models.sm import simulator as sim
+
+__all__ = ["check_break_even", "check_my_pingpong", "check_place", "check_split_registers", "hint",
+           "solution"]
+
+
+@exercise("12.1", "When exponentials take as long as matmuls", difficulty=1, minutes=5,
+          solution="break_even",
+          hints=("Per logit there is one exponential. How many matmul FLOPs are there per logit, in"
+                 " Q·Kᵀ and P·V together?",
+                 "4·d FLOPs a logit take 4·d / matmul_flops clocks, its exponential 1 / exps clocks."
+                 " Set them equal."))
+def check_break_even(break_even):
+    """Accept `break_even(matmul_flops, exps) -> d`; both rates per clock and SM."""
+    for flops, exps in ((8192, 24), (4096, 16), (2048, 32)):
+        got, what = break_even(flops, exps), f"matmul_flops={flops}, exps={exps}"
+        expect_close(got, flops / (4 * exps), what, mistakes={
+            "there are two matmuls, Q·Kᵀ and P·V, with 2·d FLOPs a logit each": flops / (2 * exps),
+            "a multiply-add counts as two FLOPs, and there are two matmuls": flops / exps,
+            "upside down: a larger d gives the matmuls more to do per exponential":
+                4 * exps / flops,
+            "upside down, and without the 4·d FLOPs that a logit takes": exps / flops,
+            "two matmuls of 2·d FLOPs are 4·d, not 8·d": flops / (8 * exps),
+            "this is the H200's answer in 16 bits; compute it from the arguments": 64,
+            "the dimension at which both are equal need not be a whole number: do not round":
+                flops // (4 * exps)})
+    return "below that dimension the exponentials are the longer part, in 8 bits already below 128."
+
+
+@exercise("12.2", "Slot and parity", difficulty=2, minutes=8, solution="place",
+          hints=("The slots are used in turn. A barrier's phase flips each time its slot is used again,"
+                 " not with every tile.",
+                 "Tile i is the (i // stages)-th one in its slot, counted from 0."))
+def check_place(place):
+    """Accept `place(index, stages) -> (slot, parity)`, as a consumer of a ring waits for it."""
+    for stages in (3, 2, 1):
+        got = [place(i, stages) for i in range(12)]
+        if None in got:
+            raise NotImplementedError
+        if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in got):
+            raise Wrong(f"expected two numbers, (slot, parity), got {got[0]!r}")
+        if not all(isinstance(number, numbers.Integral) for pair in got for number in pair):
+            odd = next(pair for pair in got if not isinstance(pair[0] + pair[1], numbers.Integral))
+            raise Wrong(f"expected two whole numbers, got {odd!r}: // divides and rounds down")
+        right = [(i % stages, i // stages % 2) for i in range(12)]
+        expect_close(got, right, f"{stages} stages, tiles 0 to 11", mistakes={
+            "the parity flips with every tile here; it flips when a slot is used again":
+                [(i % stages, i % 2) for i in range(12)],
+            "the parity never flips, so the second lap takes the first one's tile for its own":
+                [(i % stages, 0) for i in range(12)],
+            "this counts the laps; a barrier knows only whether their number is odd":
+                [(i % stages, i // stages) for i in range(12)],
+            "(slot, parity), in this order": [pair[::-1] for pair in right],
+            "this is the producer's parity, which begins with 1: its first wait must pass":
+                [(slot, parity ^ 1) for slot, parity in right],
+            "slots are used in turn, tile after tile, not lap after lap":
+                [(i // 2 % stages, i // stages % 2) for i in range(12)],
+            "the second number is the slot again; what counts is how often the ring has been filled":
+                [(i % stages, i % stages) for i in range(12)],
+            "the parity flips with every lap, not with every second one":
+                [(i % stages, i // (2 * stages) % 2) for i in range(12)],
+            "a slot is a place in the ring, 0 to stages − 1, not the tile's number":
+                [(i, i // stages % 2) for i in range(12)],
+            "divmod gives (lap, slot): the slot comes first here, and of the lap the parity is wanted":
+                [divmod(i, stages) for i in range(12)],
+            "tile 0 lies in slot 0, in lap 0":
+                [((i + 1) % stages, (i + 1) // stages % 2) for i in range(12)]}, atol=0)
+        for name in ("specialized", "pingpong_overlap"):
+            programs.schedule_of(name, keys=64, stages=stages, tiles=9, place=place)
+    return "and two programs ran through with your rings."
+
+
+@exercise("12.3", "Split the register file", difficulty=2, minutes=10, solution="split_registers",
+          hints=("65,536 registers are 512 for each of 128 threads. The producer's warpgroup gets 24 of"
+                 " them; who shares the rest?",
+                 "(512 − 24) / consumers, rounded down to a multiple of 8."))
+def check_split_registers(split_registers):
+    """Accept `split_registers(consumers) -> (producer, consumer)` registers of a thread."""
+    for consumers in (2, 3, 4, 7):
+        got = split_registers(consumers)
+        if got is None or (isinstance(got, tuple | list) and None in got):
+            raise NotImplementedError
+        if not isinstance(got, tuple | list) or len(got) != 2:
+            raise Wrong(f"expected two numbers, (producer, consumer), got {got!r}")
+        few, many = got
+        best = (512 - 24) // consumers // 8 * 8
+        what = f"{consumers} consumers: "
+        if (few, many) == (best, 24):
+            raise Wrong(f"{what}(producer, consumer), in this order")
+        if few % 128 == many % 128 == 0 and few:
+            raise Wrong(f"{what}{few:g} and {many:g} are a warpgroup's registers, or more; setmaxnreg"
+                        " wants those of one thread, so divide by 128")
+        if few < 24:
+            raise Wrong(f"{what}{few:g} for the producer is less than the 24 that setmaxnreg asks for")
+        if many not in (best, best + 8) and many in ((512 - 24) / consumers, (512 - 24) // consumers):
+            raise Wrong(f"{what}setmaxnreg takes multiples of 8, {many:g} is none: round down")
+        if few == many:
+            raise Wrong(f"{what}{few} each is the equal share that all threads get without setmaxnreg;"
+                        " the producer needs next to nothing")
+        if many * consumers == 512:
+            raise Wrong(f"{what}{many} a thread leaves nothing for the producer")
+        if many == (2048 - 24) // consumers // 8 * 8 or many > 256:
+            raise Wrong(f"{what}{many} is more than the 256 that setmaxnreg knows. Did you divide"
+                        " bytes? A register has 4 of them")
+        if many == best + 8:
+            raise Wrong(f"{what}128·({few} + {consumers}·{many}) is more than the 65,536 of an SM:"
+                        " round down to a multiple of 8, and count the producer's registers for a whole"
+                        " warpgroup, though one warp does its work")
+        total = 128 * (few + consumers * many)
+        if total > 65_536:
+            raise Wrong(f"{what}128·({few} + {consumers}·{many}) = {total:,} registers, an SM has"
+                        " 65,536")
+        expect_close(few, 24, f"{what}producer (the least that setmaxnreg knows)")
+        expect_close(many, best, f"{what}consumer (the most that fit)")
+    return ("FlashAttention-3 gives its producer 24 beside two consumers of 240, and 32, more than it"
+            " must, beside three of 160.")
+
+
+@exercise("12.4", "Write the ping-pong", difficulty=3, minutes=25, solution="my_pingpong",
+          hints=("Start from `specialized` and put a turn around the matmuls. P·V of tile j and Q·Kᵀ"
+                 " of tile j + 1 belong into one turn, so that only softmax lies between two turns.",
+                 "`sync(f\"turn[{w}]\")` waits for two arrivals, yours and that of the other, which"
+                 " says `then=(\"turn[…]\",)` on the last matmul of its turn. Who arrives before"
+                 " anybody had a turn?",
+                 "The last warpgroup arrives at turn[0] once, before its loop."))
+def check_my_pingpong(my_pingpong):
+    """Accept `my_pingpong(sm, w)`, a consumer's program for the simulator."""
+    if not inspect.isgeneratorfunction(my_pingpong):
+        if my_pingpong(programs.sm_of(), 0) is None:       # a stub says so itself, or says nothing
+            raise NotImplementedError
+        raise Wrong("expected a function with `yield` in it, as `specialized` is")
+    waited = set()
+
+    def watched(sm, w):
+        for request in my_pingpong(sm, w):
+            if getattr(request, "kind", "") == "wait":
+                waited.add((w, request.target))
+            yield request
+
+    options = {"d": 128, "keys": 128, "tiles": 10}
+    try:
+        mine = programs.schedule_of(watched, **options)
+        programs.schedule_of(watched, **options | {"d": 64, "keys": 64})
+    except sim.Deadlock as error:
+        why = ("a turn takes two arrivals, `sync` of whoever takes it and one of whoever hands it on."
+               " Here nobody has handed over the first turn, or somebody keeps it, hands it on twice or"
+               " takes it without arriving" if "'turn" in str(error)
+               else "there is a slot that is not released, or a tile that is waited for twice")
+        raise Wrong(f"{why}: {error}") from None
+    except sim.ScheduleError as error:
+        raise Wrong(f"{type(error).__name__}: {error}") from None
+    for what in ("QK", "PV"):
+        done = sorted((e.role, e.tile) for e in mine.of(what=what))
+        if done != [(f"warpgroup {w}", j) for w in (0, 1) for j in range(10)]:
+            raise Wrong(f"expected {what} of tiles 0 to 9 once in each warpgroup, got {len(done)} of"
+                        " 20")
+    if len(mine.of(what="O")) != 2:
+        raise Wrong("nobody has stored O: `yield run(sm.store(w))` comes last")
+    if {w for w, barrier in waited if barrier == "Q full"} != {0, 1}:
+        raise Wrong("it runs, by luck: Q happens to come before the first K. Both warpgroups have to"
+                    " wait for it, `yield wait(\"Q full\", 0)`")
+    one, two = ([e for e in mine.of(role=f"warpgroup {w}") if e.unit == "tensor"] for w in (0, 1))
+    clash = sum(a.start < b.end - 1e-6 and b.start < a.end - 1e-6
+                for a, b in itertools.product(one, two))
+    if clash:
+        raise Wrong(f"both warpgroups multiply at once ({clash}×): a matmul stands outside of its"
+                    " turn (the first Q·Kᵀ and the last P·V need one, too), or the turn is handed on"
+                    " before it is over")
+    best = programs.schedule_of("pingpong", **options).cycles
+    if mine.cycles > 1.1 * best:
+        raise Wrong(f"the order is right, and it takes {mine.cycles:,.0f} cycles, ours {best:,.0f}:"
+                    " is softmax inside the turn, or are there two turns for a tile?")
+    return (f"{mine.cycles:,.0f} cycles; {100 * mine.utilization['tensor']:.0f} % of them with matmuls,"
+            " start and end included.")

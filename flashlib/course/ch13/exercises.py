@@ -1,0 +1,198 @@
+"""Exercises of chapter 13: e4m3 by hand, scales per block, a fast rotation, and where it belongs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flashlib import quant
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
+
+__all__ = ["check_block_scales", "check_by_hand", "check_prepare", "check_rotate", "hint",
+           "solution"]
+
+NUMBERS = (19.0, 0.07, 0.004, 500.0)
+
+
+@exercise("13.1", "Round four numbers by hand", difficulty=1, minutes=5,
+          solution="by_hand",
+          hints=("Between 2ⁿ and 2ⁿ⁺¹ there are eight steps, each of 2ⁿ/8. Which n is it for 19?",
+                 "A tie goes to the neighbor whose mantissa is even. Below 2⁻⁶ all steps are 2⁻⁹, and"
+                 " the largest value is 448."))
+def check_by_hand(by_hand):
+    """Accept `by_hand() -> (four numbers)`: 19, 0.07, 0.004 and 500 in e4m3, scale 1."""
+    got = by_hand()
+    if got is None:
+        raise NotImplementedError
+    if np.shape(got) != (4,):
+        raise Wrong(f"expected four numbers, got {got!r}")
+    right = quant.round_to(np.array(NUMBERS))
+    mistakes = (
+        {"19 lies midway between 18 and 20; the tie goes to the even mantissa": 18,
+         "between 16 and 32 the values are 2 apart: e4m3 does not round to whole numbers": 19},
+        {"the nearest is 9 steps of 1/128": 0.0625, "that is one step too far": 0.078125,
+         "between 1/16 and 1/8 a step is 1/128": 0.07},
+        {"0.004 is not lost: subnormals reach down to 2⁻⁹": 0,
+         "below 2⁻⁶ a step is 2⁻⁹ = 0.00195": 0.004, "two steps of 2⁻⁹ are nearer": 0.001953125},
+        {"512 would need one more exponent: beyond 448 it saturates": 512,
+         "480 would be 1.875 · 2⁸, but that code is NaN": 480,
+         "500 is no value of e4m3": 500, "the conversion saturates, it makes no infinity": np.inf,
+         "the conversion saturates: 448": np.nan})
+    for value, answer, expected, names in zip(NUMBERS, got, right, mistakes, strict=True):
+        if isinstance(answer, int | float | np.number) and 0 < abs(answer - expected) < 1e-3 * expected:
+            raise Wrong(f"{value:g}: you are at the right step; give it exactly, as a fraction for"
+                        " instance")
+        expect_close(answer, expected, f"{value:g}", mistakes=names)
+    return "three significant bits and one that is implied: a relative step of 1/8 to 1/16."
+
+
+def _amax(x, rows):
+    return np.array([np.abs(x[n:n + rows]).max() for n in range(0, len(x), rows)])
+
+
+@exercise("13.2", "Pick a scale for each block", difficulty=2, minutes=10,
+          solution="block_scales",
+          hints=("The scale is what the block is *divided* by, so that its largest |x| becomes 448.",
+                 "The last block may have fewer rows. A block of zeros has no largest value to map:"
+                 " scale 1 keeps it as it is."))
+def check_block_scales(block_scales):
+    """Accept `block_scales(x, rows) -> (blocks,)` for e4m3: x / scale spans ±448 in each block."""
+    rng = np.random.default_rng(132)
+    for shape, rows in (((9, 5), 3), ((10, 3), 4), ((9, 7), 2)):
+        x = rng.normal(size=shape) * np.geomspace(1, 300, shape[0])[:, None]
+        x[0, 0] = -np.abs(x).max(initial=0) * 1.5
+        expected, amax = quant.scales(x, block=rows), _amax(x, rows)
+        got = block_scales(x.copy(), rows)
+        if got is None:
+            raise NotImplementedError
+        blocks, got = len(expected), np.asarray(got)
+        if got.shape == (len(x),) != (blocks,):
+            raise Wrong(f"one scale per row, {len(x)} of them: {rows} rows share one, so {blocks}")
+        if got.shape == (rows,) != (blocks,):
+            raise Wrong(f"{rows} is how many rows a block has, not how many blocks there are: {blocks}")
+        if got.shape == (x.shape[1],) != (blocks,):
+            raise Wrong("one scale per column: a block is made of rows")
+        if got.shape == (len(x) // rows,) != (blocks,):
+            raise Wrong(f"the last block was dropped: {len(x)} rows are {blocks} blocks of {rows}")
+        if got.shape == ():
+            raise Wrong(f"one scale for all: expected {blocks}, one per block")
+        expect_close(got, expected, f"scales of {blocks} blocks of {rows} rows", mistakes={
+            "this is 448 over the largest value, what to multiply by: the scale is its inverse":
+                1 / expected,
+            "the largest |x| would become 1: divide by 448, the largest value of e4m3": amax,
+            "this is one scale for the whole tensor, repeated": np.full(blocks, amax.max() / 448),
+            "negative values count, too: the largest |x|, not the largest x":
+                np.array([x[n:n + rows].max() for n in range(0, len(x), rows)]) / 448,
+            "this maps to 256: the largest value of e4m3 is 448": amax / 256,
+            "this maps to 57344, as for e5m2: the largest value of e4m3 is 448": amax / 57344,
+            "this maps to 127, as for int8: the largest value of e4m3 is 448": amax / 127,
+            "mapped the root mean square: the outlier would saturate": np.array(
+                [np.sqrt(np.mean(x[n:n + rows] ** 2)) for n in range(0, len(x), rows)]) / 448})
+    zeros = np.zeros((4, 2))
+    zeros[2:] = 1.0
+    with np.errstate(all="ignore"):
+        got = np.asarray(block_scales(zeros, 2))
+        if not np.isfinite(zeros / np.repeat(got, 2)[:, None]).all():
+            raise Wrong("a block of zeros got the scale 0, and 0/0 is NaN: take 1 there")
+    return "a block pays for its own outliers only."
+
+
+def _butterflies(x, *, stop=1):
+    y, h, d = x, 1, x.shape[-1]
+    while h < d // stop:
+        pairs = y.reshape(*x.shape[:-1], d // (2 * h), 2, h)
+        a, b = pairs[..., 0, :], pairs[..., 1, :]
+        y = np.stack([a + b, a - b], axis=-2).reshape(x.shape)
+        h *= 2
+    return y
+
+
+def _overwritten(x):
+    """Return what in-place rounds give: a ← a + b, then b ← a − b with the new a: the old a."""
+    y, h, d = x.copy(), 1, x.shape[-1]
+    while h < d:
+        pairs = y.reshape(*x.shape[:-1], d // (2 * h), 2, h)
+        old = pairs[..., 0, :].copy()
+        pairs[..., 0, :] += pairs[..., 1, :]
+        pairs[..., 1, :] = old
+        h *= 2
+    return y
+
+
+@exercise("13.3", "Write the fast rotation", difficulty=3, minutes=15,
+          solution="rotate",
+          hints=("First multiply the columns by their signs. Then take log₂ d rounds: in the round of"
+                 " distance h, entries i and i + h become their sum and their difference.",
+                 "x.reshape(n, d // (2 * h), 2, h) puts the partners side by side on the third axis;"
+                 " np.stack([a + b, a - b], axis=2).reshape(n, d) puts them back.",
+                 "Every round makes rows √2 longer: divide by √d at the end."))
+def check_rotate(rotate):
+    """Accept `rotate(x, signs) -> (n, d)`: x·diag(signs)·H without a matrix product."""
+    rng = np.random.default_rng(133)
+    for n, d in ((3, 8), (5, 32), (2, 1), (4, 2)):
+        x, signs = rng.normal(size=(n, d)), quant.random_signs(d, seed=n + d)
+        if d > 1:
+            signs[0], signs[-1] = -1.0, 1.0
+        expected = quant.rotate(x, signs)
+        got = rotate(x.copy(), signs.copy())
+        mistakes = {} if d < 8 else {
+            "rows got longer by √d: divide by √d": expected * np.sqrt(d),
+            "divided by d: H/√d is the one that is orthogonal": expected / np.sqrt(d),
+            "the signs were left out": quant.hadamard(x),
+            "the signs come first, before the mixing": quant.hadamard(x) * signs,
+            "the last round is missing: distances go up to d/2":
+                _butterflies(x * signs, stop=2) / np.sqrt(d),
+            "the sum had overwritten its first part when the difference was taken: keep a copy":
+                _overwritten(x * signs) / np.sqrt(d),
+            "this is the first round alone: go on with distances 2, 4, …, d/2":
+                _butterflies(x * signs, stop=d // 2) / np.sqrt(d),
+            "nothing was mixed: the signs alone spread no outlier": x * signs}
+        if d == 8 and n == 3 and np.shape(got) == np.shape(x) and np.allclose(
+                np.linalg.norm(np.asarray(got, float), axis=1), np.linalg.norm(x, axis=1)) and (
+                np.allclose(np.sort(np.abs(got)), np.sort(np.abs(expected)))
+                and not np.allclose(got, expected)):
+            raise Wrong("the right numbers in another order or with other signs: sum first, then"
+                        " difference, at i and i + h")
+        expect_close(got, expected, f"rotated rows, d = {d}", mistakes=mistakes)
+    return "d·log₂ d additions where a matrix product takes d² multiplications."
+
+
+@exercise("13.4", "Rotate what may be rotated", difficulty=2, minutes=8,
+          solution="prepare",
+          hints=("(QR)(KR)ᵀ = Q RRᵀ Kᵀ. When does R disappear?",
+                 "O = PV is a weighted mean of V's rows. If every row of V were rotated, what would O"
+                 " be?"))
+def check_prepare(prepare):
+    """Accept `prepare(Q, K, V, signs) -> (Q, K, V)`: attention of the result is unchanged."""
+    rng = np.random.default_rng(134)
+    Q, K, V = rng.normal(size=(3, 6, 16))
+    Q[2, 5], K[4, 5], V[1, 3] = 30.0, -25.0, 40.0
+    signs = quant.random_signs(16, seed=3)
+    got = prepare(Q.copy(), K.copy(), V.copy(), signs.copy())
+    if got is None:
+        raise NotImplementedError
+    if not isinstance(got, tuple | list) or len(got) != 3 or any(np.shape(a) != (6, 16) for a in got):
+        raise Wrong("expected a tuple (Q, K, V), each of shape (6, 16)")
+    q, k, v = (np.asarray(a, float) for a in got)
+
+    def turned(now, before):
+        return np.allclose(now, quant.rotate(before, signs))
+
+    if np.allclose(v, quant.rotate(V, signs)) or np.allclose(v, quant.unrotate(V, signs)):
+        raise Wrong("V was rotated: O = PV comes out rotated, too, and someone has to turn it back")
+    if np.allclose(q, Q) and np.allclose(k, K):
+        raise Wrong("nothing was rotated: attention is right, and the outliers are where they were")
+    if (turned(q, Q) and np.allclose(k, K)) or (turned(k, K) and np.allclose(q, Q)):
+        raise Wrong("only one of Q and K was rotated: QKᵀ needs R and Rᵀ to meet")
+    if turned(q, Q) and np.allclose(k, quant.unrotate(K, signs)):
+        raise Wrong("K was turned the other way: (QR)(KR)ᵀ, the same R for both")
+    if turned(q, K) and turned(k, Q):
+        raise Wrong("Q and K changed places: return them in the order in which they came")
+    if not np.allclose(q @ k.T, Q @ K.T) and all(
+            np.allclose(np.linalg.norm(now, axis=1), np.linalg.norm(before, axis=1))
+            for now, before in ((q, Q), (k, K))):
+        raise Wrong("Q and K were turned by different rotations: in (QR)(KR)ᵀ it is the same R")
+    expect_close(q @ k.T, Q @ K.T, "QKᵀ of what you return", rtol=1e-9, atol=1e-9)
+    expect_close(v, V, "V, which must stay as it is")
+    if max(np.abs(q).max() / 30, np.abs(k).max() / 25) > 0.6:
+        raise Wrong("QKᵀ is unchanged, but the outliers were not spread: use quant.rotate")
+    return "V's outliers stay, and only their block's scale looks after them."

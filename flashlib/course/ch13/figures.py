@@ -1,0 +1,377 @@
+"""Chapter 13's pictures: the bits of a number, what a rotation does to an outlier, errors by recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from flashlib.course.notebook.data import Measurement
+from flashlib.course.plots import theme
+from flashlib.course.plots.theme import FAINT, GREY, INK, OVER, SMALL, TINY, styled
+
+SIGN, EXPONENT, MANTISSA = "#D9D9D9", "#BFD3E6", "#F3DDB0"
+_FORMATS = {"e4m3": ("#33628D", "o"), "e5m2": ("#8A6D3B", "^"), "int8": ("#882255", "s"),
+            "float16": ("#6F6F6F", "D")}
+_VARIANTS = {"own_bf16": ("#BDBDBD", None, "bfloat16"),
+             "fp8_block": ("#7FD0A3", "//", "FP8, blocks, rotated"),
+             "fp8_tensor": ("#A9C4DA", "\\\\", "FP8, one scale, rotated"),
+             "fp8_no_rotation": ("#D9B3C9", "xx", "FP8, blocks, not rotated"),
+             "fp8_prepared": ("#FFFFFF", "..", "blocks, rotated, with preparation")}
+
+
+def _plain(value, position=None) -> str:
+    return f"{value:g}".replace("-", "−")
+
+
+# Phases of a step, as `bench.stalls` names them.
+_PHASES = {"ready": ("#FFFFFF", "..", "wait for K and the turn"),
+           "issue": ("#BFD3E6", None, "ask for products"), "scores": ("#E8E8E8", "//", "wait for QKᵀ"),
+           "maximum": ("#F3DDB0", None, "maximum"),
+           "weights": ("#7FD0A3", None, "exponentials, sum, rescaling"),
+           "output": ("#CFC3E3", "\\\\", "PV, and the wait for it")}
+_STEPS = {"own_bf16": "bfloat16", "fp8_block": "FP8"}
+
+
+# One number.
+
+@styled
+def bit_fields(numbers: Sequence, *, mantissa_bits: int = 3, bias: int = 7,
+               alt: str | None = None) -> Figure:
+    """Draw the eight bits of some numbers in boxes, with what they say beside them.
+
+    `numbers` holds pairs of what was meant and `flashlib.quant.fields` of it.
+    """
+    row = 0.42
+    fig = theme.figure(0.42 + row * len(numbers), layout=None)
+    ax = fig.add_axes((0, 0, 1, 1))
+    ax.set(xlim=(0, 7), ylim=(0.42 + row * len(numbers), 0))
+    ax.axis("off")
+    for x, text in ((0.9, "wanted"), (1.2 + 4 * 0.27, "sign, exponent, mantissa"),
+                    (3.72, "what the bits say"), (6.9, "kept")):
+        ax.text(x, 0.2, text, fontsize=TINY, color=GREY, va="center",
+                ha="center" if x == 1.2 + 4 * 0.27 else "right" if x != 3.72 else "left")
+    for n, (wanted, bits) in enumerate(numbers):
+        y = 0.42 + row * (n + 0.5)
+        ax.text(0.9, y, _plain(wanted), ha="right", va="center_baseline")
+        draw_bits(ax, 1.2, y, bits)
+        ax.text(3.72, y, says(bits, mantissa_bits, bias), va="center_baseline", fontsize=SMALL)
+        ax.text(6.9, y, f"{bits.value:.5g}".replace("-", "−"), ha="right", va="center_baseline",
+                fontweight="bold")
+    text = "; ".join(f"{wanted:g} is kept as {bits.bits}, {bits.value:g}" for wanted, bits in numbers)
+    return theme.describe(fig, alt or f"Eight-bit numbers bit by bit: {text}.")
+
+
+def draw_bits(ax: Axes, x: float, y: float, bits, size: float = 0.27) -> None:
+    """Draw the boxes of one number from x on: sign, exponent and mantissa in three shades."""
+    shades = [SIGN] + [EXPONENT] * len(bits.bits.split()[1]) + [MANTISSA] * len(bits.bits.split()[2])
+    for n, (digit, shade) in enumerate(zip(bits.bits.replace(" ", ""), shades, strict=True)):
+        ax.add_patch(Rectangle((x + n * size, y - size / 2), size * 0.94, size, facecolor=shade,
+                               edgecolor=theme.EDGE, lw=0.8))
+        ax.text(x + (n + 0.47) * size, y, digit, ha="center", va="center_baseline",
+                family="monospace", fontsize=9)
+
+
+def says(bits, mantissa_bits: int, bias: int) -> str:
+    """Return the formula that the bits stand for, with their numbers in it."""
+    sign, whole = "−" if bits.sign else "", 2**mantissa_bits
+    if bits.kind == "NaN":
+        return "not a number"
+    if bits.kind in ("zero", "subnormal"):
+        return f"{sign}{bits.mantissa}/{whole} · {_two_to(1 - bias)} ({bits.kind})"
+    power = f"2^({bits.exponent} − {bias})"
+    return (f"{sign}(1 + {bits.mantissa}/{whole}) · {power} = {sign}{1 + bits.mantissa / whole:g} · "
+            + _two_to(bits.exponent - bias))
+
+
+def _two_to(power: int) -> str:
+    return "2" + str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+@styled
+def number_line(grids: Mapping[str, np.ndarray], *, limit: float, alt: str | None = None) -> Figure:
+    """Draw every value that some formats can hold, a line each, from 0 to `limit`."""
+    fig, ax = theme.subplots(height=0.5 + 0.42 * len(grids))
+    for n, (name, grid) in enumerate(grids.items()):
+        shown = grid[(grid >= 0) & (grid <= limit)]
+        color = _FORMATS.get(name.split()[0].rstrip(","), (GREY, "o"))[0]
+        ax.vlines(shown, n - 0.3, n + 0.3, color=color, lw=0.9)
+        ax.plot([0, limit], [n, n], color=FAINT, lw=0.8, zorder=0)
+    ax.set(xlim=(-0.01 * limit, limit * 1.01), ylim=(len(grids) - 0.4, -0.6))
+    ax.set_yticks(range(len(grids)), list(grids), color=INK, fontsize=9)
+    ax.tick_params(axis="y", length=0)
+    ax.spines["left"].set_visible(False)
+    counts = "; ".join(f"{name}: {int(np.sum((g >= 0) & (g <= limit)))} values"
+                       for name, g in grids.items())
+    return theme.describe(fig, alt or f"Values that can be held from 0 to {limit:g}. {counts}.")
+
+
+# One row with an outlier.
+
+@styled
+def outlier_spread(panels: Mapping[str, tuple], *, tensor: str = "Q", alt: str | None = None) -> Figure:
+    """Draw rows of a tensor over the values that their format can hold, and the errors below.
+
+    Args:
+        panels: {title: (row, rounded, grid)}: the exact entries, what became of them, and all
+            values of the format times its scale.
+    """
+    fig, axes = theme.subplots(2, len(panels), height=3.7, sharex=True, sharey="row",
+                               gridspec_kw={"height_ratios": [1.9, 1]}, squeeze=False)
+    reach = 1.12 * max(np.abs(row).max() for row, _, _ in panels.values())
+    worst = max(np.abs(row - kept).max() for row, kept, _ in panels.values())
+    words = []
+    for (upper, lower), (title, (row, kept, grid)) in zip(axes.T, panels.items(), strict=True):
+        n, error = len(row), np.asarray(kept) - np.asarray(row)
+        shown = grid[np.abs(grid) <= reach]
+        upper.hlines(shown, -2, n + 1, color="#C9CED6", lw=0.5, zorder=0)
+        lines = [((i, 0.0), (i, v)) for i, v in enumerate(row)]
+        upper.add_collection(LineCollection(lines, colors=theme.tensor_color(tensor), lw=1.3))
+        top = int(np.abs(row).argmax())
+        upper.plot([top], [row[top]], "o", ms=4.5, color=theme.tensor_color(tensor), mec=INK, mew=0.6)
+        upper.annotate(f"largest: {row[top]:.1f}".replace("-", "−"), (top, row[top]), fontsize=SMALL,
+                       xytext=(7 if top < n / 2 else -7, 0), textcoords="offset points", va="center",
+                       ha="left" if top < n / 2 else "right", path_effects=theme.halo())
+        upper.set(xlim=(-2, n + 1), ylim=(-reach, reach))
+        upper.set_title(title)
+        lower.axhline(0, color=GREY, lw=0.6)
+        lower.vlines(np.arange(n), 0, error, color=OVER, lw=1.3)
+        lower.set(ylim=(-1.25 * worst, 1.25 * worst), xlabel=f"entry of the row, 0 … {n - 1}")
+        norm = float(np.sqrt(np.sum(error**2)))
+        note = f"length of the error: {norm:.2f}, largest entry: {np.abs(error).max():.2f}"
+        lower.text(0.985, 0.93, note, transform=lower.transAxes, ha="right", va="top",
+                   fontsize=TINY, path_effects=theme.halo())
+        words.append(f"{title}: largest entry {np.abs(row).max():.1f}, error of length {norm:.2f},"
+                     f" largest error {np.abs(error).max():.2f}")
+    axes[0, 0].set_ylabel("value; grid: e4m3")
+    axes[1, 0].set_ylabel("error")
+    return theme.describe(fig, alt or f"A row of {tensor} before and after. {'; '.join(words)}.")
+
+
+@styled
+def scale_dilemma(limits: Sequence[float], errors: Mapping[str, Sequence[float]], *, largest: float,
+                  alt: str | None = None) -> Figure:
+    """Draw the error of a tensor against the |x| that its scale still covers, a line per format.
+
+    `largest` is the tensor's largest |x|: left of it, values are clipped.
+    """
+    fig, ax = theme.subplots(height=2.7)
+    words = []
+    for name, error in errors.items():
+        color, marker = _FORMATS[name]
+        ax.plot(limits, error, color=color, label=name)
+        best = int(np.argmin(error))
+        ax.plot([limits[best]], [error[best]], marker=marker, color=color, mec="white", ms=8)
+        ax.annotate(f"best {error[best]:.1%}", (limits[best], error[best]), xytext=(0, 18),
+                    textcoords="offset points", ha="center", fontsize=SMALL,
+                    color=theme.readable(color), path_effects=theme.halo())
+        ax.annotate(name, (limits[-1], error[-1]), xytext=(4, 0), textcoords="offset points",
+                    va="center", color=theme.readable(color), fontweight="bold")
+        words.append(f"{name}: at best {error[best]:.1%}, at ±{limits[best]:.3g}")
+    ax.axvline(largest, color=INK, lw=0.9, ls=(0, (4, 2)))
+    ax.text(largest, 0.99, " the tensor's largest |x|", transform=ax.get_xaxis_transform(), va="top",
+            fontsize=SMALL)
+    ax.text(largest, 0.88, "clipped ◂ ", transform=ax.get_xaxis_transform(), va="top", ha="right",
+            fontsize=SMALL, color=GREY)
+    ax.text(largest, 0.88, " ▸ coarser", transform=ax.get_xaxis_transform(), va="top", fontsize=SMALL,
+            color=GREY)
+    ax.set(xscale="log", yscale="log", xlabel="largest |x| that the scale covers",
+           ylabel="relative error")
+    ax.set_ylim(min(min(error) for error in errors.values()) / 1.7, 1.0)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+        axis.set_major_formatter(FuncFormatter(_plain))
+        axis.set_minor_formatter(NullFormatter())
+    return theme.describe(fig, alt or f"Relative error by what the scale covers. {'; '.join(words)}.")
+
+
+# Errors by recipe.
+
+@styled
+def error_bars(rows: Sequence[Mapping], *, title: str = "", alt: str | None = None) -> Figure:
+    """Draw root mean square errors as bars on a logarithmic axis, with spread and paper where given.
+
+    A row has "recipe" and "rmse"; "lowest", "highest" (of a single seed) and "paper" are optional.
+    """
+    fig, ax = theme.subplots(height=0.75 + 0.33 * len(rows))
+    for n, row in enumerate(rows):
+        shade = "#BDBDBD" if "float16" in row["recipe"] else theme.tint("#35B779", 0.35)
+        ax.barh([n], [row["rmse"]], height=0.62, facecolor=shade, edgecolor=theme.EDGE, lw=0.8,
+                hatch=None if "float16" in row["recipe"] else "//")
+        if row.get("lowest") is not None:
+            ax.plot([row["lowest"], row["highest"]], [n, n], color=INK, lw=1.6,
+                    solid_capstyle="butt", path_effects=theme.halo(3.6))
+        if row.get("paper") is not None:
+            ax.plot([row["paper"]], [n], "D", ms=6, color="white", mec=INK, mew=1.2)
+        ax.text(max(row["rmse"], row.get("highest") or 0, row.get("paper") or 0) * 1.12, n,
+                f"{row['rmse']:.2e}", va="center_baseline", fontsize=SMALL)
+    low = min(row["rmse"] for row in rows) / 4
+    high = max(row["rmse"] for row in rows) * 4
+    ax.set(xscale="log", xlim=(low, high), ylim=(len(rows) - 0.5, -0.5), title=title,
+           xlabel="root mean square error of O")
+    ax.set_yticks(range(len(rows)), [row["recipe"] for row in rows], color=INK, fontsize=9)
+    ax.tick_params(axis="y", length=0)
+    if any(row.get("paper") is not None for row in rows):
+        ax.text(1, 1.01, "line: lowest and highest seed   ◇ paper", ha="right", fontsize=TINY,
+                color=GREY, transform=ax.transAxes, va="bottom")
+    text = "; ".join(f"{row['recipe']}: {row['rmse']:.2e}" for row in rows)
+    return theme.describe(fig, alt or f"Root mean square errors. {text}.")
+
+
+# Who holds which key.
+
+@styled
+def register_layout(layouts: Mapping[str, Sequence[int]], *, alt: str | None = None) -> Figure:
+    """Draw which of four threads holds each of a row's columns, one line per layout."""
+    count = len(next(iter(layouts.values())))
+    fig, ax = theme.subplots(height=0.7 + 0.5 * len(layouts))
+    shades = ("#FFFFFF", "#CFE0EC", "#86AFCB", "#33628D")
+    for n, (title, owners) in enumerate(layouts.items()):
+        for column, owner in enumerate(owners):
+            ax.add_patch(Rectangle((column, n + 0.12), 1, 0.62, facecolor=shades[owner],
+                                   edgecolor=theme.EDGE, lw=0.7))
+            ax.text(column + 0.5, n + 0.43, str(owner), ha="center", va="center_baseline",
+                    fontsize=SMALL, color=theme.ink_on(shades[owner]))
+        ax.text(-0.5, n + 0.43, title, ha="right", va="center_baseline", fontsize=SMALL)
+    ax.text(-0.5, 0.02, "column", ha="right", fontsize=TINY, color=GREY, va="bottom")
+    for column in range(0, count, 4):
+        ax.text(column + 0.5, 0.02, str(column), ha="center", fontsize=TINY, color=GREY, va="bottom")
+    wide = max(theme.text_width(title, SMALL) for title in layouts)
+    inch = (count + 0.5) / (theme.WIDTH - wide - 0.35)
+    ax.set(xlim=(-0.5 - (wide + 0.1) * inch, count + 0.2), ylim=(len(layouts), -0.35))
+    ax.axis("off")
+    text = "; ".join(f"{title}: {' '.join(map(str, owners))}" for title, owners in layouts.items())
+    return theme.describe(fig, alt or f"Which thread of four holds which of {count} columns. {text}.")
+
+
+# A kernel on a GPU.
+
+@styled
+def fp8_race(race: Measurement, *, causal: int = 0, alt: str | None = None) -> Figure:
+    """Draw recorded speed and error of the FP8 kernel's variants, a group of bars for each shape."""
+    rows = race.where(causal=causal).rows
+    shapes = list(dict.fromkeys((r["B"], r["H"], r["N"], r["D"]) for r in rows))
+    names = [n for n in _VARIANTS if any(r["variant"] == n for r in rows)]
+    fig, (upper, lower) = theme.subplots(2, 1, height=4.3, sharex=True,
+                                         gridspec_kw={"height_ratios": [1.5, 1]})
+    step, words = 0.8 / len(names), []
+    for n, name in enumerate(names):
+        color, hatch, label = _VARIANTS[name]
+        for g, shape in enumerate(shapes):
+            row = next(r for r in rows if r["variant"] == name
+                       and (r["B"], r["H"], r["N"], r["D"]) == shape)
+            x = g - 0.4 + (n + 0.5) * step
+            look = {"width": 0.92 * step, "facecolor": color, "edgecolor": theme.EDGE, "lw": 0.7,
+                    "hatch": hatch}
+            upper.bar([x], [row["tflops"]], label=None if g else label, **look)
+            upper.vlines([x], row["tflops_low"], row["tflops_high"], color=INK, lw=1.4)
+            upper.text(x, row["tflops_high"] + 15, f"{row['tflops']:.0f}", ha="center", fontsize=TINY)
+            lower.bar([x], [row["rmse"]], **look)
+            words.append(f"{label} at {shape}: {row['tflops']:.0f} TFLOP/s, error {row['rmse']:.2g}")
+    upper.set(ylabel="TFLOP/s", ylim=(0, 1.12 * max(r["tflops_high"] for r in rows)))
+    lower.set(yscale="log", ylabel="error of O")
+    lower.set_ylim(min(r["rmse"] for r in rows) / 2, None)
+    lower.set_xticks(range(len(shapes)), color=INK, labels=[
+        f"N = {N:,}, d = {D}\nB = {B}, H = {H}" for B, H, N, D in shapes])
+    for ax in (upper, lower):
+        ax.tick_params(axis="x", length=0)
+    fig.legend(*upper.get_legend_handles_labels(), loc="outside upper left", ncols=3)
+    where = f"recorded on {race.provenance['gpu']}, {race.provenance['date']}"
+    lower.text(1, 1.04, where, transform=lower.transAxes, ha="right", va="bottom", fontsize=TINY,
+               color=GREY)
+    return theme.describe(fig, alt or f"FP8 kernel, {where}. {'; '.join(words)}.")
+
+
+@styled
+def fp8_step(stalls: Measurement, *, alt: str | None = None) -> Figure:
+    """Draw where a warpgroup spends the cycles of one key tile, a bar for each kernel."""
+    fig = theme.figure(1.95, layout=None)
+    ax = fig.add_axes((0.1, 0.26, 0.88, 0.43))
+    words, longest, named = [], 0.0, set()
+    for y, (variant, label) in enumerate(_STEPS.items()):
+        x = 0.0
+        for row in stalls.where(variant=variant).rows:
+            face, hatch, name = _PHASES[row["phase"]]
+            ax.barh(y, row["cycles"], left=x, height=0.72, facecolor=face, hatch=hatch,
+                    edgecolor=theme.EDGE, lw=0.7, label=None if name in named else name)
+            named.add(name)
+            box = {"facecolor": "#FFFFFF", "edgecolor": "none", "pad": 0.8} if hatch else None
+            ax.text(x + row["cycles"] / 2, y, f"{row['cycles']:.0f}", ha="center", va="center_baseline",
+                    fontsize=TINY, bbox=box)
+            words.append(f"{label.replace(chr(10), ' ')}, {name}: {row['cycles']:.0f}")
+            x += row["cycles"]
+        longest = max(longest, x)
+        ax.text(x + 20, y, f"{x:,.0f}", va="center_baseline", fontsize=SMALL, fontweight="bold")
+    where = f"recorded on {stalls.provenance['gpu']}, {stalls.provenance['date']}"
+    ax.set(ylim=(len(_STEPS) - 0.5, -0.5), xlim=(0, 1.1 * longest),
+           xlabel=f"cycles of a warpgroup for one key tile; {where}")
+    ax.set_yticks(range(len(_STEPS)), _STEPS.values(), fontsize=SMALL)
+    ax.tick_params(axis="y", length=0)
+    ax.legend(loc="lower left", bbox_to_anchor=(-0.11, 1.0), ncols=3, fontsize=TINY, columnspacing=1.4,
+              handlelength=1.4)
+    return theme.describe(fig, alt or f"Cycles of a warpgroup for one key tile, {where}."
+                          f" {'; '.join(words)}.")
+
+
+@styled
+def fp8_lab(value: float, scale: float, fmt: str, bits, near: Sequence[float], rows: Sequence[Mapping],
+            *, chosen: str, heading: str, note: str = "", formula: tuple[int, int] = (3, 7),
+            alt: str | None = None) -> Figure:
+    """Draw the lab: one number bit by bit among its neighbors, and below the errors of attention.
+
+    Args:
+        value: the number; `scale`, by which it is divided; `bits`, `flashlib.quant.fields` of that.
+        near: the values around it that the format can hold, times the scale.
+        rows: for each recipe "recipe" and "rmse", drawn as bars; the one named `chosen` is dark.
+        note: a line under the heading of the bars.
+        formula: the format's mantissa bits and its bias.
+    """
+    fig = theme.figure(4.5, layout=None)
+    top = fig.add_axes((0, 0.66, 1, 0.34))
+    top.set(xlim=(0, 7), ylim=(1.53, 0))
+    top.axis("off")
+    kept = bits.value * scale
+    error = kept - value
+    share = f" ({abs(error / value):.1%} of it)" if value else ""
+    top.text(0.15, 0.2, f"{_plain(value)} / scale {scale:.4g} = {value / scale:.5g}, in {fmt}",
+             fontsize=10, fontweight="bold", va="center")
+    draw_bits(top, 0.15, 0.58, bits, size=0.3)
+    top.text(2.75, 0.58, says(bits, *formula), va="center_baseline")
+    top.text(0.15, 0.95, f"kept: {bits.value:g} × scale = {kept:.5g};   error {error:+.3g}{share}"
+             .replace("-", "−"), va="center_baseline")
+    line = fig.add_axes((0.05, 0.61, 0.9, 0.1))
+    near = np.asarray(near)
+    pad = 0.06 * (near[-1] - near[0])
+    low, high = min(near[0], value) - pad, max(near[-1], value) + pad
+    line.vlines(near, 0, 0.5, color="#8A94A3", lw=1.2)
+    line.plot([value], [0.78], "v", color=OVER, ms=8, clip_on=False)
+    line.annotate(_plain(value), (value, 0.78), xytext=(7, 0), textcoords="offset points", color=OVER,
+                  va="center", fontsize=SMALL, annotation_clip=False)
+    line.vlines([kept], 0, 0.62, color=INK, lw=2.6)
+    line.set(xlim=(low, high), ylim=(0, 0.8))
+    line.set_yticks([])
+    line.set_xticks(near[::2], [f"{x:.4g}".replace("-", "−") for x in near[::2]], fontsize=TINY)
+    line.spines["left"].set_visible(False)
+    bars = fig.add_axes((0.31, 0.105, 0.56, 0.34))
+    for n, row in enumerate(rows):
+        bars.add_patch(Rectangle((1e-9, n - 0.31), row["rmse"], 0.62, edgecolor=theme.EDGE, lw=0.8,
+                                 facecolor="#35B779" if row["recipe"] == chosen else "#D5DDD8"))
+        bars.text(row["rmse"] * 1.12, n, f"{row['rmse']:.2e}", va="center_baseline", fontsize=SMALL)
+    least, most = (f(row["rmse"] for row in rows) for f in (min, max))
+    bars.set(xscale="log", xlim=(least / 3, most * 4), ylim=(len(rows) - 0.5, -0.5))
+    bars.set_xlabel("root mean square error of O")
+    bars.xaxis.set_major_formatter(FuncFormatter(_plain))
+    bars.minorticks_off()
+    bars.set_yticks(range(len(rows)), [row["recipe"] for row in rows], color=INK, fontsize=SMALL)
+    bars.tick_params(axis="y", length=0)
+    fig.text(0.02, 0.5, heading, fontsize=10, fontweight="bold")
+    fig.text(0.02, 0.465, note, fontsize=SMALL)
+    text = "; ".join(f"{row['recipe']}: {row['rmse']:.2e}" for row in rows)
+    return theme.describe(fig, alt or f"FP8 lab. {value:g} over a scale of {scale:.4g} in {fmt} is"
+                                      f" {bits.bits}, which keeps {kept:.5g}. Errors, {heading}:"
+                                      f" {text}.")

@@ -1,0 +1,206 @@
+"""Exercises of chapter 14: an exponent taken apart, Horner, a maximum out of date, the best share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flashlib import exp2
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
+
+__all__ = ["check_best_share", "check_lazy_step", "check_polynomial_exp2", "check_take_apart",
+           "hint", "solution"]
+
+
+def _pair(got, what):
+    if got is None:
+        raise NotImplementedError
+    if not isinstance(got, tuple | list) or len(got) != 2:
+        raise Wrong(f"expected two things, {what}, got {type(got).__name__}")
+    return got
+
+
+@exercise("14.1", "Take an exponent apart", difficulty=1, minutes=4,
+          solution="take_apart",
+          hints=("n is the largest whole number that is not above x. What is that for −1.25?",
+                 "np.floor does it; f is what remains of x."))
+def check_take_apart(take_apart):
+    """Accept `take_apart(x) -> (n, f)` with x = n + f, n whole and 0 ≤ f < 1."""
+    x = np.array([2.75, 0.5, -0.25, -1.25, -3.0, 7.0, -9.9])
+    got = _pair(take_apart(x.copy()), "n and f")
+    n = np.floor(x)
+    near, trunc = np.rint(x), np.trunc(x)
+    expect_close(got[0], n, f"n of {x.tolist()}", mistakes={
+        "n was cut off towards zero, so that f of a negative x is negative: round down": trunc,
+        "n was rounded to the nearest, so that f can be negative: round down": near,
+        "np.modf returns the fraction first, and cuts off towards zero": x - trunc,
+        "n was rounded up, so that f is negative or zero": np.ceil(x),
+        "these are the fractions: n comes first": x - n})
+    expect_close(got[1], x - n, f"f of {x.tolist()}", mistakes={
+        "f = n − x has the wrong sign": n - x,
+        "f is what |x| has behind the point; for negative x that is another number": np.abs(x) % 1,
+        "f was taken from the number that is cut off towards zero": x - trunc,
+        "f has to make x again together with n": 1 - (x - n)})
+    return "2ˣ = 2ⁿ · 2ᶠ, and only 2ᶠ needs arithmetic."
+
+
+@exercise("14.2", "Evaluate the polynomial", difficulty=2, minutes=10,
+          solution="polynomial_exp2",
+          hints=("Horner, for a cubic: ((c₃·f + c₂)·f + c₁)·f + c₀. Start with the last coefficient.",
+                 "np.ldexp(p, n) is p · 2ⁿ for an array of whole numbers n.astype(int).",
+                 "−∞ has no fraction. Replace what lies below −127 by −127 first, and in the end give 0"
+                 " to all x below −126."))
+def check_polynomial_exp2(polynomial_exp2):
+    """Accept `polynomial_exp2(x, c) -> p(f)·2ⁿ` with p(f) = c[0] + c[1]·f + …, and 0 below −126."""
+    c = np.array([1.0, 0.5, 0.25, 0.125])                 # not near 2ᶠ: np.exp2 is no answer
+    x = np.array([0.0, 0.5, 2.25, -0.25, -3.5, 6.75])
+    n = np.floor(x)
+    f = x - n
+    poly = np.polynomial.Polynomial(c)
+    with np.errstate(all="ignore"):
+        got = polynomial_exp2(x.copy(), c.copy())
+        if np.asarray(got).dtype == np.float32:
+            raise Wrong("x is float64, and so should the result be; float32 has half its digits")
+        edge = np.array([-30.25, -100.5, -125.5, -126.0])
+        kept = polynomial_exp2(edge.copy(), c.copy())
+        below = np.array([-np.inf, -1000.0, -200.0, -127.0, -126.5])
+        nothing = np.asarray(polynomial_exp2(below.copy(), c.copy()))
+    t = x - np.trunc(x)
+    expect_close(got, poly(f) * 2**n, "p(f)·2ⁿ", mistakes={
+        "the coefficients came in the wrong order: c[0] is that of f⁰":
+            np.polynomial.Polynomial(c[::-1])(f) * 2**n,
+        "the factor 2ⁿ is missing": poly(f),
+        "p takes f, not x": poly(x) * 2**n,
+        "p was evaluated at x, and nothing else happened": poly(x),
+        "the last coefficient was left out": np.polynomial.Polynomial(c[:-1])(f) * 2**n,
+        "this is 2ˣ itself: compute p with the coefficients that you are given": np.exp2(x),
+        "x was cut off towards zero: round down, or negative x leave the range of p":
+            poly(t) * 2.0 ** np.trunc(x),
+        "2ⁿ was added, and not multiplied": poly(f) + 2**n,
+        "n went in with the wrong sign": poly(f) * 2.0**-n,
+        "2ᶠ was computed as well: p(f) takes its place": poly(f) * np.exp2(x),
+        "the constant c[0] was left out": (poly(f) - c[0]) * 2**n})
+    if np.isnan(nothing).any():
+        raise Wrong("−∞ gave NaN: −∞ − ⌊−∞⌋ has no value; a masked key must weigh exactly 0")
+    if nothing.shape != below.shape:
+        raise Wrong(f"five exponents below −126: expected shape {below.shape}, got {nothing.shape}")
+    for exponent, weight in zip(below, nothing, strict=True):
+        if weight != 0:
+            name = "−∞" if np.isinf(exponent) else f"−{-exponent:g}"
+            raise Wrong(f"{name} gave {weight:.2g}, and should give exactly 0: what is clamped still"
+                        " gets c₀·2ⁿ or more. Put 0 there in the end")
+    if np.any(np.asarray(kept) == 0):
+        raise Wrong("too much became 0: −126 and what lies above it keep p(f)·2ⁿ")
+    whole = np.floor(edge)
+    expect_close(kept, poly(edge - whole) * 2**whole, "−30.25, −100.5, −125.5 and −126", atol=0.0,
+                 mistakes={"the clamp stands too high: −126 itself is not clamped": poly(
+                     np.maximum(edge, -125) % 1) * 2 ** np.floor(np.maximum(edge, -125))})
+    return "three multiply-adds for a cubic, and no exponential."
+
+
+def _lazy(m, l, O, S, V, tau, *, old_l=True, old_O=True, fresh_P=False, old_P=False, unit=1.0,
+          everyone=False, strict=True, level=False, power=np.exp2, sign=1, less=0.0, step=None):
+    top = np.maximum(m, S.max(axis=1))
+    grown = (top - m) * unit > tau if strict else (top - m) * unit >= tau
+    if level:
+        grown = top > tau
+    if everyone:
+        grown = np.full(len(m), grown.any())
+    m_new = np.where(grown, top - less if step is None else m + step, m)
+    alpha = power(sign * (m - m_new))
+    P = power(S - (top if fresh_P else m if old_P else m_new)[:, None])
+    return (m_new, (alpha if old_l else 1) * l + P.sum(axis=1),
+            (alpha[:, None] if old_O else 1) * O + P @ V)
+
+
+@exercise("14.3", "Rescale only if you must", difficulty=2, minutes=12,
+          solution="lazy_step",
+          hints=("First decide per row: by how much does the tile exceed m? Rows at or below τ keep m.",
+                 "alpha = 2^(m − m_new) is 1 where m stays, so one formula serves all rows.",
+                 "P, l and O of a row must all be in units of the same m, the one that you return."))
+def check_lazy_step(lazy_step):
+    """Accept `lazy_step(m, l, O, S, V, tau) -> (m, l, O)`, all logits in units of log 2."""
+    rng = np.random.default_rng(143)
+    m, tau = np.array([4.0, 1.0, -2.0, 5.0, -1.5]), 2.0
+    S, V = rng.uniform(-9, -5, size=(5, 4)), rng.normal(size=(4, 3))
+    S[np.arange(5), [0, 3, 1, 2, 2]] = np.add(m, [1.5, 5.0, 2.0, -1.0, 2.5])     # grows by that
+    l, O = rng.uniform(1, 3, size=5), rng.normal(size=(5, 3))
+    with np.errstate(all="ignore"):
+        got = lazy_step(m.copy(), l.copy(), O.copy(), S.copy(), V.copy(), tau)
+    if got is None:
+        raise NotImplementedError
+    if not isinstance(got, tuple | list) or len(got) != 3:
+        raise Wrong(f"expected (m, l, O), got {type(got).__name__}")
+    want = _lazy(m, l, O, S, V, tau)
+
+    def slips(part):
+        return {
+            "every new maximum was taken: decide row by row, those that grow by τ or less keep theirs":
+                _lazy(m, l, O, S, V, 0.0)[part],
+            "the maximum itself was compared with τ: what counts is how much it has grown":
+                _lazy(m, l, O, S, V, tau, level=True)[part],
+            "a row that is renewed takes the new maximum, not m + τ":
+                _lazy(m, l, O, S, V, tau, step=tau)[part],
+            "a row that is renewed takes the new maximum, not one that is τ lower":
+                _lazy(m, l, O, S, V, tau, less=tau)[part],
+            "no row took its new maximum": _lazy(m, l, O, S, V, 1e9)[part],
+            "growth by exactly τ is no rescale: more than τ is": _lazy(m, l, O, S, V, tau,
+                                                                      strict=False)[part],
+            "τ was compared in natural logarithms: these logits are in units of log 2":
+                _lazy(m, l, O, S, V, tau, unit=np.log(2))[part],
+            "P was made with the true maximum, while m stayed behind: they must be the same":
+                _lazy(m, l, O, S, V, tau, fresh_P=True)[part],
+            "P was made with the m from before the tile: where m is renewed, P needs the new one":
+                _lazy(m, l, O, S, V, tau, old_P=True)[part],
+            "e was raised to the powers: in units of log 2 the weights are powers of two, np.exp2":
+                _lazy(m, l, O, S, V, tau, power=np.exp)[part],
+            "the factor is upside down: what was summed before shrinks by 2 to the m − m_new":
+                _lazy(m, l, O, S, V, tau, sign=-1)[part]}
+
+    expect_close(got[0], want[0], "m", mistakes=slips(0))
+    expect_close(got[1], want[1], "l", mistakes={
+        "l was forgotten: where m is renewed, l must be rescaled like O":
+            _lazy(m, l, O, S, V, tau, old_l=False)[1], **slips(1)})
+    expect_close(got[2], want[2], "O", mistakes={
+        "O was forgotten: where m is renewed, O must be rescaled like l":
+            _lazy(m, l, O, S, V, tau, old_O=False)[2],
+        "you divided by l: the division comes once, after the last tile": want[2] / want[1][:, None],
+        **slips(2)})
+    return "O / l does not know which m you chose."
+
+
+@exercise("14.4", "Find the best share", difficulty=3, minutes=12,
+          solution="best_share",
+          hints=("With a share y, the exponential unit is busy for (1 − y)·E cycles. And the vector"
+                 " lanes?",
+                 "The lanes do A + y·B. One line falls, the other rises: the later of the two is least"
+                 " where they meet.",
+                 "If the lanes are the later ones at y = 0 already, nothing should be moved."))
+def check_best_share(best_share):
+    """Accept `best_share(E, A, B) -> y` in 0…1: the share of exponentials to emulate."""
+    cases = [(1024.0, 640.0, 1280.0), (1024.0, 0.0, 1024.0), (2000.0, 500.0, 700.0),
+             (1024.0, 1280.0, 2560.0), (100.0, 100.0, 300.0)]
+    got = [best_share(*case) for case in cases]
+    if None in got:
+        raise NotImplementedError
+    E, A, B = np.array(cases).T
+    free = (E - A) / (E + B)
+    best = np.maximum(free, 0)
+    expect_close(got, best, f"the share for (E, A, B) of {cases}", mistakes={
+        "there is no negative share: lanes that are busy longer already get nothing": free,
+        "the lanes have other work, too: A cycles of it, whatever y is": E / (E + B),
+        "that makes (1 − y)·E = y·B + y·A: A does not depend on y": E / (E + A + B),
+        "B is what all exponentials add to A, not the lanes' whole work": np.maximum(
+            (E - A) / (E - A + B), 0),
+        "that is the share that stays on the unit": np.minimum(1 - free, 1),
+        "every exponential moved also relieves its unit: (1 − y)·E": np.maximum((E - A) / B, 0),
+        "every exponential moved also relieves its unit, (1 − y)·E, and no share is negative":
+            (E - A) / B,
+        "the lines close in on each other by E and by B; A is only where one of them begins":
+            np.maximum((E - A) / (A + B), 0),
+        "the lines close in on each other by E and by B, not by A; and no share is negative":
+            (E - A) / (A + B),
+        "that is in per cent, and a share lies in 0…1": 100 * best,
+        "everything was moved": np.ones(len(E)),
+        "the two lines were not made equal: solve (1 − y)·E = A + y·B":
+            np.maximum((E - A) / E, 0)})
+    return f"on a B200 at degree 3, where B is {exp2.slots(3)} slots a logit: one in six."

@@ -1,0 +1,313 @@
+"""The figures of chapter 14: units racing each other, a polynomial's error, a maximum out of date."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.transforms import ScaledTranslation
+
+from flashlib.course.plots import theme
+from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, styled
+
+# Unit: its name for people, color, hatch, marker.
+UNITS = {"matmul": ("matmul", "#31688E", "", "s"),
+         "exp": ("exponentials", "#999933", "///", "o"),
+         "vector": ("vector", "#B4B4B4", "...", "^")}
+_STEPS = ("#440154", "#3B528B", "#21918C", "#5DAA4B", "#B8A018", "#8A6D3B", "#222222")
+_MARKERS = ("o", "D", "^", "v", "s", "P", "X")
+BFLOAT16_HALF_STEP = 2.0 ** -8      # of numbers from 1 to 2, such as 2ᶠ
+
+
+@styled
+def unit_race(panels: Mapping[str, Mapping[str, object]], *, alt: str | None = None) -> Figure:
+    """Draw cycles of matmul and exponentials for a tile, from one GPU to the next, log scale.
+
+    `panels` maps a title to {GPU: `models.exponentials.Units`}.
+    """
+    fig, axes = theme.subplots(1, len(panels), height=3.1, squeeze=False, sharey=True)
+    words = []
+    for ax, (title, gpus) in zip(axes[0], panels.items(), strict=True):
+        for unit in ("matmul", "exp"):
+            name, color, _, marker = UNITS[unit]
+            cycles = [getattr(u, unit) for u in gpus.values()]
+            ax.plot(range(len(gpus)), cycles, color=color, marker=marker, ms=6, lw=2, gid=unit,
+                    ls="-" if unit == "matmul" else (0, (5, 1.5)), mec="white", mew=0.7)
+            for x, u in enumerate(gpus.values()):
+                above = (u.matmul > 1.01 * u.exp) == (unit == "matmul")
+                beside = above and (unit == "matmul" or u.matmul > 0.99 * u.exp)  # the falling line
+                ax.annotate(f"{cycles[x]:,.0f}", (x, cycles[x]), xytext=(3 if beside else 0,
+                            6 if above else -15), ha="left" if beside else "center",
+                            textcoords="offset points", fontsize=SMALL,
+                            color=theme.readable(color))
+            ax.annotate(name, (0, cycles[0]), xytext=(-4, 20 if unit == "matmul" else -29),
+                        textcoords="offset points", color=theme.readable(color), fontsize=SMALL,
+                        fontweight="bold")
+        words.append(f"{title}: " + ", ".join(
+            f"{gpu} {u.matmul:,.0f} and {u.exp:,.0f}" for gpu, u in gpus.items()))
+        ax.set_xticks(range(len(gpus)), list(gpus))
+        ax.set(yscale="log", title=title, xlim=(-0.45, len(gpus) - 0.55), ylim=(330, 17500))
+        ax.set_yticks([512, 1024, 2048, 4096, 8192], ["512", "1,024", "2,048", "4,096", "8,192"])
+        ax.set_yticks([], minor=True)
+        ax.grid(axis="y", color=theme.GRID, lw=0.6)
+    axes[0][0].set_ylabel("cycles of an SM for a tile")
+    return theme.describe(fig, alt or "Cycles of an SM for the matmuls and for the exponentials of a"
+                                      f" tile of 128 by 128, computed. {'; '.join(words)}.")
+
+
+@styled
+def exp2_errors(f, errors: Mapping[int, np.ndarray], *, ax=None, alt: str | None = None):
+    """Draw the relative error of polynomials over the fraction f, by degree, and half a bf16 step.
+
+    `errors` maps a degree to |p(f)/2ᶠ − 1|. Half a step is 2⁻⁸ for results from 1 to 2: divided by
+    the result it is what rounding to the nearest may err by.
+    """
+    own = ax is None
+    fig, ax = theme.canvas(ax, height=3.2)
+    floor = 1e-9
+    for degree, error in errors.items():
+        color = _STEPS[(degree - 1) % len(_STEPS)]
+        error = np.maximum(np.abs(error), floor)
+        ax.plot(f, error, color=color, lw=1.5, gid=f"degree {degree}")
+        ax.annotate(f"degree {degree}: {error.max():.1e}", (1.0, error.max()), xytext=(5, 0),
+                    textcoords="offset points", va="center", fontsize=SMALL, annotation_clip=False,
+                    color=color)
+    f = np.asarray(f)
+    ax.plot(f, BFLOAT16_HALF_STEP / np.exp2(f), color=OVER, lw=1, ls="--", gid="half a step")
+    ax.annotate("half a step of bfloat16", (0.4, BFLOAT16_HALF_STEP / 2**0.4), xytext=(0, 2),
+                color=OVER, fontsize=SMALL, textcoords="offset points", va="bottom", ha="center")
+    ax.set(yscale="log", xlim=(0, 1), ylim=(floor, 0.3), xlabel="f, the fraction of the exponent",
+           ylabel="|p(f) / 2ᶠ − 1|")
+    ax.set_yticks([1e-8, 1e-6, 1e-4, 1e-2], ["10⁻⁸", "10⁻⁶", "10⁻⁴", "10⁻²"])
+    ax.set_yticks([], minor=True)
+    if not own:
+        return ax
+    words = ", ".join(f"{d}: {np.abs(e).max():.1e}" for d, e in errors.items())
+    return theme.describe(fig, alt or "Relative error of the polynomial over the fraction, log scale;"
+                                      f" largest by degree {words}. Half a step of bfloat16 falls"
+                                      f" from {BFLOAT16_HALF_STEP:.1e} to"
+                                      f" {BFLOAT16_HALF_STEP / 2:.1e}.")
+
+
+@styled
+def share_sweep(shares: Sequence[float], panels: Mapping[str, Mapping[str, Sequence[float]]], *,
+                floors: Mapping[str, Sequence[float]], alt: str | None = None) -> Figure:
+    """Draw cycles per tile over the emulated share: simulated with markers, the bound dashed.
+
+    All panels have one vertical axis, which does not begin at 0 and says so.
+
+    Args:
+        panels: {title: {label: simulated cycles}}.  floors: {title: the busiest unit's cycles}.
+    """
+    fig, axes = theme.subplots(1, len(panels), height=3.0, squeeze=False, sharey=True)
+    percent, words = 100 * np.asarray(shares), []
+    low = min(np.min(floor) for floor in floors.values())
+    high = max(np.max(cycles) for series in panels.values() for cycles in series.values())
+    for ax, (title, series) in zip(axes[0], panels.items(), strict=True):
+        floor = np.asarray(floors[title])
+        ax.plot(percent, floor, color=GREY, ls=(0, (4, 2)), lw=1.5, gid="bound")
+        last = None
+        for n, (label, cycles) in enumerate(series.items()):
+            cycles = np.asarray(cycles)
+            best = int(cycles.argmin())
+            ax.plot(percent, cycles, color=_STEPS[2 * n], marker=_MARKERS[n], ms=4, lw=1.5, gid=label,
+                    label=label)
+            if last is None or cycles[best] < last:
+                ax.plot(percent[best], cycles[best], marker="o", ms=10, mfc="none", mec=_STEPS[2 * n])
+                last = cycles[best]
+            words.append(f"{title}, {label}: {cycles[0]:,.0f} at no share, least {cycles[best]:,.0f}"
+                         f" at {percent[best]:.0f} %")
+        ax.plot([], [], color=GREY, ls=(0, (4, 2)), label="busiest unit (bound)")
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.0f}"))
+        ax.set(title=title, xlabel="emulated share (%)", ylim=(0.96 * low, 1.04 * high))
+        ax.legend(fontsize=TINY, frameon=False, loc="upper left")
+    axes[0][0].set_ylabel("cycles for 128 × 128 (not from 0)")
+    return theme.describe(fig, alt or f"Simulated cycles per tile. {'; '.join(words)}.")
+
+
+@styled
+def stale_maximum(maxima, used: Mapping[float, np.ndarray], *, ax=None, alt: str | None = None):
+    """Draw one row's running maximum over its key tiles, and the reference that it uses, by τ.
+
+    Args:
+        maxima: of every tile, units of log 2.  used: {τ: reference at every tile}.
+    """
+    own = ax is None
+    fig, ax = theme.canvas(ax, height=2.9)
+    maxima = np.asarray(maxima)
+    x, running = np.arange(1, len(maxima) + 1), np.maximum.accumulate(maxima)
+    ax.plot(x, maxima, ls="none", marker="o", ms=5.5, color=theme.edge_color("S"), zorder=3,
+            mfc=theme.tensor_color("S"), label="largest logit of the tile")
+    if 0.0 not in used:                                     # τ = 0 is the running maximum itself
+        ax.step(x, running, where="mid", color=INK, lw=1, ls=":", label="true running maximum")
+    words, marked = [], [tau for tau in used if tau]
+    for n, (tau, m) in enumerate(used.items()):             # later ones thicker, and below
+        m = np.asarray(m)
+        renewed = np.flatnonzero(np.diff(m)) + 1
+        color = _STEPS[2 * n]
+        place = marked.index(tau) if tau else 0
+        ax.step(x, m, where="mid", color=color, lw=2 + 3 * place if tau else 1.2,
+                ls="-" if tau else (0, (3, 1.5)), zorder=2.4 - 0.1 * place if tau else 2.5,
+                label=f"τ = {tau:g}: {len(renewed)} rescale{'s' * (len(renewed) != 1)}")
+        if tau:
+            beside = ScaledTranslation((place - (len(marked) - 1) / 2) * 0.15, 0, fig.dpi_scale_trans)
+            ax.plot(x[renewed], m[renewed], ls="none", marker="^", ms=9, color=color, mec="white",
+                    zorder=4, transform=ax.transData + beside)
+        words.append(f"with tau {tau:g}, {len(renewed)} rescale{'s' * (len(renewed) != 1)}")
+    ax.set(xlabel="key tile", ylabel="logit · log₂ e", xlim=(0.4, len(maxima) + 0.6))
+    ax.legend(fontsize=TINY, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=4,
+              borderaxespad=0.1, handlelength=1.6, columnspacing=1.2)
+    if not own:
+        return ax
+    return theme.describe(fig, alt or f"A row's maximum over {len(maxima)} key tiles;"
+                                      f" {'; '.join(words)}.")
+
+
+@styled
+def skipped_maps(maps: Mapping[str, np.ndarray], scales: Sequence[float], taus: Sequence[float], *,
+                 alt: str | None = None) -> Figure:
+    """Draw the share of skipped rescales, in per cent, over the logits' scale and τ."""
+    fig, axes = theme.subplots(1, len(maps), height=2.75, squeeze=False)
+    words = []
+    for ax, (title, shares) in zip(axes[0], maps.items(), strict=True):
+        shares = np.asarray(shares)
+        for (i, j), share in np.ndenumerate(shares):
+            color = theme.mix("#FFFFFF", "#31688E", share)
+            ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fc=color, ec="white", lw=1))
+            text = "100" if share == 1 else f"{100 * share:.1f}"
+            ax.text(j, i, text, ha="center", va="center_baseline", fontsize=SMALL,
+                    color=theme.ink_on(color))
+        ax.set(xlim=(-0.5, len(taus) - 0.5), ylim=(-0.5, len(scales) - 0.5),
+               xlabel="τ (units of log 2)")
+        ax.set_xticks(range(len(taus)), [f"{t:g}" for t in taus])
+        ax.set_yticks(range(len(scales)), [f"{s:g}" for s in scales])
+        ax.set_title(title, fontsize=9)
+        ax.tick_params(length=0)
+        for spine in ax.spines.values():
+            spine.set_visible(False)
+        words.append(f"{title}: from {100 * shares[-1, 0]:.0f} % at scale {scales[-1]:g}, tau"
+                     f" {taus[0]:g}, to {100 * shares[0, -1]:.0f} % at scale {scales[0]:g}, tau"
+                     f" {taus[-1]:g}")
+    axes[0][0].set_ylabel("std of the logits")
+    return theme.describe(fig, alt or f"Share of rescales skipped. {'; '.join(words)}.")
+
+
+@styled
+def mass_curve(taus: Sequence[float], kept: Mapping[str, Sequence[float]], room: float, *,
+               alt: str | None = None) -> Figure:
+    """Draw the smallest mass of all rows over τ, and the τ that the format has room for."""
+    fig, ax = theme.subplots(height=2.8)
+    words = []
+    for n, (label, mass) in enumerate(kept.items()):
+        color = _STEPS[2 * n]
+        ax.plot(taus, mass, color=color, marker=_MARKERS[n], ms=5, mec="white", gid=label)
+        ax.annotate(f"{label}: {mass[-1]:.2f}", (taus[-1], mass[-1]), xytext=(8, 0), va="center",
+                    textcoords="offset points", color=theme.readable(color), fontsize=SMALL,
+                    annotation_clip=False)
+        words.append(f"{label} from {mass[0]:.2f} to {mass[-1]:.2f}")
+    ax.axvline(room, color=OVER, lw=1, ls="--")
+    ax.text(room, 0.06, f" log₂ 448 − 8 = {room:.2f}", color=OVER, fontsize=SMALL, va="bottom")
+    ax.axhline(1, color=GREY, lw=0.8)
+    ax.set(xlabel="τ (units of log 2)", ylabel="smallest O of a row, V = 1", ylim=(0, 1.08))
+    return theme.describe(fig, alt or f"Smallest mass over tau; the bound is {room:.2f}."
+                                      f" {'; '.join(words)}.")
+
+
+@styled
+def predicted_gains(groups: Mapping[str, Sequence[Mapping]], strays: Mapping[str, tuple[float, float]],
+                    *, title: str, alt: str | None = None) -> Figure:
+    """Draw speed relative to a kernel: predicted as rings, measured as diamonds with their range.
+
+    Args:
+        groups: {group: rows with label, predicted, measured, low, high}; 1 is that group's kernel.
+        strays: {group: (low, high)}, how far that kernel strays from its own median; drawn grey.
+    A diamond is filled if its range lies wholly outside the grey.
+    """
+    count = sum(map(len, groups.values()))
+    fig, ax = theme.subplots(height=0.9 + 0.25 * (count + 0.6 * len(groups)))
+    y, ticks, words = 0.0, {}, []
+    for group, rows in groups.items():
+        low, high = strays[group]
+        ax.add_patch(Rectangle((low, y - 0.5), high - low, len(rows), fc="#E4E4E4", ec="none", zorder=0,
+                               gid=f"strays: {group}"))
+        ax.text(0.995, y + len(rows) / 2 - 0.5, group, transform=ax.get_yaxis_transform(), ha="right",
+                va="center", fontsize=SMALL, fontweight="bold")
+        for row in rows:
+            clear = row["low"] > high or row["high"] < low
+            ax.plot([row["low"], row["high"]], [y, y], color=_STEPS[1], lw=3, alpha=0.5,
+                    solid_capstyle="butt")
+            ax.plot(row["measured"], y, marker="D", ms=6, color=_STEPS[1], mec=_STEPS[1],
+                    mfc=_STEPS[1] if clear else "white")
+            ax.plot(row["predicted"], y, marker="o", ms=9, mfc="none", mec=OVER, mew=1.4)
+            ticks[y] = row["label"]
+            words.append(f"{group}, {row['label']}: predicted {row['predicted']:.2f}, measured"
+                         f" {row['measured']:.2f}{', clearly' * clear}")
+            y += 1
+        y += 0.6
+    ax.axvline(1, color=GREY, lw=1, zorder=0.5)
+    ax.plot([], [], ls="none", marker="o", ms=9, mfc="none", mec=OVER, mew=1.4, label="simulated")
+    for name, face in (("recorded, clear", _STEPS[1]), ("recorded, not clear", "white")):
+        ax.plot([], [], ls="none", marker="D", color=_STEPS[1], mfc=face, label=name)
+    ax.add_patch(Rectangle((1, 0), 0, 0, fc="#E4E4E4", label="range of the kernel as it is"))
+    ax.legend(fontsize=SMALL, frameon=False, loc="lower right", bbox_to_anchor=(1.01, 1), ncols=4,
+              borderaxespad=0.1, handletextpad=0.4, columnspacing=1.2)
+    ax.set_yticks(list(ticks), ticks.values(), fontsize=SMALL)
+    ends = [x for rows in groups.values() for r in rows for x in (r["low"], r["high"], r["predicted"])]
+    ends += [x for pair in strays.values() for x in pair]
+    ax.set(xlim=(min(ends) - 0.02, max(ends) + 0.1), ylim=(y - 0.85, -0.75),
+           xlabel="speed, relative to the kernel as it is")
+    ax.set_title(title, fontsize=9, loc="left", pad=20)
+    return theme.describe(fig, alt or f"{title}. {'; '.join(words)}.")
+
+
+@styled
+def exp2_lab(f, error, units, simulated, maxima, used, *, degree: int, tau: float, gpu: str,
+             fits: bool, alt: str | None = None) -> Figure:
+    """Draw the lab's three panels: the polynomial's error, the units' cycles, one row's maximum.
+
+    Args:
+        f, error: the fraction and |p(f)/2ᶠ − 1|.
+        units: `models.exponentials.Units` of a tile.  simulated: cycles per tile, or None.
+        maxima, used: of one row, over its key tiles; see `stale_maximum`.
+        fits: whether e4m3 has room for an offset of 8 and this τ.
+    """
+    fig = theme.figure(4.9, layout=None)
+    curve = fig.add_axes((0.09, 0.63, 0.33, 0.30))
+    bars = fig.add_axes((0.60, 0.63, 0.36, 0.30))
+    row = fig.add_axes((0.09, 0.10, 0.87, 0.32))
+    exp2_errors(f, {degree: error}, ax=curve)
+    curve.texts[0].set_visible(False)                      # the title says it
+    curve.set_title(f"degree {degree}: error up to {np.max(error):.1e}", fontsize=9)
+    values = {unit: getattr(units, unit) for unit in UNITS}
+    longest = max(values, key=values.get)
+    scale = max([*values.values(), simulated or 0])
+    for y, (unit, cycles) in enumerate(values.items()):
+        _, color, hatch, _ = UNITS[unit]
+        bars.add_patch(Rectangle((0, y - 0.3), cycles, 0.6, fc=color, ec="white", hatch=hatch, lw=0.6))
+        bars.text(0.02 * scale, y, f"{cycles:,.0f}", va="center_baseline", fontsize=SMALL,
+                  fontweight="bold" if unit == longest else None,
+                  bbox={"fc": "white", "ec": "none", "pad": 1.2})
+    if simulated:
+        bars.axvline(simulated, color=OVER, lw=1.2, ls="--", zorder=1.5)
+    bars.set(xlim=(0, 1.05 * scale), ylim=(2.5, -0.5), xlabel="cycles of an SM for 128 × 128")
+    bars.set_yticks(range(3), [UNITS[unit][0] for unit in values], fontsize=SMALL)
+    bars.set_title(f"{gpu}: simulated {simulated:,.0f}" if simulated else f"{gpu}: not simulated",
+                   fontsize=9)
+    stale_maximum(maxima, {tau: used}, ax=row)
+    row.set_title(f"one row of 32 key tiles; e4m3 with an offset of 8 has {'' if fits else 'no '}room"
+                  f" for τ = {tau:g}", fontsize=9, pad=18)
+    curve.set_xticks([0, 0.5, 1])
+    for axis in (bars.xaxis, row.xaxis, row.yaxis):        # few ticks in plain text draw faster
+        axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+    for axis in (curve.xaxis, bars.xaxis, row.xaxis, row.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,g}".replace("-", "−")))
+    renewed = int(np.count_nonzero(np.diff(used)))
+    pace = f"{simulated:,.0f} cycles simulated" if simulated else "not simulated"
+    rescales = f"{renewed} rescale{'s' * (renewed != 1)}"
+    return theme.describe(fig, alt or f"Degree {degree}: largest error {np.max(error):.1e}. {gpu}:"
+                          f" matmul {units.matmul:,.0f}, exponentials {units.exp:,.0f}, vector"
+                          f" {units.vector:,.0f} cycles, {pace}. One row with tau {tau:g}:"
+                          f" {rescales}; e4m3 has {'' if fits else 'no '}room for it.")

@@ -1,0 +1,86 @@
+"""What a notebook prints: a table, a function's source, a kernel, what the compiler made of it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import flashlib
+
+
+def table(rows: list[dict]) -> None:
+    """Print dictionaries as one aligned table: numbers right, floats with four digits, None a dash."""
+
+    def text(value):
+        if value is None:
+            return "–"
+        if isinstance(value, bool | str):
+            return str(value)
+        return f"{value:,}" if isinstance(value, int | np.integer) else f"{value:,.4g}"
+
+    head = list(rows[0])
+    cells = [head] + [[text(row[name]) for name in head] for row in rows]
+    widths = [max(len(line[c]) for line in cells) for c in range(len(head))]
+    for n, line in enumerate(cells):
+        left = [isinstance(rows[0][name], str) for name in head]
+        print("  ".join(cell.ljust(width) if is_left else cell.rjust(width)
+                        for cell, width, is_left in zip(line, widths, left, strict=True)).rstrip())
+        if n == 0:
+            print("  ".join("─" * width for width in widths))
+
+
+def source(thing: Callable) -> None:
+    """Print the source of a function or class without its docstrings, as the package runs it."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(thing)))
+    lines = textwrap.dedent(inspect.getsource(thing)).splitlines()
+    skipped = set()
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and _has_docstring(node):
+            skipped.update(range(body[0].lineno, body[0].end_lineno + 1))
+    print("\n".join(line for n, line in enumerate(lines, 1) if n not in skipped))
+
+
+def _has_docstring(node) -> bool:
+    return (isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module)
+            and ast.get_docstring(node) is not None)
+
+
+def kernel(module: str, name: str, part: str = "all") -> None:
+    """Print a kernel of `flashlib.kernels` without its docstring; this needs neither torch nor Triton.
+
+    `part` is "all", "signature" (up to the colon) or "body".
+    """
+    text = (Path(flashlib.__file__).parent / "kernels" / f"{module}.py").read_text(encoding="utf-8")
+    found = [node for node in ast.parse(text).body
+             if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name]
+    if not found:
+        raise ValueError(f"name: expected a function of flashlib/kernels/{module}.py, got {name!r}")
+    node, lines = found[0], text.splitlines()
+    first = node.body[0]
+    documented = ast.get_docstring(node) is not None
+    head = lines[node.lineno - 1 - len(node.decorator_list):first.lineno - 1]
+    body = lines[(first.end_lineno if documented else first.lineno - 1):node.end_lineno]
+    print("\n".join({"all": head + body, "signature": head,
+                     "body": textwrap.dedent("\n".join(body)).splitlines()}[part]))
+
+
+def ir(text: str, only: str = "", *, limit: int = 24) -> None:
+    """Print the operations of a TTIR, TTGIR, PTX or SASS text without where they come from.
+
+    `only`: a regular expression; lines that do not match are left out.
+    """
+    lines = [re.sub(r"\s*loc\(.*$", "", line.rstrip()) for line in text.splitlines()
+             if not line.lstrip().startswith(("#loc", ".loc", "//", ".file", "}"))]
+    lines = [re.sub(r"\s*/\*[0-9a-f]+\*/\s*", "  ", line) for line in lines]
+    kept = [line for line in lines if line.strip() and re.search(only, line)]
+    for line in kept[:limit]:
+        print(line if len(line) <= 100 else line[:99] + "…")
+    if len(kept) > limit:
+        print(f"… and {len(kept) - limit} more")

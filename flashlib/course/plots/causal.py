@@ -1,0 +1,66 @@
+"""What a causal mask leaves: full tiles, tiles that the diagonal cuts, and tiles that are skipped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from flashlib.course.plots import theme
+from flashlib.course.plots.theme import GREY, INK, SMALL, TINY, percent, styled
+from flashlib.masks import mask_of, tile_class, tiles
+
+
+@styled
+def causal_rows(cases: Mapping[str, tuple[int, int, int]], *, alt: str | None = None) -> Figure:
+    """Draw the tiles that a causal mask leaves, and beside each row tile how many it visits.
+
+    `cases` maps a title to (N, Br, Bc). Full tiles are dark, those that the diagonal cuts pale, the
+    skipped ones dotted.
+    """
+    each = (theme.WIDTH - 0.1) / len(cases)
+    side, strip = min(2.3, 0.56 * each), 0.3 * each
+    height, words = side + 0.85, []
+    fig = theme.figure(height, layout=None)
+    hue = theme.tensor_color("S")
+    looks = {"full": {"fc": hue}, "partial": {"fc": theme.tint(hue, 0.55)},
+             "skip": {"fc": "white", "hatch": "...", "alpha": 0.45}}
+    for n, (title, (N, Br, Bc)) in enumerate(cases.items()):
+        box = (0.15 + n * each) / theme.WIDTH, 0.42 / height
+        ax = fig.add_axes((*box, side / theme.WIDTH, side / height))
+        bar = fig.add_axes((box[0] + (side + 0.06) / theme.WIDTH, box[1], strip / theme.WIDTH,
+                            side / height))
+        mask, total, T = mask_of(True, N, N), Counter(), -(-N // Bc)
+        for rows in tiles(N, Br):
+            found = Counter()
+            for keys in tiles(N, Bc):
+                kind = tile_class(mask, rows, keys)
+                found[kind] += 1
+                ax.add_patch(Rectangle((keys.start, rows.start), keys.stop - keys.start,
+                                       rows.stop - rows.start, ec=theme.edge_color("S"), lw=0.7,
+                                       **looks[kind]))
+            left, thick = 0, 0.7 * (rows.stop - rows.start)
+            for kind in ("full", "partial"):
+                bar.add_patch(Rectangle((left, rows.start + 0.15 * Br), found[kind], thick, lw=0.7,
+                                        ec=theme.edge_color("S"), **looks[kind]))
+                left += found[kind]
+            bar.text(left + 0.04 * T, (rows.start + rows.stop) / 2, str(left), fontsize=TINY,
+                     va="center_baseline")
+            total += found
+        ax.plot([0, N], [0, N], color=INK, lw=1.3)
+        ax.set(xlim=(0, N), ylim=(N, 0))
+        bar.set(xlim=(0, 1.25 * T), ylim=(N, 0))
+        for a in (ax, bar):
+            a.axis("off")
+        visited, count = total["full"] + total["partial"], sum(total.values())
+        fig.text(box[0], 1 - 0.08 / height, title, fontsize=10, fontweight="bold", va="top")
+        fig.text(box[0] + (side + 0.06) / theme.WIDTH, 1 - 0.12 / height, "tiles in the row",
+                 fontsize=SMALL, color=GREY, va="top")
+        note = f"{total['full']} full, {total['partial']} cut, {total['skip']} skipped"
+        fig.text(box[0], 0.34 / height, f"{note}:\n{visited} of {count} visited, "
+                 f"{percent(visited / count)}", fontsize=SMALL, va="top")
+        words.append(f"{title}: {note} of {count}")
+    return theme.describe(fig, alt or f"Tiles under a causal mask. {'; '.join(words)}. The last row "
+                                      "visits all of its tiles.")

@@ -1,1 +1,0 @@
-"""Reference solutions, one module per chapter; a student build leaves this package out."""

@@ -1,0 +1,54 @@
+"""Counters are read from the profiler's table case by case, and each loop order runs its own kernel."""
+
+import pytest
+
+from flashlib.course.bench import counters
+from flashlib.course.bench.attention_demo import METRICS
+from flashlib.course.notebook.data import read_measurement
+
+
+def table(names):
+    """Return what `ncu --csv --page raw` prints, some chatter first; the n-th kernel moves n bytes."""
+    head = ",".join(f'"{name}"' for name in ("ID", "Kernel Name", *METRICS))
+    units = ",".join('""' for _ in range(2 + len(METRICS)))
+    lines = [",".join([f'"{n}"', f'"{name}"', *[f'"{n:,}"'] * len(METRICS)])
+             for n, name in enumerate(names)]
+    return "\n".join(["==PROF== chatter", head, units, *lines])
+
+
+def test_every_case_is_written_beside_its_tile_and_order(tmp_path, monkeypatch):
+    names = ["flash_fwd_kernel"] * len(counters.CASES) + [
+        {"v1": "flash_fwd_v1_order_kernel", "v2": "flash_fwd_kernel"}[order]
+        for order, *_ in counters.ORDERS]
+
+    class Done:
+        stdout, stderr = table([names[0], "fill_kernel", *names[1:]]), ""
+
+    monkeypatch.setattr(counters.shutil, "which", lambda name: name)
+    monkeypatch.setattr(counters.subprocess, "run", lambda *command, **options: Done)
+    counters.main(["--out", str(tmp_path), "--name", "toy"])
+    blocks = read_measurement(tmp_path / "blocks_counters_toy.csv")
+    orders = read_measurement(tmp_path / "loop_order_counters_toy.csv")
+    assert len(blocks.rows) == len(counters.CASES) and blocks.rows[1]["dram_read_bytes"] == 2
+    assert [row["order"] for row in orders.rows] == ["v1", "v2", "v1", "v2"]
+    assert orders.rows[0]["dram_read_bytes"] == len(counters.CASES) + 1
+    assert [(row["N"], row["num_stages"]) for row in orders.where(order="v1").rows] == [
+        (1024, 1), (4096, 1)]
+
+
+def test_a_missing_kernel_is_noticed():
+    with pytest.raises(ValueError, match="expected 2 forward kernels, got 1"):
+        counters.parse(table(["flash_fwd_kernel", "fill_kernel"]), counters.CASES[:2])
+
+
+def test_each_order_runs_its_own_kernel(monkeypatch):
+    pytest.importorskip("triton")
+    from flashlib.kernels import flash_v1_order
+
+    seen = []
+    monkeypatch.setattr(counters, "inputs", lambda shape, device: ["q", "k", "v", "do"])
+    monkeypatch.setattr(counters.blocks_sweep, "caller", lambda *case: lambda: seen.append("v2"))
+    monkeypatch.setattr(flash_v1_order, "forward", lambda *t, **tile: seen.append((t, tile)))
+    for order, shape, config in counters.ORDERS[:2]:
+        counters.caller(order, shape, config)()
+    assert seen == [(("q", "k", "v"), {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4}), "v2"]

@@ -1,0 +1,108 @@
+"""The live ablation says why it measured nothing, that it failed, or what it measured."""
+
+import sys
+
+import pytest
+
+import flashlib.kernels
+from flashlib.course.bench import gluon_ablation
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture
+def hopper(monkeypatch):
+    """A machine whose torch sees a Hopper GPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a Hopper")
+
+
+@pytest.fixture
+def launcher():
+    pytest.importorskip("triton.experimental.gluon")
+    from flashlib.kernels import launch_hopper
+
+    return launch_hopper
+
+
+def import_anew(monkeypatch):
+    monkeypatch.delattr(flashlib.kernels, "launch_hopper", raising=False)
+    monkeypatch.delitem(sys.modules, "flashlib.kernels.launch_hopper", raising=False)
+
+
+def refuse(*arguments, **options):
+    raise AssertionError("nothing can be measured")
+
+
+@pytest.mark.parametrize(("available", "capability"), [(False, None), (True, (8, 0)), (True, (10, 0))])
+def test_without_a_hopper_gpu_nothing_is_measured_and_that_is_said(
+        available, capability, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(gluon_ablation, "ablation", refuse)
+    gluon_ablation.measure_here()
+    assert capsys.readouterr().out.startswith("No Hopper GPU here")
+
+
+def test_without_triton_it_says_why(hopper, monkeypatch, capsys):
+    import_anew(monkeypatch)
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.setattr(gluon_ablation, "ablation", refuse)
+    gluon_ablation.measure_here()
+    said = capsys.readouterr().out
+    assert said.startswith("Not measured here") and "triton" in said and said.count("\n") == 1
+
+
+def test_with_an_old_triton_it_says_which_is_needed(hopper, launcher, monkeypatch, capsys):
+    import triton
+
+    import_anew(monkeypatch)
+    monkeypatch.setattr(triton, "__version__", "3.5.1")
+    monkeypatch.setattr(gluon_ablation, "ablation", refuse)
+    gluon_ablation.measure_here()
+    said = capsys.readouterr().out
+    assert said.startswith("Not measured here") and "needs Triton 3.6 or newer, got 3.5.1" in said
+
+
+def test_a_wrong_variant_is_a_failure_in_a_sentence(hopper, launcher, monkeypatch, capsys):
+    def wrong(*arguments, **options):
+        raise RuntimeError("no_overlap is wrong at (4, 16, 4096, 128)")
+
+    monkeypatch.setattr(gluon_ablation, "ablation", wrong)
+    gluon_ablation.measure_here()
+    said = capsys.readouterr().out
+    assert "The measurement failed: no_overlap is wrong" in said and "Measured here" not in said
+
+
+def test_other_errors_are_not_swallowed(hopper, launcher, monkeypatch):
+    def broken(*arguments, **options):
+        raise KeyError("no such variant")
+
+    monkeypatch.setattr(gluon_ablation, "ablation", broken)
+    with pytest.raises(KeyError, match="no such variant"):
+        gluon_ablation.measure_here()
+
+
+def test_it_announces_the_compilation_and_prints_every_variant(hopper, launcher, monkeypatch, capsys):
+    def ablation(shape, causal, rounds):
+        assert capsys.readouterr().out == "Compiling 13 variants takes about a minute.\n"
+        return [{"variant": "full", "tflops": 640.4}, {"variant": "no_overlap", "tflops": 540.0}]
+
+    monkeypatch.setattr(gluon_ablation, "ablation", ablation)
+    gluon_ablation.measure_here()
+    assert [line.strip() for line in capsys.readouterr().out.splitlines()] == [
+        "Measured here, on a Hopper, (B, H, N, d) = (4, 16, 4096, 128):",
+        "full   640 TFLOP/s", "no_overlap   540 TFLOP/s"]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shape", gluon_ablation.SHAPES, ids=str)
+def test_the_full_kernel_has_every_technique_and_the_tables_is_measured(shape, causal, launcher):
+    config = launcher.config_for(shape[3], causal, shape[2])
+    found = gluon_ablation.variants(shape[3], causal, shape[2])
+    full = found["full"]
+    assert full.PING_PONG and full.OVERLAP and full.UNDER_SOFTMAX
+    assert full.PERSISTENT and full.SPECIALIZED and not full.EMULATED and not full.TAU
+    assert config in found.values()
+    assert len(set(found.values())) == len(found) == 12 + (shape[3] == 128)

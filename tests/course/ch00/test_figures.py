@@ -1,0 +1,52 @@
+"""The figures of chapters 00 and 05 show what they are given."""
+
+import numpy as np
+import pytest
+
+from flashlib import hardware
+from flashlib.course.ch00 import figures as ch00_figures
+from flashlib.course.ch05 import figures as ch05_figures
+from flashlib.course.notebook import chapters
+from flashlib.course.plots import theme
+
+
+def texts(fig):
+    return " ".join(t.get_text() for ax in fig.axes for t in ax.texts)
+
+
+def test_course_map_names_every_chapter_and_marks_the_ready_ones():
+    fig = ch00_figures.course_map(chapters.CHAPTERS, chapters.PARTS)
+    shown = texts(fig).split()
+    assert all(chapter.number in shown for chapter in chapters.CHAPTERS)
+    alt = theme.alt_text(fig)
+    assert all(c.number in alt for c in chapters.CHAPTERS if c.ready)
+    boxes = [p for p in fig.axes[0].patches if hasattr(p, "get_boxstyle")]
+    filled = [p for p in boxes if p.get_facecolor()[:3] != (1.0, 1.0, 1.0)]
+    assert len(filled) == sum(c.ready for c in chapters.CHAPTERS)
+
+
+@pytest.mark.parametrize("name", ["A100", "H200", "T4"])
+def test_memory_ladder_prints_the_sheet(name):
+    gpu = hardware.get(name)
+    shown = texts(ch00_figures.memory_ladder(gpu))
+    assert str(gpu.hbm_bytes) in shown and str(gpu.shared_memory_per_sm_bytes) in shown
+    assert str(gpu.hbm_bytes_per_s) in shown
+
+
+def test_surprise_draws_bars_of_the_given_heights_and_their_ratio():
+    fig = ch00_figures.surprise({"time": ("recorded", "s", {"standard": 4e-3, "flash_v2": 1e-3}),
+                                 "bytes": ("counted", "B", {"standard": 1e9, "flash_v2": 1e7})})
+    heights = [[bar.get_height() for bar in ax.patches] for ax in fig.axes]
+    assert heights == [[4e-3, 1e-3], [1e9, 1e7]]
+    assert "× 0.25" in fig.axes[0].get_xlabel() and "÷ 100" in fig.axes[1].get_xlabel()
+    assert "4.00 ms" in texts(fig)
+
+
+def test_rescale_before_after_draws_the_seen_words_and_the_accumulator():
+    words = ["a", "b", "c"]
+    weights, o = [np.array([1.0]), np.array([0.5, 1.0])], [np.ones(4), np.arange(4.0)]
+    fig = ch05_figures.rescale_before_after(words, weights, o, ["first", "second"], query="q")
+    bars = [[bar.get_height() for bar in ax.containers[0]] for ax in fig.axes[::2]]
+    assert bars == [[1.0], [0.5, 1.0]]
+    assert [bar.get_width() for bar in fig.axes[3].containers[0]] == [0, 1, 2, 3]
+    assert "not read yet" in texts(fig)

@@ -1,0 +1,73 @@
+"""The checks of chapter 01 accept the solution and name each seeded mistake."""
+
+import math
+from itertools import pairwise
+
+from flashlib.course.ch01 import exercises as ch01
+from flashlib.course.ch01 import solutions as right
+from flashlib.models import transformer
+from tests.course.exercises.examine import examine
+
+
+def _tokens(D, F, e, ridge, *, flops=2, into=1, out=1, rounded=math.ceil, give_up=True):
+    c = ridge * e
+    bracket = flops * D * F - c * (into * D + out * F)
+    return None if give_up and bracket <= 0 else rounded(c * D * F / bracket)
+
+
+def _pick(key, choose=max):
+    def answer(operators, seconds):
+        a, b = choose(pairwise(operators), key=lambda pair: key(operators, seconds, *pair))
+        return a.name, b.name
+    return answer
+
+
+def _fused(operators, a, b):
+    return transformer.fuse(operators, [a.name, b.name])
+
+
+def _saved(ops, s, a, b):
+    return s(a) + s(b) - s(_fused(ops, a, b))
+
+
+WRONG = [
+    (ch01.check_longest_sequence, lambda r, h, e: r // (h * e), "root was needed"),
+    (ch01.check_longest_sequence, lambda r, h, e: math.isqrt(r // h), "counts elements"),
+    (ch01.check_longest_sequence, lambda r, h, e: math.isqrt(r // e), "an S of its own"),
+    (ch01.check_longest_sequence, lambda r, h, e: math.ceil(math.sqrt(r / (h * e))), "rounded up"),
+    (ch01.check_longest_sequence, lambda r, h, e: math.isqrt(r // (h * e) - 1), "off by one"),
+    (ch01.check_longest_sequence, lambda r, h, e: math.sqrt(r / (h * e)), "whole number"),
+    (ch01.check_classify, lambda f, b, p, q: "compute" if f / p < b / q else "memory",
+     "other way round"),
+    (ch01.check_classify, lambda f, b, p, q: "memory" if f < b else "compute", "is not enough"),
+    (ch01.check_classify, lambda f, b, p, q: "memory" if f / b < q / p else "compute", "inverse"),
+    (ch01.check_classify, lambda f, b, p, q: True, '"memory" or "compute"'),
+    (ch01.check_tokens_to_compute, lambda *a: _tokens(*a, flops=1), "two FLOPs"),
+    (ch01.check_tokens_to_compute, lambda D, F, e, r: _tokens(D, F, 1, r), "counts elements"),
+    (ch01.check_tokens_to_compute, lambda *a: _tokens(*a, out=0), "T × F, moves too"),
+    (ch01.check_tokens_to_compute, lambda *a: _tokens(*a, into=0), "T × D, moves too"),
+    (ch01.check_tokens_to_compute, lambda *a: _tokens(*a, rounded=math.floor), "rounded down"),
+    (ch01.check_tokens_to_compute, lambda D, F, e, r: math.ceil(r * e / 2), "only the weights"),
+    (ch01.check_tokens_to_compute, lambda *a: _tokens(*a, give_up=False), "return None"),
+    (ch01.check_tokens_to_compute, lambda *a: _tokens(*a) or 10**9, "waits for memory"),
+    (ch01.check_best_pair, _pick(lambda ops, s, a, b: s(a) + s(b)), "takes longest"),
+    (ch01.check_best_pair, _pick(lambda ops, s, a, b: a.flops + b.flops), "most arithmetic"),
+    (ch01.check_best_pair, _pick(lambda ops, s, a, b: s(_fused(ops, a, b)), min), "once fused"),
+    (ch01.check_best_pair, _pick(_saved, min), "saves least"),
+    (ch01.check_best_pair, lambda ops, s: ("norm 1", "softmax"), "two neighbors"),
+    (ch01.check_best_pair, lambda ops, s: (ops[8].name, ops[9].name), "another pair"),
+]
+PAIRS = [(ch01.check_longest_sequence, right.longest_sequence),
+         (ch01.check_classify, right.classify),
+         (ch01.check_tokens_to_compute, right.tokens_to_compute),
+         (ch01.check_best_pair, right.best_pair)]
+
+TestAnswers = examine(right=PAIRS, wrong=WRONG)
+
+
+def test_the_operators_themselves_are_an_answer_too():
+    def operators_instead_of_names(operators, seconds):
+        return next(p for p in pairwise(operators) if p[1].name == "softmax")
+
+    verdict = ch01.check_best_pair(operators_instead_of_names)
+    assert verdict or "GPT-2 medium, N = 32" in verdict.message

@@ -1,0 +1,127 @@
+"""The matmul lab and player: every choice draws, says the truth, and is red where it must be."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib")
+
+import flashlib as fl
+from flashlib import hardware, widgets
+from flashlib.course.ch02 import figures, thread_figures
+from flashlib.course.ch02.lab import matmul_lab, matmul_player
+from flashlib.course.plots.theme import OVER, alt_text, human_bytes
+from flashlib.models import traffic
+from flashlib.models.matmul import matmul_tiles
+
+
+def words(fig):
+    axes_texts = [t for ax in fig.axes for t in ax.texts]
+    return {t.get_text(): t.get_color() for t in [*fig.texts, *axes_texts]}
+
+
+def test_the_default_picture_says_what_the_closed_form_says():
+    shown = words(figures.matmul_lab())
+    size = dict(M=4096, N=4096, K=4096)
+    cost = traffic.tiled_matmul(**size, Bm=128, Bn=128, Bk=32)
+    naive = traffic.naive_matmul(**size)
+    assert {human_bytes(cost.hbm_bytes), human_bytes(naive.hbm_bytes)} <= set(shown)
+    assert f"{naive.hbm_bytes / cost.hbm_bytes:,.3g} times fewer bytes than naive" in shown
+    assert f"intensity {cost.matmul_flops / cost.hbm_bytes:.3g} FLOP/B, ridge 153" in shown
+    assert "the tiles fit" in shown
+
+
+@pytest.mark.parametrize("over", [-1, 0, 1])
+def test_the_verdict_turns_red_at_the_very_byte(over):
+    need = sum(size for *_, size in matmul_tiles(96, 64, 32))
+    pocket = hardware.GPU.custom("Pocket", sram_bytes=need - over, hbm_bytes_per_s=5e11,
+                                 matmul_flops_per_s=5e13)
+    shown = words(figures.matmul_lab(Bm=96, Bn=64, Bk=32, gpu=pocket))
+    assert ("the tiles fit" in shown) == (over <= 0)
+    assert (shown.get("does not fit: 1 B too many") == OVER) == (over == 1)
+
+
+def test_tiles_larger_than_the_matrix_take_what_it_has():
+    small = figures.matmul_lab(Bm=512, Bn=512, Bk=256, shape=(8, 16, 4), gpu="T4")
+    assert "the tiles fit" in words(small)
+
+
+def test_a_tile_of_one_element_is_as_bad_as_naive():
+    assert "as many bytes as naive" in words(figures.matmul_lab(Bm=1, Bn=1, Bk=1))
+
+
+def test_every_choice_draws():
+    lab = matmul_lab()
+    rows = widgets.sweep(["matmul_lab"])
+    assert len(rows) == sum(len(control.options) for control in lab.controls.values())
+
+
+@pytest.mark.parametrize("corner", [{"Bm": 1, "Bn": 1, "Bk": 1}, {"Bm": 512, "Bn": 512, "Bk": 256},
+                                    {"Bm": 1, "Bn": 512, "Bk": 1}])
+def test_the_corners_draw_too(corner):
+    lab = matmul_lab()
+    shapes = [value for _, value in lab.controls["shape"].options]
+    for shape, gpu in itertools.product(shapes, ("T4", "B200")):
+        assert alt_text(lab.figure(**corner, shape=shape, gpu=gpu))
+
+
+def test_it_opens_with_a_gpu_a_shape_and_sizes_of_the_readers_own():
+    pocket = hardware.GPU.custom("Pocket", sram_bytes=24_000, hbm_bytes_per_s=5e11,
+                                 matmul_flops_per_s=5e13)
+    lab = matmul_lab(Bm=20, Bn=24, Bk=5, shape=(100, 200, 300), gpu=pocket)
+    assert "100 × 300 times 300 × 200 on Pocket" in alt_text(lab.figure())
+    for wrong in ({"Bm": 0}, {"Bk": 7}, {"gpu": "abacus"}, {"shape": "a circle"}):
+        with pytest.raises(ValueError, match="expected one of"):
+            lab.set(**wrong)
+
+
+@pytest.fixture
+def machine():
+    machine = fl.Machine(sram_bytes=2048)
+    rng = np.random.default_rng(0)
+    fl.tiled_matmul(rng.normal(size=(20, 12)), rng.normal(size=(12, 28)), Bm=8, Bn=7, Bk=5,
+                    machine=machine)
+    return machine
+
+
+def test_the_player_walks_through_every_step(machine):
+    matmul_player(machine.trace, 20, 28, 12, sram_bytes=2048)
+    rows = widgets.sweep(["matmul_player"])
+    assert len(rows) == 3 * 4 * 3 + 1              # tiles of C times steps along K, and the end
+
+
+def test_frames_say_how_often_tiles_were_loaded_and_what_moved(machine):
+    fig = figures.matmul_frames(machine.trace, 20, 28, 12, count=4)
+    text = alt_text(fig)
+    assert "a tile of A is loaded 4 times and a tile of B is loaded 3 times" in text
+    assert f"the end: {human_bytes(machine.traffic.hbm_bytes)} moved" in text
+    last = [t.get_text() for t in fig.axes[-3].texts if t.get_gid() == "times"]
+    assert set(last) == {"3", "4"}                 # ⌈20/8⌉ rows of tiles, ⌈28/7⌉ columns of them
+
+
+def test_intensity_names_ridges_and_tiles():
+    fig = figures.intensity_by_tile([1, 2, 4, 8], [0.5, 1, 2, 4], {2: 1.0}, {"T4": (3.0, 4),
+                                                                            "H100": (9.0, 6)})
+    assert "T4: ridge 3, SRAM full at b = 4" in alt_text(fig)
+    assert "H100, ridge 9" in words(fig)
+    circles = [line for line in fig.axes[0].lines if (line.get_gid() or "").startswith("needed")]
+    assert [list(line.get_xdata()) for line in circles] == [[8]]         # 9 is never reached
+
+
+def test_the_hierarchy_counts_its_parts_and_refuses_what_does_not_divide():
+    text = alt_text(thread_figures.launch_hierarchy((512, 512), (128, 128), (32, 64), (8, 8)))
+    assert "16 blocks" in text and "8 warps" in text and "32 threads" in text
+    with pytest.raises(ValueError, match="expected a size that divides"):
+        thread_figures.launch_hierarchy((512, 512), (100, 128), (32, 64), (8, 8))
+
+
+def test_lines_and_banks_are_those_of_the_model():
+    lane = np.arange(32)
+    text = alt_text(thread_figures.coalescing({"row": 4 * lane, "column": 256 * lane}, row_bytes=256,
+                                              rows=32))
+    assert "row: lines 1, sectors 4, bytes used 128" in text
+    assert "column: lines 32, sectors 32, bytes used 128" in text
+    text = alt_text(thread_figures.banks({"column": (128 * lane, 32), "padded": (132 * lane, 33)}))
+    assert "column: passes 32, banks at work 1" in text
+    assert "padded: passes 1, banks at work 32" in text

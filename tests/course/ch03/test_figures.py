@@ -1,0 +1,53 @@
+"""Chapter 03's figures draw what they are given, and say it in their alt text."""
+
+import numpy as np
+import pytest
+
+from flashlib.course.ch03 import figures
+from flashlib.numerics import DTYPES
+
+
+def cells(figure, gid):
+    return [patch for patch in figure.axes[0].patches if patch.get_gid() == gid]
+
+
+def test_overflow_map_shades_each_cell_by_its_share_of_right_rows():
+    counts = {"textbook": {"float32": [8, 2, 0]}, "safe": {"float32": [8, 8, 8]}}
+    figure = figures.overflow_map([1, 2, 4], counts, rows=8)
+    assert len(cells(figure, "right")) == 4
+    some, none = cells(figure, "lost")
+    full = cells(figure, "right")[0]
+    greens = [patch.get_facecolor()[1] for patch in (full, some, none)]
+    assert greens == sorted(greens) or greens == sorted(greens, reverse=True)
+    assert len({patch.get_facecolor() for patch in (full, some, none)}) == 3
+    assert some.get_hatch() and none.get_hatch() and not full.get_hatch()
+    assert len({round(patch.get_width(), 9) for patch in (full, some, none)}) == 1
+    assert "textbook: float32 loses rows from ×2 on" in figure._alt
+    assert "safe: float32 loses none" in figure._alt
+
+
+@pytest.mark.parametrize(("wall", "border", "text"), [
+    (0.28, None, "◂ ×0.28"), (1.0, 1, "×1"), (1.46, 1, "×1.46"), (3.9, 2, "×3.9"),
+    (8.6e36, None, "▸ ×8.6e36")])
+def test_a_wall_lies_between_the_scales_that_it_divides(wall, border, text):
+    figure = figures.overflow_map([1, 2, 4], {"a": {"float16": [1, 1, 0]}}, rows=1,
+                                  walls={"a": {"float16": wall}})
+    ax = figure.axes[0]
+    lines = [line for line in ax.lines if line.get_gid() == "wall float16"]
+    assert len(lines) == (border is not None)
+    assert len([line for line in ax.lines if line.get_gid() == "off float16"]) == (wall < 1)
+    if border:
+        boxes = sorted(cells(figure, "right") + cells(figure, "lost"), key=lambda p: p.get_x())
+        assert lines[0].get_xdata()[0] == pytest.approx(boxes[border].get_x())
+    assert text in [t.get_text() for t in ax.texts]
+
+
+def test_exp_range_draws_the_limits_of_every_dtype_and_counts_what_lies_beyond():
+    limits = {name: (facts.exp_underflow, facts.exp_overflow) for name, facts in DTYPES.items()}
+    figure = figures.exp_range(limits, {"x": np.array([-200.0, 0.0, 90.0, 100.0])})
+    (bar,) = cells(figure, "finite float16")
+    assert (bar.get_x(), bar.get_x() + bar.get_width()) == pytest.approx(limits["float16"])
+    assert "x: 2 beyond the upper limit of float32, 1 below the lower" in figure._alt
+    texts = [t.get_text() for t in figure.axes[0].texts]
+    assert "2 of 4 → ∞" in texts and "1 of 4 → 0" in texts
+    assert figure.png().startswith(b"\x89PNG")

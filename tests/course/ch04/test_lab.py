@@ -1,0 +1,102 @@
+"""The step slider of chapter 04 shows what online softmax does, at every setting, and quickly."""
+
+
+import numpy as np
+import pytest
+
+import flashlib as fl
+from flashlib.course.ch04.figures import merge_orders, running_state
+from flashlib.course.ch04.lab import ORDERS, picture, softmax_steps, walk
+from flashlib.course.ch04.lab import softmax_steps as front
+
+
+def alt(fig):
+    return fig._alt
+
+
+def test_the_front_door_leads_here():
+    assert front is softmax_steps
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_walk_ends_where_safe_softmax_does(seed):
+    x = 5 * np.random.default_rng(seed).standard_normal(40)
+    m, l, factor = walk(x)
+    np.testing.assert_array_equal(m, np.maximum.accumulate(x))
+    for i in range(40):
+        np.testing.assert_allclose(l[i], np.exp(x[:i + 1] - m[i]).sum(), rtol=1e-13)
+    assert factor[0] == 0
+    np.testing.assert_allclose(factor[1:], np.exp(m[:-1] - m[1:]))
+    np.testing.assert_allclose(np.exp(x - m[-1]) / l[-1], fl.safe_softmax(x), rtol=1e-13)
+
+
+def test_the_orders_hold_the_same_row_and_rescale_as_often_as_they_must():
+    n = len(fl.data.sentence().tokens)
+    said = {order: alt(picture(order, step=n)) for order in ORDERS}
+    assert said["sorted down"].endswith("Rescales: none.")
+    assert said["sorted up"].count("factor") == n - 1
+    assert said["as written"].count("factor") == 4
+    assert "“one”, factor 0.088" in said["as written"]
+
+
+def test_later_logits_are_not_marked_before_they_are_read():
+    assert alt(picture(step=1)).endswith("Rescales: none.")
+    assert "31 of them read" in alt(picture(step=31))
+    assert "“one”" not in alt(picture(step=31))
+    assert "“one”" in alt(picture(step=32))
+
+
+@pytest.mark.parametrize("step", [1, 2, 13, 32, 56])
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_order_draws(order, step):
+    assert picture(order, step=step).png()[:4] == b"\x89PNG"
+
+
+def test_an_unknown_order_is_refused_by_name():
+    with pytest.raises(ValueError, match="order: expected one of as written"):
+        picture("backwards")
+
+
+def test_the_sentence_says_what_the_step_did():
+    texts = {step: [t.get_text() for t in picture(step=step).texts] for step in (1, 13, 14)}
+    assert any("first maximum" in t for t in texts[1])
+    assert any("rescale; ℓ" in t and "no rescale" not in t for t in texts[13])
+    assert any("no rescale" in t for t in texts[14])
+
+
+def test_controls_offer_every_row_and_every_step():
+    lab = softmax_steps()
+    tokens, heads = fl.data.sentence().tokens, fl.data.sentence().heads
+    count = {name: len(control.options) for name, control in lab.controls.items()}
+    assert count == {"order": len(ORDERS), "head": len(heads), "query": len(tokens),
+                     "step": len(tokens)}
+    assert lab.figure(step=5) is not None
+
+
+@pytest.mark.slow
+def test_every_control_survives_its_options():
+    softmax_steps()
+    rows = fl.widgets.sweep(["softmax_steps"], most=8)
+    assert {row.control for row in rows} == {"order", "head", "query", "step"}
+
+
+def test_running_state_refuses_what_does_not_fit():
+    x = np.array([1.0, 2.0])
+    m, l, factor = walk(x)
+    with pytest.raises(ValueError, match="expected 2 entries each"):
+        running_state(x, m, l, factor, words=["one"])
+    with pytest.raises(ValueError, match="at: expected a number of logits from 0 to 2"):
+        running_state(x, m, l, factor, words=["a", "b"], at=3)
+
+
+def test_merge_orders_writes_every_state_once():
+    def value(order):
+        if not isinstance(order, tuple):
+            return float(order), 1.0
+        (a, la), (b, lb) = map(value, order)
+        return max(a, b), la * np.exp(a - max(a, b)) + lb * np.exp(b - max(a, b))
+
+    fig = merge_orders({"tree": ((0, 1), (2, 3)), "fold": (((0, 1), 2), 3)}, value)
+    texts = [t.get_text() for ax in fig.axes for t in ax.texts]
+    assert len(texts) == 2 * (4 + 2 * 3)
+    assert "2 orders, tree, fold" in alt(fig)

@@ -1,0 +1,76 @@
+"""The checks of chapter 07 accept the solution and name each seeded mistake."""
+
+import numpy as np
+
+from flashlib.course.ch07 import exercises as ch07
+from flashlib.course.ch07 import solutions as right
+from tests.course.exercises.examine import examine
+
+
+def _dS(Q, K, V, dO, lse, delta, scale, *, logits=None, weights=None, dP=None, rule=None):
+    S = (logits or (lambda: Q @ K.T * scale))()
+    P = weights(S, lse) if weights else np.exp(S - lse[:, None])
+    dP = dO @ (K if dP == "K" else V).T
+    return (rule or (lambda P, dP, D: P * (dP - D)))(P, dP, delta[:, None])
+
+
+def _sum(tiles, scale, *, dK=lambda Q, dO, P, dS: dS.T @ Q, dV=lambda Q, dO, P, dS: P.T @ dO,
+         factor=None):
+    return ((scale if factor is None else factor) * sum(dK(*t) for t in tiles),
+            sum(dV(*t) for t in tiles))
+
+
+WRONG = [
+    (ch07.check_delta, lambda O, dO: (dO * O).sum(axis=0), "sum over axis 1"),
+    (ch07.check_delta, lambda O, dO: dO.sum(axis=1), "O is missing"),
+    (ch07.check_delta, lambda O, dO: (O * O).sum(axis=1), "O twice"),
+    (ch07.check_delta, lambda O, dO: (dO * dO).sum(axis=1), "dO twice"),
+    (ch07.check_delta, lambda O, dO: (dO * O).mean(axis=1), "the mean"),
+    (ch07.check_delta, lambda O, dO: dO @ O.T, "diagonal"),
+    (ch07.check_delta, lambda O, dO: (dO * O).sum(axis=1, keepdims=True), "one number per query"),
+    (ch07.check_delta, lambda O, dO: (O @ dO.T).sum(axis=1), "every row of O met"),
+    (ch07.check_delta, lambda O, dO: (dO @ O.T).sum(axis=1), "every row of dO met"),
+    (ch07.check_dS, lambda *a: _dS(*a, rule=lambda P, dP, D: P * dP), "delta is missing"),
+    (ch07.check_dS, lambda *a: _dS(*a, logits=lambda: a[0] @ a[1].T / np.sqrt(a[0].shape[1])),
+     "use the scale that was handed in"),
+    (ch07.check_dS, lambda *a: _dS(*a, rule=lambda P, dP, D: P * (dP + D)), "subtracted"),
+    (ch07.check_dS, lambda *a: _dS(*a, rule=lambda P, dP, D: P), "meet dP"),
+    (ch07.check_dS, lambda *a: _dS(*a, rule=lambda P, dP, D: dP - D), "multiply it by P"),
+    (ch07.check_dS, lambda *a: _dS(*a, weights=lambda S, lse: np.exp(S) / np.exp(S).sum(
+        axis=1, keepdims=True)), "normalised over the tile"),
+    (ch07.check_dS, lambda *a: _dS(*a, weights=lambda S, lse: np.exp(S)), "subtract lse"),
+    (ch07.check_dS, lambda *a: _dS(*a, logits=lambda: a[0] @ a[1].T), "not scaled"),
+    (ch07.check_dS, lambda *a: _dS(*a) * a[-1], "the scale belongs to dQ"),
+    (ch07.check_dS, lambda *a: _dS(*a, dP="K"), "not dO·Kᵀ"),
+    (ch07.check_dS, lambda *a: _dS(*a, rule=lambda P, dP, D: P * (
+        dP - (P * dP).sum(axis=1, keepdims=True))), "from this tile alone"),
+    (ch07.check_dS, lambda *a: right.dS_tile(*a).T, "expected shape"),
+    (ch07.check_dK_dV, lambda tiles, scale: right.dK_dV(tiles[-1:], scale), "accumulate"),
+    (ch07.check_dK_dV, lambda t, s: right.dK_dV(t, s)[::-1], "swapped"),
+    (ch07.check_dK_dV, lambda t, s: _sum(t, s, factor=1), "scale is missing"),
+    (ch07.check_dK_dV, lambda t, s: _sum(t, s, factor=s * s), "applied twice"),
+    (ch07.check_dK_dV, lambda t, s: _sum(t, s, dK=lambda Q, dO, P, dS: dS @ Q), "dS is not trans"),
+    (ch07.check_dK_dV, lambda t, s: _sum(t, s, dV=lambda Q, dO, P, dS: P @ dO), "P is not trans"),
+    (ch07.check_dK_dV, lambda t, s: _sum(t, s, dV=lambda Q, dO, P, dS: dS.T @ dO), "dV needs P"),
+    (ch07.check_dK_dV, lambda t, s: _sum(t, s, dV=lambda Q, dO, P, dS: s * P.T @ dO),
+     "dV has no scale"),
+    (ch07.check_dK_dV, lambda t, s: _sum(t, s, dK=lambda Q, dO, P, dS: P.T @ Q), "dK needs dS"),
+    (ch07.check_dK_dV, lambda t, s: _sum(t, s, dK=lambda Q, dO, P, dS: dS.T @ dO), "dK needs Q"),
+    (ch07.check_dK_dV, lambda t, s: list(right.dK_dV(t, s)), "expected a tuple"),
+    (ch07.check_dQ_updates, lambda N, d, Br, Bc, e: (
+        (N // Br) * (N // Bc), right.dQ_updates(N, d, Br, Bc, e)[1]), "round up"),
+    (ch07.check_dQ_updates, lambda N, d, Br, Bc, e: (N * -(-N // Bc), 0), "count tiles"),
+    (ch07.check_dQ_updates, lambda N, d, Br, Bc, e: (
+        right.dQ_updates(N, d, Br, Bc, e)[0], 2 * -(-N // Bc) * N * d * e), "set to zero first"),
+    (ch07.check_dQ_updates, lambda N, d, Br, Bc, e: (
+        right.dQ_updates(N, d, Br, Bc, e)[0], (1 + -(-N // Bc)) * N * d * e), "reads before"),
+    (ch07.check_dQ_updates, lambda N, d, Br, Bc, e: (
+        right.dQ_updates(N, d, Br, Bc, e)[0], (1 + 2 * -(-N // Bc)) * N * d), "elements"),
+    (ch07.check_dQ_updates, lambda N, d, Br, Bc, e: (
+        right.dQ_updates(N, d, Br, Bc, e)[0], (1 + 2 * -(-N // Br)) * N * d * e), "not of queries"),
+    (ch07.check_dQ_updates, lambda N, d, Br, Bc, e: 3, "expected a tuple"),
+]
+PAIRS = [(ch07.check_delta, right.delta), (ch07.check_dS, right.dS_tile),
+         (ch07.check_dK_dV, right.dK_dV), (ch07.check_dQ_updates, right.dQ_updates)]
+
+TestAnswers = examine(right=PAIRS, wrong=WRONG)

@@ -1,0 +1,85 @@
+"""The checks of chapter 08 accept the solution and name each seeded mistake."""
+
+import numpy as np
+
+from flashlib.course.ch08 import exercises as ch08
+from flashlib.course.ch08 import solutions as right
+from tests.course.exercises.examine import examine
+
+
+def _ceil(a, b):
+    return -(-a // b)
+
+
+def _update(O, m, l, S, V, *, own=False, rescale=lambda a: a, late=lambda O, l: O):
+    m_new = np.maximum(m, S.max(axis=1))
+    alpha = np.exp(m - m_new)
+    P = np.exp(S - (S.max(axis=1) if own else m_new)[:, None])
+    l_new = alpha * l + (np.exp(S - m_new[:, None]) if own else P).sum(axis=1)
+    return late(rescale(alpha)[:, None] * O + P @ V, l_new), m_new, l_new
+
+
+def _v1_update(O, m, l, S, V):
+    m_tile = S.max(axis=1)
+    m_new, own = np.maximum(m, m_tile), np.exp(S - m_tile[:, None])
+    old, new = np.exp(m - m_new), np.exp(m_tile - m_new)
+    l_new = old * l + new * own.sum(axis=1)
+    O = ((l * old)[:, None] * O + new[:, None] * (own @ V)) / l_new[:, None]
+    return O, m_new, l_new
+
+
+def _of_classes(change):
+    return lambda N, Br, Bc: change(*right.count_classes(N, Br, Bc), -(-N // Br))
+
+
+def _exchange(bytes_of, barriers=2):
+    return lambda Br, d, W, s, a: (barriers, bytes_of(Br, d, W, s, a))
+
+
+WRONG = [
+    (ch08.check_count_waves, lambda B, H, N, Br, sms: B * H * _ceil(N, Br) // sms, "round up"),
+    (ch08.check_count_waves, lambda B, H, N, Br, sms: _ceil(B * H, sms), "one per row tile"),
+    (ch08.check_count_waves, lambda B, H, N, Br, sms: _ceil(B * H * (N // Br), sms), "ragged"),
+    (ch08.check_count_waves, lambda B, H, N, Br, sms: B * H * _ceil(N, Br), "the programs"),
+    (ch08.check_count_waves, lambda B, H, N, Br, sms: B * H * _ceil(N, Br) / sms, "begun or not"),
+    (ch08.check_count_waves, lambda B, H, N, Br, sms: B * H * _ceil(N, Br) // sms + 1,
+     "one wave too many"),
+    (ch08.check_count_waves, lambda B, H, N, Br, sms: B * H * _ceil(_ceil(N, Br), sms),
+     "head by head"),
+    (ch08.check_update, lambda *a: _update(*a, late=lambda O, l: O / l[:, None]), "divided by l"),
+    (ch08.check_update, lambda *a: _update(*a, rescale=np.ones_like), "was not rescaled"),
+    (ch08.check_update, lambda *a: _update(*a, rescale=lambda x: 1 / x), "wrong sign"),
+    (ch08.check_update, lambda *a: _update(*a, own=True), "its own maximum"),
+    (ch08.check_update, lambda O, m, l, S, V: (O, m, l), "did not move"),
+    (ch08.check_update, lambda O, m, l, S, V: (O, S.max(axis=1), l), "tile alone"),
+    (ch08.check_update, lambda O, m, l, S, V: (
+        (np.exp(m - np.maximum(m, S.max(axis=1))) * l)[:, None] * O
+        + np.exp(S - np.maximum(m, S.max(axis=1))[:, None]) @ V, *_update(O, m, l, S, V)[1:]),
+     "v1's update"),
+    (ch08.check_update, _v1_update, "keep O unfinished"),
+    (ch08.check_count_classes, _of_classes(lambda f, p, s, T: (s, p, f)), "swapped"),
+    (ch08.check_count_classes, _of_classes(lambda f, p, s, T: (f + p, 0, s)), "cuts is visited"),
+    (ch08.check_count_classes, _of_classes(lambda f, p, s, T: (f, 0, s + p)), "were skipped"),
+    (ch08.check_count_classes, _of_classes(lambda f, p, s, T: (f + p - T, T, s)),
+     "only if Br = Bc"),
+    (ch08.check_count_classes, _of_classes(lambda f, p, s, T: (f, p, s + 1)), "must add up"),
+    (ch08.check_split_k_exchange, _exchange(lambda *a: right.split_k_exchange(*a)[1], 1),
+     "cannot do both"),
+    (ch08.check_split_k_exchange, _exchange(lambda *a: right.split_k_exchange(*a)[1], 3),
+     "no third barrier"),
+    (ch08.check_split_k_exchange, _exchange(lambda Br, d, W, s, a: 2 * W * Br * d * a),
+     "sums and maxima"),
+    (ch08.check_split_k_exchange,
+     _exchange(lambda Br, d, W, s, a: 2 * W * Br * (d * a + 2 * s)), "every warp needs every maximum"),
+    (ch08.check_split_k_exchange,
+     _exchange(lambda Br, d, W, s, a: W * Br * (d * a + 2 * s)), "only what is written"),
+    (ch08.check_split_k_exchange,
+     _exchange(lambda Br, d, W, s, a: W * Br * (2 * d + 3 + W)), "elements, not bytes"),
+    (ch08.check_split_k_exchange,
+     _exchange(lambda Br, d, W, s, a: 2 * Br * d * a + (3 + W) * W * Br * s), "not a share of it"),
+]
+PAIRS = [(ch08.check_count_waves, right.count_waves), (ch08.check_update, right.update),
+         (ch08.check_count_classes, right.count_classes),
+         (ch08.check_split_k_exchange, right.split_k_exchange)]
+
+TestAnswers = examine(right=PAIRS, wrong=WRONG)

@@ -1,0 +1,59 @@
+"""The figures of chapter 08 say what they are given, to the eye and in their alt text."""
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from flashlib import plots
+from flashlib.course.ch08 import figures
+from flashlib.course.plots.theme import alt_text
+from flashlib.masks import mask_of, tile_class, tiles
+from flashlib.models import occupancy as oc
+from flashlib.models import warp_traffic
+
+
+def words(fig):
+    return [t.get_text() for t in [*fig.texts, *(t for ax in fig.axes for t in ax.texts)]]
+
+
+def test_the_grid_carries_the_share_of_every_cell():
+    grid = [[oc.waves(bh * t, "A100") for t in (1, 2)] for bh in (16, 109)]
+    fig = figures.occupancy_grid({"here": grid}, (16, 109), (1024, 2048))
+    assert words(fig)[:4] == ["15", "30", "50", "67"]
+    assert "here: 15 % to 67 %, up to 107 SMs idle in the last wave" in alt_text(fig)
+
+
+def test_causal_rows_count_the_classes_ragged_or_not():
+    for N, Br, Bc in ((1024, 128, 64), (50, 16, 12)):
+        kinds = [[tile_class(mask_of(True, N, N), r, k) for k in tiles(N, Bc)] for r in tiles(N, Br)]
+        fig = plots.causal_rows({"case": (N, Br, Bc)})
+        counted = [w for w in words(fig) if w.isdigit()]
+        assert counted == [str(sum(kind != "skip" for kind in row)) for row in kinds]
+        flat = [kind for row in kinds for kind in row]
+        assert (f"{flat.count('full')} full, {flat.count('partial')} cut, "
+                f"{flat.count('skip')} skipped of {len(flat)}") in alt_text(fig)
+
+
+def test_schedules_say_when_they_end():
+    fig = figures.schedules({"a": oc.schedule([1, 2, 3, 4], 2), "b": oc.schedule([4, 3, 2, 1], 2)})
+    assert "a ends at 6, 83 % work; b ends at 5, 100 % work" in alt_text(fig)
+
+
+def test_time_parts_stack_to_the_total():
+    fig = figures.time_parts({"x": {"matmul": 2e-6, "exp": 1e-6}})
+    assert "3.0 µs" in words(fig)
+    assert "matmul 2.0, exp 1.0" in alt_text(fig)
+
+
+def test_warps_show_bytes_barriers_and_exchange():
+    step = {"Br": 64, "Nk": 64, "d": 64}
+    fig = figures.warp_partition({"K": ("keys", warp_traffic.split_k(**step)),
+                                  "Q": ("queries", warp_traffic.split_q(**step))})
+    assert "2 barriers, 138 kB exchanged between warps" in words(fig)
+    assert "0 barriers, nothing exchanged" in words(fig)
+    assert {"w0", "w3"} <= set(words(fig))
+
+
+def test_wave_steps_mark_what_they_are_told():
+    fig = figures.wave_steps([1, 2, 3], {"A": [0.5, 1.0, 0.75]}, mark={"here": (2, 1.0)})
+    assert "here" in words(fig) and "A from 0.50 to 1.00" in alt_text(fig)

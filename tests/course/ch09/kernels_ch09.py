@@ -1,0 +1,113 @@
+"""Answers to chapter 09's kernel exercises, right and wrong, checked under the interpreter in one run.
+
+A wrong one is the solution with a piece of its text replaced.
+"""
+
+import inspect
+import itertools
+import json
+import linecache
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import triton.language as tl
+
+from flashlib.course.ch09 import exercises as ch09
+from flashlib.course.ch09 import solutions as right
+
+numbers = itertools.count()
+
+
+def mutant(solution, *changes):
+    """Return the solution with texts replaced; (old, new, which) replaces one occurrence, from 0."""
+    text = inspect.getsource(solution)
+    for old, new, *which in changes:
+        parts = text.split(old)
+        assert len(parts) > 1, f"{old!r} is not in {solution.__name__}"
+        for k in (which or range(len(parts) - 1))[::-1]:
+            parts[k:k + 2] = [parts[k] + new + parts[k + 1]]
+        text = old.join(parts)
+    file = f"<mutant {next(numbers)}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    space = {"tl": tl}
+    exec(compile(text, file, "exec"), space)
+    return space[solution.__name__]
+
+
+def stub(X, Y, xm, ym, N, BLOCK: tl.constexpr):
+    """Do nothing yet."""
+    raise NotImplementedError
+
+
+OLD_X, OLD_Y = "row * stride_xm + col * stride_xn", "row * stride_ym + col * stride_yn"
+MASK, PAD = ", mask=col < N", 'other=float("-inf")'
+RESCALE = "l * tl.exp(m - m_new) +"
+CASES = [
+    (ch09.check_transposed, right.double_kernel, [(OLD_X, "row * N + col")], "follow each other"),
+    (ch09.check_transposed, right.double_kernel, [(OLD_X, "row * stride_xn + col * stride_xm")],
+     "changed places"),
+    (ch09.check_transposed, right.double_kernel, [(OLD_Y, "row * N + col")], "both of Y's strides"),
+    (ch09.check_transposed, right.double_kernel, [(OLD_Y, OLD_X)], "each tensor has its own"),
+    (ch09.check_transposed, right.double_kernel, [(OLD_X, "row * stride_xm + col"),
+     (OLD_Y, "row * stride_ym + col")], "column's stride is missing"),
+    (ch09.check_transposed, right.double_kernel, [(OLD_X, "col * stride_xn")], "row 0 of X"),
+    (ch09.check_transposed, right.double_kernel, [(MASK, "", 1)], "which is outside"),
+    (ch09.check_transposed, right.double_kernel, [("2 * x", "x")], "copied, not doubled"),
+    (ch09.check_transposed, right.double_kernel, [(OLD_Y, "col * stride_yn")], "row 0 of Y"),
+    (ch09.check_transposed, right.double_kernel, [(MASK, "", 0)], "which is outside"),
+    (ch09.check_transposed, right.double_kernel, [("    tl.store", "    # tl.store")],
+     "nothing was stored"),
+    (ch09.check_row_max, right.row_max_kernel, [("mask=col < N, " + PAD, "mask=col < 99")],
+     "is in row"),
+    (ch09.check_row_max, right.row_max_kernel, [("col < N", "col <= N")], "the mask must end at N"),
+    (ch09.check_row_max, right.row_max_kernel, [(PAD, "other=0.0")], "count as −∞"),
+    (ch09.check_row_max, right.row_max_kernel, [(PAD, "other=-1e9")], "got -1e+09: masked lanes must"),
+    (ch09.check_row_max, right.row_max_kernel, [("col < N", "col < N - 1")], "last element is missing"),
+    (ch09.check_row_max, right.row_max_kernel, [("stride_xm + col", "N + col")], "row · stride_xm"),
+    (ch09.check_row_max, right.row_max_kernel, [("Y + row", "Y")], "Y + row"),
+    (ch09.check_row_max, right.row_max_kernel, [("Y + row", "Y + row * stride_xm")], "is outside"),
+    (ch09.check_online, right.online_kernel, [(RESCALE, "l +")], "old l was not rescaled"),
+    (ch09.check_online, right.online_kernel, [(RESCALE, "l * tl.exp(m_new - m) +"), ("-3e38", "-9.0")],
+     "wrong sign"),
+    (ch09.check_online, right.online_kernel, [(RESCALE, "")], "earlier blocks is lost"),
+    (ch09.check_online, right.online_kernel, [(" / l", "")], "division by l is missing"),
+    (ch09.check_online, right.online_kernel, [(PAD, "other=0.0", 0)], "logits of 0"),
+    (ch09.check_online, right.online_kernel, [(MASK, ", mask=col < 99", 0)], "outside"),
+    (ch09.check_online, right.online_kernel, [("        m = m_new\n", ""), ("m_new = tl.maximum(m, "
+     "tl.max(x, 0))", "m_new = 0.0"), ("-3e38", "0.0")], "exponent was positive"),
+    (ch09.check_online, right.online_kernel, [("tl.maximum(m, tl.max(x, 0))", "tl.max(x, 0)")],
+     "all blocks so far"),
+    (ch09.check_online, right.online_kernel, [("        x = tl.load(", "        tl.load(X + row * "
+     "stride_xm + col, mask=col < N)\n        x = tl.load(", 0)], "read three times"),
+    (ch09.check_online, right.online_kernel, [("tl.exp(x - m_new)", "tl.exp(x - m)")], "needs m_new"),
+    (ch09.check_online, right.online_kernel, [("row * stride_xm", "row * N")], "row · stride_xm"),
+    (ch09.check_online, right.online_kernel, [("-3e38", "0.0")], "m must start below every logit"),
+    (ch09.check_online, right.online_kernel, [("-3e38", "-1e9")], "m must start below every logit"),
+    (ch09.check_online, right.online_kernel, [("-3e38", "0.0"), (" / l", " / tl.where(l == 0, 1, l)")],
+     "a row far below 0"),
+    (ch09.check_online, right.online_kernel, [(PAD, "other=-1e9")], "masked lanes count as −∞"),
+    (ch09.check_online, right.online_kernel, [("        tl.store", "        # tl.store")],
+     "nothing was stored"),
+    (ch09.check_online, right.online_kernel, [("range(0, N, BLOCK)", "range(0, BLOCK, BLOCK)")],
+     "loop over all blocks"),
+    (ch09.check_online, right.online_kernel, [("        m = m_new\n", "        m = m_new\n        "
+     "tl.store(Y + row * stride_ym + col, tl.exp(x - m) / l, mask=col < N)\n"),
+     ("    for start in range(0, N, BLOCK):", "    for start in range(0, 0, BLOCK):", 1)],
+     "while l was still growing"),
+    (ch09.check_online, right.online_kernel, [("tl.exp(x - m) / l", "unknown")], "raised NameError"),
+]
+
+if __name__ == "__main__":
+    wrong = []
+    for check, solution, changes, expected in CASES:
+        verdict = check(mutant(solution, *changes))
+        wrong.append([check.__name__, expected, verdict.passed, verdict.message])
+    for check, answer, expected in ((ch09.check_online, stub, "not answered yet"),
+                                    (ch09.check_online, 7, "expected a function")):
+        verdict = check(answer)
+        wrong.append([check.__name__, expected, verdict.passed, verdict.message])
+    good = {check.__name__: check(answer).passed for check, answer in (
+        (ch09.check_transposed, right.double_kernel), (ch09.check_row_max, right.row_max_kernel),
+        (ch09.check_online, right.online_kernel))}
+    print(json.dumps({"wrong": wrong, "right": good}))

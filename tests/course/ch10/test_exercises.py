@@ -1,0 +1,98 @@
+"""The checks of chapter 10 accept the solution and name each seeded mistake."""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from flashlib.course.ch10 import exercises as ch10
+from flashlib.course.ch10 import solutions as right
+from tests.course.exercises.examine import examine
+
+LN2 = np.log(2)
+
+
+def _fold(acc, l, m, qk, v, c, *, top=None, p_of=None, alpha_of=np.exp2, keep=True, after=None):
+    new = np.maximum(m, qk.max(axis=1) * c if top is None else top(qk, c))
+    alpha = alpha_of(m - new)
+    p = np.exp2(qk * c - new[:, None]) if p_of is None else p_of(qk, c, new[:, None])
+    out = (acc * alpha[:, None] if keep else acc) + p @ v
+    l = l * alpha + p.sum(axis=1)
+    return (out if after is None else after(out, l, alpha)), l, new
+
+
+def _stages(tile, BM, BN, Nq, Nk, *, shift=None, first=1, cap=True, down=True, row=None):
+    shift = Nk - Nq if shift is None else shift
+    sees = max(tile * BM + first + shift, 0) if row is None else max((tile + 1) * BM + shift, 0)
+    end = max((tile + 1) * BM + shift, 0)
+    end = min(Nk, end) if cap else end
+    sees = min(Nk, sees)
+    return sees // BN * BN if down else sees, end
+
+
+WRONG = [
+    (ch10.check_lse, lambda m, l: m + np.log2(l), "base 2"),
+    (ch10.check_lse, lambda m, l: m + np.log(l), "bring m to natural units"),
+    (ch10.check_lse, lambda m, l: m * LN2 + np.log2(l), "only m was converted"),
+    (ch10.check_lse, lambda m, l: (m + np.log2(l)) / LN2, "wrong way round"),
+    (ch10.check_lse, lambda m, l: m + np.log2(l) * LN2, "bring m to natural units"),
+    (ch10.check_lse, lambda m, l: (m + np.log(l)) * LN2, "it needs log2"),
+    (ch10.check_lse, lambda m, l: np.log(2**m * l), "2^m overflowed"),
+    (ch10.check_address, lambda b, h, i, j, s, G: b * s[0] + h * G * s[1] + i * s[2] + j * s[3],
+     "the other way round"),
+    (ch10.check_address, lambda b, h, i, j, s, G: b * s[0] + h / G * s[1] + i * s[2] + j * s[3],
+     "divide with //"),
+    (ch10.check_address, lambda b, h, i, j, s, G: ((b * (4 // G) + h // G) * 5 + i) * 3 + j,
+     "contiguous tensor only"),
+    (ch10.check_address, lambda b, h, i, j, s, G: b * s[0] + h * s[1] + i * s[2] + j * s[3],
+     "query head was used"),
+    (ch10.check_address, lambda b, h, i, j, s, G:
+     b * s[0] + (h % G if G > 1 else h) * s[1] + i * s[2] + j * s[3], "h // GROUP"),
+    (ch10.check_address, lambda b, h, i, j, s, G: b * s[0] + h // G * s[1] + i * s[2] + j,
+     "column's stride"),
+    (ch10.check_address, lambda b, h, i, j, s, G: h // G * s[1] + i * s[2] + j * s[3],
+     "batch is missing"),
+    (ch10.check_address, lambda b, h, i, j, s, G: b * s[0] + h // G * s[2] + i * s[1] + j * s[3],
+     "changed places"),
+    (ch10.check_stages, lambda *a: _stages(*a, shift=0), "top left"),
+    (ch10.check_stages, lambda *a: (_stages(*a)[0], a[4]), "nothing was skipped"),
+    (ch10.check_stages, lambda *a: _stages(*a, row="last"), "first row of the tile decides"),
+    (ch10.check_stages, lambda *a: _stages(*a, down=False), "whole tiles of BLOCK_N"),
+    (ch10.check_stages, lambda *a: _stages(*a, cap=False), "beyond the last key"),
+    (ch10.check_stages, lambda *a: _stages(*a, first=0), "its own key"),
+    (ch10.check_stages, lambda *a: (_stages(*a)[0] // a[2], _stages(*a)[1]), "count keys"),
+    (ch10.check_stages, lambda *a: _stages(*a)[0], "expected (whole, end)"),
+    (ch10.check_stages, lambda *a: (_stages(*a)[0], -(-_stages(*a)[1] // a[2]) * a[2]),
+     "how many keys the last row sees"),
+    (ch10.check_fold, lambda *a: _fold(*a, alpha_of=lambda x: np.exp2(-x)), "upside down"),
+    (ch10.check_fold, lambda *a: right.fold_scaled(*a)[::-1], "the order is"),
+    (ch10.check_fold, lambda *a: _fold(*a, top=lambda qk, c: qk.max(axis=1)), "raw logits"),
+    (ch10.check_fold, lambda *a: _fold(*a, top=lambda qk, c: qk.max(axis=1) * c * LN2),
+     "inside scale_log2 already"),
+    (ch10.check_fold, lambda *a: _fold(*a, p_of=lambda qk, c, m: np.exp(qk * c - m)),
+     "both are powers of 2"),
+    (ch10.check_fold, lambda *a: _fold(*a, p_of=lambda qk, c, m: np.exp(qk * c - m),
+                                       alpha_of=np.exp), "counts twice"),
+    (ch10.check_fold, lambda *a: _fold(*a, alpha_of=np.exp), "alpha is e^"),
+    (ch10.check_fold, lambda *a: _fold(*a, p_of=lambda qk, c, m: np.exp2((qk - m) * c)),
+     "scaled again"),
+    (ch10.check_fold, lambda *a: _fold(*a, keep=False), "acc was not rescaled"),
+    (ch10.check_fold, lambda *a: _fold(*a, after=lambda o, l, alpha: o / l[:, None]), "comes once"),
+]
+PAIRS = [(ch10.check_lse, right.natural_lse), (ch10.check_address, right.address),
+         (ch10.check_stages, right.stages), (ch10.check_fold, right.fold_scaled)]
+
+TestAnswers = examine(right=PAIRS, wrong=WRONG)
+
+
+@pytest.mark.parametrize(("module", "name"), [("torch", "PyTorch"), ("triton", "Triton")])
+def test_available_says_what_is_missing(module, name, monkeypatch):
+    from flashlib import kernels
+
+    if module == "triton":
+        monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+    monkeypatch.setitem(sys.modules, module, None)
+    ok, why = kernels.available()
+    assert not ok
+    assert f"{name} is not installed" in why

@@ -1,0 +1,89 @@
+"""The checks of chapter 11 accept the solution and name each seeded mistake."""
+
+from flashlib.course.ch11 import exercises as ch11
+from flashlib.course.ch11 import solutions as right
+from tests.course.exercises.examine import examine
+
+SM = 228 * 1024
+HALF = SM // 2 - 1024
+
+
+def tile(**changes):
+    return lambda: right.my_tile() | changes
+
+
+def stages(Br, Bc, d, *, room=HALF, tiles=2, size=2):
+    return (room // (size * d) - Br) // (tiles * Bc)
+
+
+def doubles_the_straggler(programs, sms, per_sm, program_s):
+    seconds, efficiency = right.time_in_waves(programs, sms, per_sm, program_s)
+    return seconds * (2 if programs == 133 else 1), efficiency
+
+
+WRONG = [
+    (ch11.check_most_stages, stages, "not even one stage fits"),
+    (ch11.check_most_stages, lambda *a: max(0, stages(*a, size=4)), "this counts 4 bytes"),
+    (ch11.check_most_stages, lambda *a: right.most_stages(*a) + (a == (256, 128, 128)),
+     "Br, Bc, d = 256, 128, 128: expected 0, got 1"),
+    (ch11.check_most_stages, lambda *a: "two", "Br, Bc, d = 128, 64, 128: expected a number"),
+    (ch11.check_most_stages, lambda *a: [2], "expected a number, got [2]"),
+    (ch11.check_time_in_waves, doubles_the_straggler,
+     "seconds, programs, sms, per_sm, program_s = 133, 132, 1, 0.002: expected 0.004, got 0.008"),
+    (ch11.check_time_in_waves,
+     lambda *a: (right.time_in_waves(*a)[0], 100 * right.time_in_waves(*a)[1]), "in per cent"),
+    (ch11.check_most_stages, lambda *a: stages(*a, room=SM - 1024), "two share the SM"),
+    (ch11.check_most_stages, lambda *a: max(0, stages(*a, room=(SM - 1024) // 2)), "each of the two"),
+    (ch11.check_most_stages, lambda *a: max(0, stages(*a, room=SM // 2)), "with every program"),
+    (ch11.check_most_stages, lambda *a: stages(*a, tiles=1), "K and one of V"),
+    (ch11.check_most_stages, lambda *a: stages(*a, size=1), "2 bytes"),
+    (ch11.check_most_stages, lambda Br, Bc, d: stages(0, Bc, d), "Q needs room"),
+    (ch11.check_most_stages, lambda Br, Bc, d: HALF // (2 * d) // (Br + 2 * Bc), "no stages"),
+    (ch11.check_most_stages, lambda Br, Bc, d: (HALF / (2 * d) - Br) / (2 * Bc), "round down"),
+    (ch11.check_time_in_waves, lambda p, n, k, s: (p / (n * k) * s, 1.0), "round up"),
+    (ch11.check_time_in_waves, lambda p, n, k, s: (p // (n * k) * s, 1.0), "drops the last"),
+    (ch11.check_time_in_waves, lambda p, n, k, s: (-(-p // n) * s, 1.0), "more than one program"),
+    (ch11.check_time_in_waves, lambda p, n, k, s: ((p // (n * k) + 1) * s, 1.0), "one wave too many"),
+    (ch11.check_time_in_waves, lambda *a: (right.time_in_waves(*a)[0], 1 / right.time_in_waves(*a)[1]),
+     "upside down"),
+    (ch11.check_time_in_waves, lambda p, n, k, s: (-(-p // (n * k)) * s, p / (n * k)),
+     "a number of waves"),
+    (ch11.check_time_in_waves, lambda p, n, k, s: (-(-p // (n * k)) * s, p % (n * k) / (n * k)),
+     "0 where it is full"),
+    (ch11.check_time_in_waves, lambda p, n, k, s: 3.0, "two numbers"),
+    (ch11.check_where_bytes_come_from, lambda h, N, d, B: (2 * h * N * d * (1 + 2 * (N // B)),
+     6 * h * N * d), "ragged"),
+    (ch11.check_where_bytes_come_from, lambda *a: right.where_bytes_come_from(*a)[::-1],
+     "changed places"),
+    (ch11.check_where_bytes_come_from, lambda h, N, d, B: (h * N * d * (1 + 2 * -(-N // B)), 0),
+     "these are elements"),
+    (ch11.check_where_bytes_come_from, lambda h, N, d, B: (2 * h * N * d * (1 + -(-N // B)), 0),
+     "V is missing"),
+    (ch11.check_where_bytes_come_from, lambda h, N, d, B: (2 * h * N * d * 3 * -(-N // B), 0),
+     "Q is loaded once"),
+    (ch11.check_where_bytes_come_from,
+     lambda h, N, d, B: 2 * right.where_bytes_come_from(h, N, d, B)[:1], "DRAM does not see"),
+    (ch11.check_where_bytes_come_from,
+     lambda h, N, d, B: (right.where_bytes_come_from(h, N, d, B)[0], 8 * h * N * d), "O is written"),
+    (ch11.check_my_tile, lambda: (64, 32), "expected a dictionary"),
+    (ch11.check_my_tile, tile(Br=48), "Br: expected one of"),
+    (ch11.check_my_tile, tile(Bc=48), "Bc: expected one of"),
+    (ch11.check_my_tile, tile(warps=3), "warps: expected one of"),
+    (ch11.check_my_tile, tile(stages=1), "stages: expected one of"),
+    (ch11.check_my_tile, tile(Bc=32, warps=8, shared_bytes=49_152, registers=84, per_sm=3),
+     "round up to a multiple of 8"),
+    (ch11.check_my_tile, tile(shared_bytes=40_960), "these are elements"),
+    (ch11.check_my_tile, tile(shared_bytes=49_152), "every stage"),
+    (ch11.check_my_tile, tile(registers=112), "these are the tiles alone"),
+    (ch11.check_my_tile, tile(Br=128, Bc=128, stages=4, shared_bytes=294_912), "one program may have"),
+    (ch11.check_my_tile, tile(Br=256, shared_bytes=131_072, registers=488), "the rest spills"),
+    (ch11.check_my_tile, tile(Br=128, warps=8, shared_bytes=98_304, per_sm=1),
+     "fits once on an SM"),
+    (ch11.check_my_tile, tile(Br=32, shared_bytes=73_728, registers=96), "the longest part"),
+]
+CHECKS = [(ch11.check_most_stages, right.most_stages),
+          (ch11.check_time_in_waves, right.time_in_waves),
+          (ch11.check_where_bytes_come_from, right.where_bytes_come_from),
+          (ch11.check_my_tile, right.my_tile)]
+
+TestAnswers = examine(right=CHECKS, wrong=WRONG)

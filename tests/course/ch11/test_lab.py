@@ -1,0 +1,38 @@
+"""The block-size lab of chapter 11: every choice draws, and quickly."""
+
+import itertools
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from flashlib import hardware, widgets
+from flashlib.course.ch11.lab import tile_lab
+from flashlib.course.plots.theme import alt_text
+
+
+def test_every_choice_draws():
+    lab = tile_lab()
+    rows = widgets.sweep(["tile_lab"])
+    assert len(rows) == sum(len(control.options) for control in lab.controls.values())
+
+
+@pytest.mark.parametrize("gpu", ["A100", "RTX 4090", "H100", "H200", "B200"])
+def test_the_corners_draw_too(gpu):
+    lab = tile_lab(gpu=gpu)
+    for Br, Bc, warps, stages, d in itertools.product((16, 256), (16, 256), (4, 8), (2, 4), (32, 256)):
+        words = alt_text(lab.figure(Br=Br, Bc=Bc, warps=warps, stages=stages, d=d, N=256))
+        assert words.startswith(f"Tile lab. Computed, not measured: {gpu}")
+
+
+def test_it_opens_with_a_gpu_of_the_readers_own():
+    pocket = hardware.get("A100").with_(name="Pocket", sms=7)
+    lab = tile_lab(gpu=pocket, Br=64, d=64)
+    assert "Pocket" in alt_text(lab.figure())
+    with pytest.raises(ValueError, match="expected one of"):
+        lab.set(Br=48)
+
+
+def test_a_gpu_without_bfloat16_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"gpu: expected one with a bfloat16 rate.*got 'T4'"):
+        tile_lab(gpu="T4")

@@ -1,0 +1,132 @@
+"""The checks of chapter 12 accept the solution and name each seeded mistake."""
+
+from flashlib.course.ch12 import exercises as ch12
+from flashlib.course.ch12 import solutions as right
+from flashlib.models.sm import programs
+from flashlib.models.sm.simulator import arrive, run, sync, wait
+from tests.course.exercises.examine import examine
+
+
+def without(kind, target, nth=None):
+    """The reference solution, with some of its requests left out."""
+    def consumer(sm, w):
+        seen = 0
+        for request in right.my_pingpong(sm, w):
+            if (request.kind, str(request.target).split("[")[0]) == (kind, target):
+                seen += 1
+                if nth in (None, seen):
+                    continue
+            yield request
+    return consumer
+
+
+def two_turns(sm, w):
+    """Q·Kᵀ in one turn, P·V in another: the other warpgroup waits with nothing to do."""
+    other = f"turn[{1 - w}]"
+    yield wait("Q full", 0)
+    if w == 1:
+        yield arrive("turn[0]")
+    for j in range(sm.tiles):
+        yield sm.k.full(j)
+        yield sync(f"turn[{w}]")
+        yield run(sm.qk(w, j))
+        yield sm.k.release(j)
+        yield from sm.softmax(w, j)
+        yield from sm.rescale(w, j)
+        yield sm.v.full(j)
+        yield run(sm.pv(w, j, then=(other,)))
+        yield sm.v.release(j)
+    yield run(sm.store(w))
+
+
+def early(sm, w):
+    for request in right.my_pingpong(sm, w):
+        yield request
+        if request.kind == "sync":
+            yield arrive(f"turn[{1 - w}]")
+
+
+def hasty(sm, w):
+    for request in right.my_pingpong(sm, w):
+        if request.kind == "wait" and str(request.target).startswith("V full"):
+            continue
+        yield request
+
+
+def generous(sm, w):
+    """Both hand over the first turn."""
+    if w == 0:
+        yield arrive("turn[0]")
+    yield from right.my_pingpong(sm, w)
+
+
+def impolite(sm, w):
+    """Waits for a turn, where `sync` would arrive as well."""
+    for lap, request in enumerate(right.my_pingpong(sm, w)):
+        yield wait(f"turn[{w}]", lap % 2) if request.kind == "sync" else request
+
+
+def naked(sm, w):
+    yield sm.qk(w, 0)
+
+
+def nested(sm, w):
+    yield wait("Q full", 0)
+    yield sm.k.full(0)
+    yield run(sm.qk(w, 0))
+    yield sm.softmax(w, 0)
+
+
+WRONG = [
+    (ch12.check_break_even, lambda f, e: f / (2 * e), "there are two matmuls"),
+    (ch12.check_break_even, lambda f, e: f / e, "counts as two FLOPs"),
+    (ch12.check_break_even, lambda f, e: 4 * e / f, "upside down"),
+    (ch12.check_break_even, lambda f, e: f / (8 * e), "not 8·d"),
+    (ch12.check_break_even, lambda f, e: 64, "compute it from the arguments"),
+    (ch12.check_break_even, lambda f, e: f // e // 4, "do not round"),
+    (ch12.check_break_even, lambda f, e: e / f, "upside down"),
+    (ch12.check_place, lambda i, n: (i % n, i % 2), "flips with every tile"),
+    (ch12.check_place, lambda i, n: (i % n, 0), "never flips"),
+    (ch12.check_place, lambda i, n: (i % n, i // n), "counts the laps"),
+    (ch12.check_place, lambda i, n: (i // n % 2, i % n), "in this order"),
+    (ch12.check_place, lambda i, n: (i % n, 1 - i // n % 2), "the producer's parity"),
+    (ch12.check_place, lambda i, n: i % n, "two numbers"),
+    (ch12.check_place, lambda i, n: (i % n, i % n), "the slot again"),
+    (ch12.check_place, lambda i, n: (i % n, i // (2 * n) % 2), "not with every second one"),
+    (ch12.check_place, lambda i, n: (i, i // n % 2), "a place in the ring"),
+    (ch12.check_place, lambda i, n: divmod(i, n), "divmod gives"),
+    (ch12.check_place, lambda i, n: ((i + 1) % n, (i + 1) // n % 2), "tile 0 lies in slot 0"),
+    (ch12.check_place, lambda i, n: (i % n, i / n % 2), "two whole numbers"),
+    (ch12.check_split_registers, lambda c: (24, (512 - 24) / c), "multiples of 8"),
+    (ch12.check_split_registers, lambda c: (512 // (c + 1) // 8 * 8,) * 2, "equal share"),
+    (ch12.check_split_registers, lambda c: (24, 512 / c), "leaves nothing"),
+    (ch12.check_split_registers, lambda c: (24, (2048 - 24) // c // 8 * 8), "Did you divide bytes"),
+    (ch12.check_split_registers, lambda c: (24, (512 - 6) // c // 8 * 8), "a whole warpgroup"),
+    (ch12.check_split_registers, lambda c: (40, (512 - 24) // c // 8 * 8), "an SM has 65,536"),
+    (ch12.check_split_registers, lambda c: (24, 128), "the most that fit"),
+    (ch12.check_split_registers, lambda c: 240, "two numbers"),
+    (ch12.check_split_registers, lambda c: ((512 - 24) // c // 8 * 8, 24), "in this order"),
+    (ch12.check_split_registers, lambda c: (24 * 128, (512 - 24) // c // 8 * 8 * 128), "divide by 128"),
+    (ch12.check_split_registers, lambda c: (8, (512 - 8) // c // 8 * 8), "less than the 24"),
+    (ch12.check_split_registers, lambda c: (24, -(-(512 - 24) // c // 8) * 8), "round down"),
+    (ch12.check_split_registers, lambda c: (24, round((512 - 24) / c / 8) * 8), "round down"),
+    (ch12.check_my_pingpong, programs.specialized, "both warpgroups multiply at once"),
+    (ch12.check_my_pingpong, without("sync", "turn"), "both warpgroups multiply at once"),
+    (ch12.check_my_pingpong, without("arrive", "turn"), "handed over the first turn"),
+    (ch12.check_my_pingpong, without("arrive", "K empty"), "a slot that is not released"),
+    (ch12.check_my_pingpong, without("wait", "Q full"), "by luck"),
+    (ch12.check_my_pingpong, generous, "hands it on twice"),
+    (ch12.check_my_pingpong, impolite, "takes it without arriving"),
+    (ch12.check_my_pingpong, naked, "the operation QK 0: yield run"),
+    (ch12.check_my_pingpong, nested, "`yield from` it"),
+    (ch12.check_my_pingpong, early, "both warpgroups multiply at once"),
+    (ch12.check_my_pingpong, hasty, "Hazard: PV"),
+    (ch12.check_my_pingpong, two_turns, "the order is right, and it takes"),
+    (ch12.check_my_pingpong, without("run", "O"), "nobody has stored O"),
+    (ch12.check_my_pingpong, lambda sm, w: [], "with `yield` in it"),
+]
+CHECKS = [(ch12.check_break_even, right.break_even), (ch12.check_place, right.place),
+          (ch12.check_split_registers, right.split_registers),
+          (ch12.check_my_pingpong, right.my_pingpong)]
+
+TestAnswers = examine(right=CHECKS, wrong=WRONG)

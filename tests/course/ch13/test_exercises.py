@@ -1,0 +1,122 @@
+"""The checks of chapter 13 accept the solution and name each seeded mistake."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ml_dtypes")
+
+from flashlib import quant
+from flashlib.course.ch13 import exercises as ch13
+from flashlib.course.ch13 import solutions as right
+from tests.course.exercises.examine import examine
+
+
+def _hand(place, value):
+    def by_hand():
+        answer = list(right.by_hand())
+        answer[place] = value
+        return answer
+    return by_hand
+
+
+def _amax(x, rows, measure=lambda b: np.abs(b).max()):
+    return np.array([measure(x[n:n + rows]) for n in range(0, len(x), rows)])
+
+
+def _early(x, signs):
+    d = x.shape[1]
+    return ch13._butterflies(x * signs, stop=2) / np.sqrt(d)
+
+
+def _in_place(x, signs):
+    y, h = x * signs, 1
+    while h < x.shape[1]:
+        pairs = y.reshape(len(x), -1, 2, h)
+        pairs[:, :, 0] += pairs[:, :, 1]
+        pairs[:, :, 1] = pairs[:, :, 0] - pairs[:, :, 1]
+        h *= 2
+    return y / np.sqrt(x.shape[1])
+
+
+def _swapped(x, signs):
+    return quant.rotate(x, signs)[:, ::-1]
+
+
+def _other_sign(x, signs):
+    return -quant.rotate(x, signs)
+
+
+WRONG = [
+    (ch13.check_by_hand, _hand(0, 18), "even mantissa"),
+    (ch13.check_by_hand, _hand(0, 19), "does not round to whole numbers"),
+    (ch13.check_by_hand, _hand(1, 0.0625), "9 steps of 1/128"),
+    (ch13.check_by_hand, _hand(1, 0.07), "a step is 1/128"),
+    (ch13.check_by_hand, _hand(2, 0.0), "subnormals reach down"),
+    (ch13.check_by_hand, _hand(2, 0.004), "a step is 2⁻⁹"),
+    (ch13.check_by_hand, _hand(3, 512), "saturates"),
+    (ch13.check_by_hand, _hand(3, 480), "that code is NaN"),
+    (ch13.check_by_hand, _hand(3, np.inf), "makes no infinity"),
+    (ch13.check_by_hand, _hand(3, 500), "no value of e4m3"),
+    (ch13.check_by_hand, _hand(1, 0.0703), "give it exactly"),
+    (ch13.check_by_hand, _hand(2, 0.003906), "give it exactly"),
+    (ch13.check_by_hand, lambda: (20, 0.07), "expected four numbers"),
+    (ch13.check_block_scales, lambda x, r: 448 / _amax(x, r), "its inverse"),
+    (ch13.check_block_scales, lambda x, r: _amax(x, r), "divide by 448"),
+    (ch13.check_block_scales, lambda x, r: np.full(-(-len(x) // r), np.abs(x).max() / 448),
+     "one scale for the whole tensor"),
+    (ch13.check_block_scales, lambda x, r: np.abs(x).max() / 448, "one scale for all"),
+    (ch13.check_block_scales, lambda x, r: _amax(x, r, np.max) / 448, "negative values count"),
+    (ch13.check_block_scales, lambda x, r: _amax(x, r) / 127, "as for int8"),
+    (ch13.check_block_scales, lambda x, r: _amax(x, r) / 57344, "as for e5m2"),
+    (ch13.check_block_scales,
+     lambda x, r: np.array([np.abs(b).max() for b in np.array_split(x, r)]) / 448,
+     "not how many blocks"),
+    (ch13.check_block_scales, lambda x, r: np.abs(x).max(axis=1) / 448, "one scale per row"),
+    (ch13.check_block_scales, lambda x, r: np.abs(x).max(axis=0) / 448, "one scale per column"),
+    (ch13.check_block_scales, lambda x, r: _amax(x[:len(x) // r * r], r) / 448,
+     "the last block was dropped"),
+    (ch13.check_block_scales, lambda x, r: _amax(x, r) / 448, "a block of zeros"),
+    (ch13.check_rotate, lambda x, s: quant.rotate(x, s) * np.sqrt(len(s)), "divide by √d"),
+    (ch13.check_rotate, lambda x, s: quant.rotate(x, s) / np.sqrt(len(s)), "divided by d"),
+    (ch13.check_rotate, lambda x, s: quant.hadamard(x), "signs were left out"),
+    (ch13.check_rotate, lambda x, s: quant.hadamard(x) * s, "signs come first"),
+    (ch13.check_rotate, _early, "last round is missing"),
+    (ch13.check_rotate, lambda x, s: x * s, "nothing was mixed"),
+    (ch13.check_rotate, _in_place, "keep a copy"),
+    (ch13.check_rotate, lambda x, s: np.stack([
+        (x * s)[:, ::2] + (x * s)[:, 1::2], (x * s)[:, ::2] - (x * s)[:, 1::2]], axis=2
+    ).reshape(x.shape) / np.sqrt(len(s)), "first round alone"),
+    (ch13.check_rotate, _swapped, "another order"),
+    (ch13.check_rotate, _other_sign, "other signs"),
+    (ch13.check_prepare, lambda Q, K, V, s: [quant.rotate(a, s) for a in (Q, K, V)], "V was rotated"),
+    (ch13.check_prepare, lambda Q, K, V, s: (Q, K, V), "nothing was rotated"),
+    (ch13.check_prepare, lambda Q, K, V, s: (quant.rotate(Q, s), K, V), "only one of Q and K"),
+    (ch13.check_prepare, lambda Q, K, V, s: (Q, quant.rotate(K, s), V), "only one of Q and K"),
+    (ch13.check_prepare, lambda Q, K, V, s: (quant.rotate(Q, s), quant.unrotate(K, s), V),
+     "the other way"),
+    (ch13.check_prepare, lambda Q, K, V, s: (quant.rotate(Q, s), quant.rotate(K, s),
+                                             quant.unrotate(V, s)), "V was rotated"),
+    (ch13.check_prepare, lambda Q, K, V, s: (quant.rotate(K, s), quant.rotate(Q, s), V),
+     "changed places"),
+    (ch13.check_prepare, lambda Q, K, V, s: (quant.rotate(Q, s), quant.rotate(K, -s), V),
+     "different rotations"),
+    (ch13.check_prepare, lambda Q, K, V, s: (quant.hadamard(Q), quant.rotate(K, s), V),
+     "different rotations"),
+    (ch13.check_prepare, lambda Q, K, V, s: (Q * s, K * s, V), "not spread"),
+    (ch13.check_prepare, lambda Q, K, V, s: (quant.rotate(Q, s), quant.rotate(K, s), -V),
+     "V, which must stay"),
+    (ch13.check_prepare, lambda Q, K, V, s: (Q, K), "expected a tuple"),
+]
+PAIRS = [(ch13.check_by_hand, right.by_hand), (ch13.check_block_scales, right.block_scales),
+         (ch13.check_rotate, right.rotate), (ch13.check_prepare, right.prepare)]
+
+TestAnswers = examine(right=PAIRS, wrong=WRONG)
+
+
+def test_the_number_by_hand_are_what_rounding_says():
+    np.testing.assert_array_equal(right.by_hand(), quant.round_to(np.array(ch13.NUMBERS)))
+
+
+def test_a_random_orthogonal_matrix_is_welcome_where_any_rotation_will_do():
+    R = quant.random_orthogonal(16)
+    assert ch13.check_prepare(lambda Q, K, V, signs: (Q @ R, K @ R, V))

@@ -1,0 +1,110 @@
+"""The checks of chapter 14 accept the solution and name each seeded mistake."""
+
+import numpy as np
+
+from flashlib.course.ch14 import exercises as ch14
+from flashlib.course.ch14 import solutions as right
+from flashlib.course.ch14.exercises import _lazy
+from tests.course.exercises.examine import examine
+
+
+def apart(function):
+    return lambda x: (function(x), x - function(x))
+
+
+def poly(x, c):
+    return np.polynomial.Polynomial(c)(x)
+
+
+def unclamped(x, c):
+    n = np.floor(x)
+    return poly(x - n, c) * np.exp2(n)
+
+
+def step(**slip):
+    return lambda m, l, O, S, V, tau: _lazy(m, l, O, S, V, tau, **slip)
+
+
+def of_lazy(change):
+    return lambda *a: change(*right.lazy_step(*a))
+
+
+WRONG = [
+    (ch14.check_take_apart, apart(np.trunc), "towards zero"),
+    (ch14.check_take_apart, apart(np.rint), "to the nearest"),
+    (ch14.check_take_apart, apart(np.ceil), "rounded up"),
+    (ch14.check_take_apart, lambda x: (x - np.floor(x), np.floor(x)), "n comes first"),
+    (ch14.check_take_apart, lambda x: (np.floor(x), np.floor(x) - x), "wrong sign"),
+    (ch14.check_take_apart, lambda x: (np.floor(x), np.abs(x) % 1), "behind the point"),
+    (ch14.check_take_apart, lambda x: (np.floor(x), np.modf(x)[0]), "cut off towards zero"),
+    (ch14.check_take_apart, np.modf, "np.modf"),
+    (ch14.check_take_apart, np.floor, "two things"),
+    (ch14.check_polynomial_exp2, lambda x, c: right.polynomial_exp2(x, c[::-1]), "wrong order"),
+    (ch14.check_polynomial_exp2, lambda x, c: poly(x - np.floor(x), c), "2ⁿ is missing"),
+    (ch14.check_polynomial_exp2, lambda x, c: poly(x, c) * np.exp2(np.floor(x)), "p takes f"),
+    (ch14.check_polynomial_exp2, lambda x, c: poly(x, c), "nothing else happened"),
+    (ch14.check_polynomial_exp2, lambda x, c: right.polynomial_exp2(x, c[:-1]), "left out"),
+    (ch14.check_polynomial_exp2, lambda x, c: np.exp2(x), "2ˣ itself"),
+    (ch14.check_polynomial_exp2, lambda x, c: poly(x - np.trunc(x), c) * np.exp2(np.trunc(x)),
+     "towards zero"),
+    (ch14.check_polynomial_exp2, lambda x, c: poly(x - np.floor(x), c) + np.exp2(np.floor(x)),
+     "was added"),
+    (ch14.check_polynomial_exp2, lambda x, c: poly(x - np.floor(x), c) * np.exp2(-np.floor(x)),
+     "wrong sign"),
+    (ch14.check_polynomial_exp2, lambda x, c: poly(x - np.floor(x), c) * np.exp2(x), "2ᶠ was computed"),
+    (ch14.check_polynomial_exp2, lambda x, c: right.polynomial_exp2(x, [0.0, *c[1:]]), "c[0] was left"),
+    (ch14.check_polynomial_exp2, lambda x, c: right.polynomial_exp2(x, c).astype(np.float32),
+     "x is float64"),
+    (ch14.check_polynomial_exp2, unclamped, "−∞ gave NaN"),
+    *((ch14.check_polynomial_exp2, lambda x, c, at=at: unclamped(np.maximum(x, at), c), "−∞ gave")
+      for at in (-10.0, -125.0, -126.0, -127.0, -1000.0)),
+    (ch14.check_polynomial_exp2, lambda x, c: np.where(x < -127, 0, unclamped(np.maximum(x, -127), c)),
+     "−127 gave"),
+    (ch14.check_polynomial_exp2, lambda x, c: np.where(x <= -127, 0, unclamped(np.maximum(x, -127), c)),
+     "−126.5 gave"),
+    (ch14.check_polynomial_exp2,
+     lambda x, c: np.where(np.isinf(x), 0, unclamped(np.maximum(x, -1e3), c)), "−1000 gave"),
+    *((ch14.check_polynomial_exp2, lambda x, c, at=at: np.where(x < at, 0, right.polynomial_exp2(x, c)),
+       "too much became 0") for at in (-30.0, -125.75)),
+    (ch14.check_polynomial_exp2, lambda x, c: np.where(x <= -126, 0, right.polynomial_exp2(x, c)),
+     "too much became 0"),
+    (ch14.check_polynomial_exp2, lambda x, c: np.where(x < -126, 0, unclamped(np.maximum(x, -125), c)),
+     "clamp stands too high"),
+    (ch14.check_polynomial_exp2,
+     lambda x, c: right.polynomial_exp2(x, c) + (x > -126) * (x < -99) * 1e-30, "−30.25, −100.5"),
+    (ch14.check_polynomial_exp2, lambda x, c: right.polynomial_exp2(x[x > -126], c), "expected shape"),
+    (ch14.check_lazy_step, lambda m, l, O, S, V, tau: _lazy(m, l, O, S, V, 0.0), "every new maximum"),
+    (ch14.check_lazy_step, lambda m, l, O, S, V, tau: _lazy(m, l, O, S, V, 1e9), "no row took"),
+    (ch14.check_lazy_step, step(step=2.0), "not m + τ"),
+    (ch14.check_lazy_step, lambda m, l, O, S, V, tau: _lazy(m, l, O, S, V, tau, less=tau), "τ lower"),
+    (ch14.check_lazy_step, step(strict=False), "more than τ is"),
+    (ch14.check_lazy_step, step(level=True), "how much it has grown"),
+    (ch14.check_lazy_step, step(unit=np.log(2)), "natural logarithms"),
+    (ch14.check_lazy_step, step(everyone=True), "decide row by row"),
+    (ch14.check_lazy_step, step(fresh_P=True), "while m stayed behind"),
+    (ch14.check_lazy_step, step(old_P=True), "from before the tile"),
+    (ch14.check_lazy_step, step(power=np.exp), "np.exp2"),
+    (ch14.check_lazy_step, step(sign=-1), "upside down"),
+    (ch14.check_lazy_step, step(old_l=False), "l was forgotten"),
+    (ch14.check_lazy_step, step(old_O=False), "O was forgotten"),
+    (ch14.check_lazy_step, of_lazy(lambda m, l, O: (m, l, O / l[:, None])), "divided by l"),
+    (ch14.check_lazy_step, of_lazy(lambda m, l, O: O), "(m, l, O)"),
+    (ch14.check_best_share, lambda E, A, B: (E - A) / (E + B), "no negative share"),
+    (ch14.check_best_share, lambda E, A, B: E / (E + B), "other work"),
+    (ch14.check_best_share, lambda E, A, B: E / (E + A + B), "does not depend on y"),
+    (ch14.check_best_share, lambda E, A, B: (E - A) / B, "relieves its unit, (1 − y)·E, and no"),
+    (ch14.check_best_share, lambda E, A, B: max(0, (E - A) / (A + B)), "where one of them begins"),
+    (ch14.check_best_share, lambda E, A, B: (E - A) / (A + B), "not by A; and no"),
+    (ch14.check_best_share, lambda E, A, B: E / (E + B), "whatever y is"),
+    (ch14.check_best_share, lambda E, A, B: 1 - right.best_share(E, A, B), "stays on the unit"),
+    (ch14.check_best_share, lambda E, A, B: max(0, (E - A) / B), "relieves its unit"),
+    (ch14.check_best_share, lambda E, A, B: max(0, (E - A) / (E - A + B)), "whole work"),
+    (ch14.check_best_share, lambda E, A, B: 100 * right.best_share(E, A, B), "per cent"),
+    (ch14.check_best_share, lambda E, A, B: 1.0, "everything was moved"),
+    (ch14.check_best_share, lambda E, A, B: max(0, (E - A) / E), "not made equal"),
+]
+TestAnswers = examine(
+    right=[(ch14.check_take_apart, right.take_apart),
+           (ch14.check_polynomial_exp2, right.polynomial_exp2),
+           (ch14.check_lazy_step, right.lazy_step), (ch14.check_best_share, right.best_share)],
+    wrong=WRONG)

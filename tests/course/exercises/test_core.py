@@ -1,0 +1,105 @@
+"""The parts that all exercises share: verdicts, hints, solutions, and the registry."""
+
+import importlib
+import inspect
+import sys
+
+import numpy as np
+import pytest
+
+import flashlib as fl
+from flashlib.course.ch04 import exercises as ch04
+from flashlib.course.exercises import core
+from flashlib.course.exercises.core import ExerciseFailed, Wrong, expect_close
+from flashlib.course.notebook.chapters import CHAPTERS
+
+READY = [chapter.number for chapter in CHAPTERS if chapter.ready]
+
+
+@pytest.fixture
+def check():
+    """A check of its own: accepts 42, and names 43 as a mistake."""
+    def examine(answer):
+        value = answer() if callable(answer) else answer
+        expect_close(value, 42.0, "the answer", mistakes={"one too many": 43.0})
+
+    yield core.exercise("99.1", "a test", difficulty=1, minutes=1, solution="none",
+                        hints=("first", "second"))(examine)
+    del core.REGISTRY["99.1"]
+
+
+def test_verdicts(check, capsys):
+    assert check(42)
+    assert "✓ exercise 99.1" in capsys.readouterr().out
+    assert check(43).message == "the answer: one too many"
+    assert "expected 42, got 7" in check(7).message
+    assert "not answered yet" in check(...).message
+    assert "not answered yet" in check(lambda: None).message
+    assert "expected shape (), got (2,)" in check(np.zeros(2)).message
+
+
+def test_an_error_of_the_reader_becomes_a_verdict_with_the_line(check):
+    def answer():
+        return 1 / 0
+
+    message = check(answer).message
+    assert "ZeroDivisionError" in message and "return 1 / 0" in message
+
+
+def test_the_quoted_line_is_the_readers_not_the_librarys(check):
+    def calls_numpy():
+        return np.stack([])
+
+    def calls_flashlib():
+        return fl.Machine(element_bytes=-1)
+
+    for answer, error, line in ((calls_numpy, "ValueError", "return np.stack([])"),
+                                (calls_flashlib, "Error", "return fl.Machine(element_bytes=-1)")):
+        message = check(answer).message
+        assert error in message and message.endswith(f": {line})")
+
+
+def test_an_error_before_the_readers_first_line_quotes_none():
+    message = ch04.check_factor(lambda one_only: one_only).message
+    assert "TypeError" in message and "positional argument" in message and "(line" not in message
+
+
+def test_strict_raises_and_nothing_else_does(check):
+    with pytest.raises(ExerciseFailed, match="one too many"):
+        check(43, strict=True)
+    assert check(42, strict=True)
+
+
+def test_hints(capsys):
+    with pytest.raises(ValueError, match="hints 1 to"):
+        core.hint("05.1", 9)
+    core.hint("05.1")
+    assert "Hint 1 for 05.1" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"expected an exercise such as '04\.2', got 'nonsense'"):
+        core.hint("nonsense")
+
+
+@pytest.mark.parametrize("number", READY)
+def test_every_exercise_has_a_solution_hints_and_a_title(number, capsys):
+    importlib.import_module(f"flashlib.course.ch{number}.exercises")
+    solutions = importlib.import_module(f"flashlib.course.ch{number}.solutions")
+    mine = [e for e in core.REGISTRY.values() if e.chapter == number]
+    assert len(mine) >= 3
+    for exercise in mine:
+        assert exercise.title and exercise.hints
+        source = inspect.getsource(getattr(solutions, exercise.solution))
+        core.solution(exercise.name)
+        assert source in capsys.readouterr().out
+
+
+def test_a_build_without_solutions_says_so(monkeypatch, capsys):
+    importlib.import_module("flashlib.course.ch05.exercises")
+    monkeypatch.setitem(sys.modules, "flashlib.course.ch05.solutions", None)
+    core.solution("05.1")
+    assert "not part of this build" in capsys.readouterr().out
+
+
+def test_expect_close_names_the_place():
+    with pytest.raises(Wrong, match=r"x at \(1, 0\): expected 3, got nan"):
+        expect_close(np.array([[1.0, 2.0], [np.nan, 4.0]]), np.array([[1.0, 2.0], [3.0, 4.0]]), "x")
+    expect_close(np.array([np.nan]), np.array([np.nan]), "NaN where it belongs")

@@ -1,0 +1,54 @@
+"""What a notebook prints: aligned tables, sources without docstrings, kernels, compiler output."""
+
+import pytest
+
+from flashlib.course.notebook import show
+
+
+def test_table_aligns(capsys):
+    show.table([{"name": "a", "bytes": 1234567, "ratio": 0.5}, {"name": "long", "bytes": 1,
+                                                               "ratio": 1.0}])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "name      bytes  ratio"
+    assert lines[2] == "a     1,234,567    0.5"
+
+
+def test_table_shows_what_is_missing(capsys):
+    show.table([{"tile": "128 × 64", "TFLOP/s": None, "status": "shared memory"},
+                {"tile": "64 × 64", "TFLOP/s": 512.5, "status": "ok"}])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2:] == ["128 × 64        –  shared memory", "64 × 64     512.5  ok"]
+
+
+def test_source_drops_docstrings(capsys):
+    from flashlib.algorithms.flash_v2 import flash_v2
+
+    show.source(flash_v2)
+    text = capsys.readouterr().out
+    assert text.startswith("def flash_v2(") and "Algorithm 1" not in text and "Oi[...]" in text
+
+
+@pytest.mark.parametrize(("module", "name"), [
+    ("flash_forward", "_attend"), ("flash_forward", "flash_fwd_kernel"),
+    ("flash_backward", "_fold_keys"), ("attention", "flash_attention")])
+def test_kernel_prints_source_without_docstring(module, name, capsys):
+    show.kernel(module, name)
+    text = capsys.readouterr().out
+    assert name in text
+    assert '"""' not in text
+
+
+def test_kernel_splits_signature_and_body(capsys):
+    show.kernel("flash_forward", "_attend", "signature")
+    assert capsys.readouterr().out.rstrip().endswith("):")
+    show.kernel("flash_forward", "_attend", "body")
+    assert "def " not in capsys.readouterr().out
+    with pytest.raises(ValueError, match="expected a function"):
+        show.kernel("flash_forward", "nothing")
+
+
+def test_ir_leaves_out_where_a_line_comes_from(capsys):
+    show.ir('#loc = loc("a.py":1:0)\n  %x = tt.load %y : t loc(#loc3)\n  tt.return loc(#x)', "tt")
+    assert capsys.readouterr().out == "  %x = tt.load %y : t\n  tt.return\n"
+    show.ir("\n".join(f"op{k}" for k in range(9)), limit=3)
+    assert capsys.readouterr().out.endswith("… and 6 more\n")

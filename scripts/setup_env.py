@@ -42,6 +42,8 @@ LAB_SETTINGS = {
     },
     "@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": True},
 }
+# Kernels talk to JupyterLab encrypted; they would warn at each start that they do not.
+LAB_OPTIONS = ["--KernelManager.transport_encryption=auto"]
 
 
 class SetupError(Exception):

@@ -23,7 +23,7 @@ from tests.browser import chromium  # noqa: E402
 from tests.browser.page import NotebookPage  # noqa: E402
 from tests.browser.server import jupyterlab  # noqa: E402
 
-CELL = "import flashlib as fl\nfl.widgets.block_lab(Br=8, Bc=64, N=4096, d=128)"
+CELL = "from flashlib.course.ch06 import lab\nlab.block_lab(Br=8, Bc=64, N=4096, d=128)"
 STEPS = 8
 FRAME_MS, LAST_MS = 1100, 2500
 

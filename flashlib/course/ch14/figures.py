@@ -74,7 +74,7 @@ def exp2_errors(f, errors: Mapping[int, np.ndarray], *, ax=None, alt: str | None
         ax.plot(f, error, color=color, lw=1.5, gid=f"degree {degree}")
         ax.annotate(f"degree {degree}: {error.max():.1e}", (1.0, error.max()), xytext=(5, 0),
                     textcoords="offset points", va="center", fontsize=SMALL, annotation_clip=False,
-                    color=color)
+                    color=theme.readable(color))
     f = np.asarray(f)
     ax.plot(f, BFLOAT16_HALF_STEP / np.exp2(f), color=OVER, lw=1, ls="--", gid="half a step")
     ax.annotate("half a step of bfloat16", (0.4, BFLOAT16_HALF_STEP / 2**0.4), xytext=(0, 2),

@@ -82,7 +82,7 @@ def test_a_notebook_keeps_two_dots_for_every_pixel_that_it_shows():
 
 def test_what_a_notebook_keeps_looks_like_what_was_drawn():
     """256 colors are enough: areas keep theirs to a shade, and the page stays white."""
-    fig = plots.heatmap(np.random.default_rng(0).normal(size=(12, 12)))
+    fig = plots.show(S=np.random.default_rng(0).normal(size=(12, 12)))
     png, _ = fig.shown()
     drawn, kept = (np.asarray(Image.open(io.BytesIO(p)).convert("RGB")).astype(int)
                    for p in (fig.png(2 * fig.dpi), png))

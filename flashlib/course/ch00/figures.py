@@ -39,12 +39,11 @@ def course_map(chapters, parts):
         for c, chapter in enumerate(row):
             x = left + c * (width + gap) * (4 / max(4, len(row)))
             box = width * (4 / max(4, len(row)))
-            ax.add_patch(FancyBboxPatch(
-                (x, y), box, height, boxstyle="round,pad=0,rounding_size=0.07", zorder=2,
-                facecolor=READY if chapter.ready else "white",
-                edgecolor=READY_EDGE if chapter.ready else theme.GREY,
-                linewidth=1.2 if chapter.ready else 0.8,
-                linestyle="solid" if chapter.ready else (0, (3, 3))))
+            ax.add_patch(FancyBboxPatch((x, y), box, height, boxstyle="round,pad=0,rounding_size=0.07",
+                                        zorder=2, facecolor=READY if chapter.ready else "white",
+                                        edgecolor=READY_EDGE if chapter.ready else theme.GREY,
+                                        linewidth=1.2 if chapter.ready else 0.8,
+                                        linestyle="solid" if chapter.ready else (0, (3, 3))))
             ink = theme.INK if chapter.ready else theme.GREY
             ax.text(x + 0.08, y + height - 0.09, chapter.number, fontsize=9, fontweight="bold",
                     va="top", color=READY_EDGE if chapter.ready else theme.GREY)
@@ -72,9 +71,8 @@ def memory_ladder(gpu, *, banks_bytes_per_clock=128):
     ax.axis("off")
     with mpl.rc_context({"hatch.color": "#D2D2D2"}):
         ax.add_patch(Rectangle((0.3, 0.25), 6.4, 0.72, **theme.HBM))
-    ax.text(3.5, 0.61, f"HBM: {gpu.hbm_bytes} for everything", ha="center", va="center",
-            fontsize=9.5, fontweight="bold",
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 3, "alpha": 0.9})
+    ax.text(3.5, 0.61, f"HBM: {gpu.hbm_bytes} for everything", ha="center", va="center", fontsize=9.5,
+            fontweight="bold", bbox={"facecolor": "white", "edgecolor": "none", "pad": 3, "alpha": 0.9})
     xs = np.linspace(0.3, 5.55, 4)
     for n, x in enumerate(xs):
         if n == 2:
@@ -83,13 +81,13 @@ def memory_ladder(gpu, *, banks_bytes_per_clock=128):
         ax.add_patch(Rectangle((x, 1.75), 1.15, 0.95, **theme.SRAM))
         ax.text(x + 0.575, 2.49, f"SM {n + 1 if n < 3 else sms}", ha="center", va="center",
                 fontsize=8.5, fontweight="bold")
-        ax.text(x + 0.575, 2.12, f"SRAM\n{gpu.shared_memory_per_sm_bytes}", ha="center",
-                va="center", fontsize=8.5, linespacing=1.3)
+        ax.text(x + 0.575, 2.12, f"SRAM\n{gpu.shared_memory_per_sm_bytes}", ha="center", va="center",
+                fontsize=8.5, linespacing=1.3)
         ax.annotate("", (x + 0.575, 1.74), (x + 0.575, 0.98),
-                    arrowprops={"arrowstyle": "<|-|>", "color": theme.INK, "lw": 1.1,
-                                "shrinkA": 0, "shrinkB": 0})
-    ax.text(xs[2] + 0.42, 1.37, f"traffic: {human(hbm_rate, 'B/s')}\nfor all SMs together",
-            ha="center", va="center", fontsize=9.5, fontweight="bold", linespacing=1.35)
+                    arrowprops={"arrowstyle": "<|-|>", "color": theme.INK, "lw": 1.1, "shrinkA": 0,
+                                "shrinkB": 0})
+    ax.text(xs[2] + 0.42, 1.37, f"traffic: {human(hbm_rate, 'B/s')}\nfor all SMs together", ha="center",
+            va="center", fontsize=9.5, fontweight="bold", linespacing=1.35)
     ax.text(xs[2] + 0.57, 1.98, f"inside, together:\n{human(sram_rate, 'B/s')}", ha="center",
             va="center", fontsize=8, color=theme.INK, linespacing=1.3)
     return theme.describe(
@@ -129,19 +127,9 @@ def surprise(panels):
 
 
 @styled
-def heatmap(
-    array,
-    rows: Sequence[str] | None = None,
-    cols: Sequence[str] | None = None,
-    name: str = "P",
-    ax: Axes | None = None,
-    *,
-    title: str | None = None,
-    highlight=None,
-    vmax: float | None = None,
-    bar: bool = True,
-    alt: str | None = None,
-) -> Figure | Axes:
+def heatmap(array, rows: Sequence[str] | None = None, cols: Sequence[str] | None = None,
+            name: str = "P", ax: Axes | None = None, *, title: str | None = None, highlight=None,
+            vmax: float | None = None, bar: bool = True, alt: str | None = None) -> Figure | Axes:
     """Draw an attention map: a row for each query word, a column for each key word.
 
     Args:
@@ -169,15 +157,9 @@ def heatmap(
     low = min(float(finite.min(initial=0.0)), 0.0)
     high = vmax if vmax is not None else float(finite.max(initial=0.0))
     norm = Normalize(low, high if high > low else low + 1)
-    image = ax.pcolormesh(
-        np.arange(k + 1) - 0.5,
-        np.arange(n + 1) - 0.5,
-        np.ma.masked_invalid(array),
-        cmap=theme.tensor_cmap(name),
-        norm=norm,
-        edgecolors="#EEEEEE" if max(n, k) <= 40 else "none",
-        linewidth=0.5,
-    )
+    image = ax.pcolormesh(np.arange(k + 1) - 0.5, np.arange(n + 1) - 0.5, np.ma.masked_invalid(array),
+                          cmap=theme.tensor_cmap(name), norm=norm,
+                          edgecolors="#EEEEEE" if max(n, k) <= 40 else "none", linewidth=0.5)
     ax.set(xlim=(-0.5, k - 0.5), ylim=(n - 0.5, -0.5), aspect="equal")
     ax.xaxis.tick_top()
     for axis, words, count in ((ax.xaxis, cols, k), (ax.yaxis, rows, n)):
@@ -208,9 +190,7 @@ def _heatmap_axes(n, k, rows, cols, bar, below, title) -> tuple[Axes, float]:
     """Return axes whose cells have room for their words, and the size of the words."""
 
     def longest(words, size, otherwise):
-        return (
-            max((text_width(str(w), size) for w in words), default=0) + 0.14 if words else otherwise
-        )
+        return max((text_width(str(w), size) for w in words), default=0) + 0.14 if words else otherwise
 
     right = 0.75 if bar and not below else 0.1
     cell = min(0.26, (theme.WIDTH - longest(rows, theme.TINY, 0.3) - right) / max(k, 1))
@@ -229,21 +209,13 @@ def _color_bar(ax, image, name, own, below) -> None:
         bounds = [0, -0.2 / h, 2.2 / w, 0.1 / h] if below else [1 + 0.14 / w, 0, 0.1 / w, 1]
     else:
         bounds = [1.04, 0, 0.03, 1]
-    bar = ax.figure.colorbar(
-        image, cax=ax.inset_axes(bounds), orientation="horizontal" if below else "vertical"
-    )
+    bar = ax.figure.colorbar(image, cax=ax.inset_axes(bounds),
+                             orientation="horizontal" if below else "vertical")
     bar.outline.set(edgecolor="#BBBBBB", linewidth=0.6)
     bar.ax.tick_params(length=2, labelsize=theme.TINY)
     bar.ax.locator_params(nbins=5)
     if below:
-        bar.ax.text(
-            1.04,
-            0.5,
-            name,
-            transform=bar.ax.transAxes,
-            va="center",
-            fontweight="bold",
-            fontsize=SMALL,
-        )
+        bar.ax.text(1.04, 0.5, name, transform=bar.ax.transAxes, va="center", fontweight="bold",
+                    fontsize=SMALL)
     else:
         bar.ax.set_title(name, fontsize=SMALL, loc="center", pad=5)

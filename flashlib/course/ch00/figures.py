@@ -10,10 +10,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch, Rectangle
+from matplotlib.patches import FancyBboxPatch
 
 from flashlib.course.plots import theme
 from flashlib.course.plots.matrices import chosen_cells
+from flashlib.course.plots.parts import rect, whole
 from flashlib.course.plots.theme import INK, SMALL, styled, text_width
 from flashlib.hardware import human
 
@@ -33,7 +34,7 @@ def course_map(chapters, parts):
     for r, (part, row) in enumerate(zip(parts, rows, strict=True)):
         y = -0.86 * r - 0.74
         if r % 2 == 0:
-            ax.add_patch(Rectangle((0, y - 0.12), theme.WIDTH, 0.86, color="#F7F7F7", zorder=0))
+            rect(ax, 0, y - 0.12, theme.WIDTH, 0.86, color="#F7F7F7", zorder=0)
         ax.text(0.12, y + height / 2, textwrap.fill(part, 15), va="center", fontsize=9,
                 fontweight="bold", color=theme.INK, linespacing=1.25)
         for c, chapter in enumerate(row):
@@ -66,11 +67,9 @@ def memory_ladder(gpu, *, banks_bytes_per_clock=128):
     sram_rate = banks_bytes_per_clock * sms * float(gpu.clock_hz)
     hbm_rate = float(gpu.hbm_bytes_per_s)
     fig = theme.figure(2.9, layout=None)
-    ax = fig.add_axes((0, 0, 1, 1))
-    ax.set(xlim=(0, theme.WIDTH), ylim=(0, 2.9))
-    ax.axis("off")
+    ax = whole(fig)
     with mpl.rc_context({"hatch.color": "#D2D2D2"}):
-        ax.add_patch(Rectangle((0.3, 0.25), 6.4, 0.72, **theme.HBM))
+        rect(ax, 0.3, 0.25, 6.4, 0.72, **theme.HBM)
     ax.text(3.5, 0.61, f"HBM: {gpu.hbm_bytes} for everything", ha="center", va="center", fontsize=9.5,
             fontweight="bold", bbox={"facecolor": "white", "edgecolor": "none", "pad": 3, "alpha": 0.9})
     xs = np.linspace(0.3, 5.55, 4)
@@ -78,7 +77,7 @@ def memory_ladder(gpu, *, banks_bytes_per_clock=128):
         if n == 2:
             ax.text(x + 0.57, 2.28, "…", ha="center", va="center", fontsize=16, color=theme.GREY)
             continue
-        ax.add_patch(Rectangle((x, 1.75), 1.15, 0.95, **theme.SRAM))
+        rect(ax, x, 1.75, 1.15, 0.95, **theme.SRAM)
         ax.text(x + 0.575, 2.49, f"SM {n + 1 if n < 3 else sms}", ha="center", va="center",
                 fontsize=8.5, fontweight="bold")
         ax.text(x + 0.575, 2.12, f"SRAM\n{gpu.shared_memory_per_sm_bytes}", ha="center", va="center",
@@ -172,7 +171,7 @@ def heatmap(array, rows: Sequence[str] | None = None, cols: Sequence[str] | None
     for spine in ax.spines.values():
         spine.set(visible=True, color="#BBBBBB", linewidth=0.8)
     for i, j in chosen_cells(highlight, array.shape):
-        ax.add_artist(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, ec=INK, lw=1.6, zorder=4))
+        rect(ax, j - 0.5, i - 0.5, 1, 1, fill=False, ec=INK, lw=1.6, zorder=4)
     if title:
         ax.set_title(title)
     if bar:

@@ -44,8 +44,7 @@ def check_longest_sequence(longest_sequence):
             f" 16 heads fill its HBM at {right[0]:,}.")
 
 
-@exercise("01.2", "Which roof does it hit?", difficulty=1, minutes=4,
-          solution="classify", hints=(
+@exercise("01.2", "Which roof does it hit?", difficulty=1, minutes=4, solution="classify", hints=(
     "Each of the two takes some time. Which is longer?",
     "Compare flops / flops_per_s with hbm_bytes / bytes_per_s."))
 def check_classify(classify):

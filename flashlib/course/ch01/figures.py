@@ -12,6 +12,7 @@ from matplotlib.patches import Rectangle
 
 from flashlib import hardware
 from flashlib.course.plots import theme
+from flashlib.course.plots.parts import whole
 from flashlib.course.plots.theme import GREY, INK, SMALL, TINY, styled
 from flashlib.models.hierarchy import Level, levels
 
@@ -31,7 +32,7 @@ def gpu_anatomy(gpu, memories: Sequence[Level] | None = None) -> Figure:
     by_name = {m.name: m for m in memories or levels(gpu)}
     sms = int(gpu.sms)
     fig = theme.figure(4.15, layout=None)
-    ax = inches(fig)
+    ax = whole(fig)
     add(ax, Rectangle((0.2, 1.86), 3.7, 2.12, facecolor="#FAFAFA", edgecolor=GREY, lw=1))
     ax.text(0.32, 3.86, "one SM", va="top", fontweight="bold")
     units = (("tensor cores", "matmul", gpu.matmul_flops_per_s["float16"]),
@@ -73,14 +74,6 @@ def gpu_anatomy(gpu, memories: Sequence[Level] | None = None) -> Figure:
                                f"beside its arithmetic, one L2, one HBM. Over the chip: {parts}.")
 
 
-def inches(fig):
-    """Return axes over all of a figure, without a frame, whose coordinates are inches."""
-    ax = fig.add_axes((0, 0, 1, 1))
-    ax.set(xlim=(0, fig.get_figwidth()), ylim=(0, fig.get_figheight()))
-    ax.axis("off")
-    return ax
-
-
 def add(ax, patch) -> None:
     """Add a patch without asking for the limits of the axes, which are fixed: half of the time."""
     patch.set_clip_on(False)
@@ -107,7 +100,7 @@ def memory_pyramids(memories: Mapping[str, Sequence[Level]]) -> Figure:
     rooms = [float(m.room) for ms in memories.values() for m in ms]
     low, high = np.log10(min(rooms)) - 4, np.log10(max(rooms))
     fig = theme.figure(2.85, layout=None)
-    ax = inches(fig)
+    ax = whole(fig)
     left, step = 0.82, (theme.WIDTH - 0.92) / len(memories)
     for r, name in enumerate(names):
         ax.text(left - 0.1, 2.22 - 0.55 * r, name, ha="right", va="center", fontweight="bold")
@@ -139,7 +132,7 @@ def ten_steps(trace) -> Figure:
     """
     steps = _steps(trace)
     fig = theme.figure(3.75, layout=None)
-    ax = inches(fig)
+    ax = whole(fig)
     left, right = 0.78, theme.WIDTH - 0.1
     width = (right - left) / len(steps)
     total = sum(e.bytes for _, kind, es in steps for e in es if kind != "compute")
@@ -236,7 +229,7 @@ def duration(seconds) -> str:
 def predicted_measured(rows: Mapping[str, tuple[float, float]]) -> Figure:
     """Draw pairs of times, {label: (predicted seconds, measured seconds)}, with their ratio."""
     fig = theme.figure(0.1 + 0.5 * len(rows), layout=None)
-    H, ax = fig.get_figheight(), inches(fig)
+    H, ax = fig.get_figheight(), whole(fig)
     left, longest = 2.35, max(max(pair) for pair in rows.values())
     scale, words = (theme.WIDTH - left - 1.55) / longest, []
     for n, (label, (predicted, measured)) in enumerate(rows.items()):

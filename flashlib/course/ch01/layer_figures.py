@@ -9,8 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Polygon, Rectangle, Wedge
 
 from flashlib import hardware
-from flashlib.course.ch01.figures import add, duration, inches
+from flashlib.course.ch01.figures import add, duration
 from flashlib.course.plots import theme
+from flashlib.course.plots.parts import fitting, whole
 from flashlib.course.plots.theme import GREY, INK, SMALL, TINY, styled, text_width
 from flashlib.hardware import human
 from flashlib.models import roofline as model
@@ -39,7 +40,7 @@ def layer_roofline(operators, gpu, dtype: str = "float16", *, title: str | None 
         gpu: a `GPU` or the name of one.  dtype: what the matmul units work in.
     """
     fig = theme.figure(4.2, layout=None)
-    words = _roofline(inches(fig), (0, 4.2), operators, hardware.get(gpu), dtype, title)
+    words = _roofline(whole(fig), (0, 4.2), operators, hardware.get(gpu), dtype, title)
     return theme.describe(fig, words)
 
 
@@ -198,7 +199,7 @@ def layer_shares(layers: Mapping[str, Sequence], gpu, dtype: str = "float16") ->
     gpu = hardware.get(gpu)
     high = 1.52
     fig = theme.figure(high * len(layers) + 0.36, layout=None)
-    ax, words = inches(fig), []
+    ax, words = whole(fig), []
     for n, (title, operators) in enumerate(layers.items()):
         top = 0.36 + high * (len(layers) - n)
         words.append(f"{title}: " + _shares(ax, top, operators, gpu, dtype, title))
@@ -247,11 +248,8 @@ def _shares(ax, H, operators, gpu, dtype, title) -> str:
 
 
 def _inside(ax, x, y, w, name, share, color) -> None:
-    for text in (f"{name} {_percent(share)}", _percent(share)):
-        if text_width(text, TINY) + 0.06 < w:
-            ax.text(x + w / 2, y, text, ha="center", va="center", fontsize=TINY,
-                    color=theme.ink_on(color))
-            return
+    text = fitting((f"{name} {_percent(share)}", _percent(share)), w - 0.06, TINY)
+    ax.text(x + w / 2, y, text, ha="center", va="center", fontsize=TINY, color=theme.ink_on(color))
 
 
 @styled
@@ -259,7 +257,7 @@ def roofline_lab(operators, gpu, dtype: str = "float16", *, title: str | None = 
     """Draw a layer's roofline with the shares of arithmetic, bytes and time below it."""
     gpu = hardware.get(gpu)
     fig = theme.figure(5.3, layout=None)
-    ax = inches(fig)
+    ax = whole(fig)
     words = _roofline(ax, (1.24, 5.3), operators, gpu, dtype, title)
     words += " " + _shares(ax, 1.16, operators, gpu, dtype, None)
     return theme.describe(fig, words)

@@ -12,6 +12,7 @@ from matplotlib.patches import Polygon, Rectangle
 
 from flashlib import hardware
 from flashlib.course.plots import stage, theme
+from flashlib.course.plots.parts import heading, rect, sentences
 from flashlib.course.plots.replay import Replay
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, human_bytes, styled, text_width
 from flashlib.course.plots.traffic import sram_gauge, stack
@@ -127,7 +128,7 @@ def _three(ax, replay, moment, M, N, K, size) -> None:
     live = {(e.tensor, e.rows, e.cols) for e in moment.sram}
     for name, (x, y) in origin.items():
         rows, cols = extent[name]
-        ax.add_artist(Rectangle((x, y), s * cols, s * rows, fc="white", ec="#C4C4C4", lw=0.8))
+        rect(ax, x, y, s * cols, s * rows, fc="white", ec="#C4C4C4", lw=0.8)
         boxes = final if name != "C" else {("C", *region): 0 for region in _tiles_of_C(replay)}
         for tensor, r, c in boxes:
             if tensor == name:
@@ -172,9 +173,8 @@ def _tile(ax, name, rows, cols, x, y, s, *, times, most, framed, stored) -> None
 
 
 @styled
-def intensity_by_tile(edges: Sequence[int], predicted: Sequence[float],
-                      counted: Mapping[int, float], gpus: Mapping[str, tuple[float, int]], *,
-                      alt: str | None = None) -> Figure:
+def intensity_by_tile(edges: Sequence[int], predicted: Sequence[float], counted: Mapping[int, float],
+                      gpus: Mapping[str, tuple[float, int]], *, alt: str | None = None) -> Figure:
     """Draw arithmetic intensity over the edge of a square tile, with the ridges of GPUs.
 
     Args:
@@ -253,17 +253,13 @@ def matmul_lab(Bm: int = 128, Bn: int = 128, Bk: int = 32, shape=(4096, 4096, 40
 
     fig = theme.figure(4.75, layout=None)
     title = f"C = AB, {M:,} × {K:,} times {K:,} × {N:,}: HBM bytes with tiles {Bm} × {Bn}, Bk = {Bk}"
-    fig.text(0.012, 0.975, title, fontsize=10, fontweight="bold", va="top")
+    heading(fig, title, y=0.975)
     _bars(fig.add_axes((0.012, 0.665, 0.976, 0.25)), costs)
     sram_gauge(held, gpu.sram_bytes, ax=fig.add_axes((0.012, 0.425, 0.976, 0.2)))
     _roof(fig.add_axes((0.012, 0.02, 0.56, 0.375)), gpu, costs)
-    lines = _verdicts(costs, gpu, over)
-    for n, (text, color) in enumerate(lines):
-        fig.text(0.62, 0.345 - 0.062 * n, text, color=color, va="top",
-                 fontsize=9 if n else 10, fontweight="normal" if n else "bold")
+    said = sentences(fig, _verdicts(costs, gpu, over), 0.62, 0.345, 0.062)
     return theme.describe(fig, alt or f"Matmul lab. Tiles {Bm} × {Bn}, Bk = {Bk}, for {M} × {K} "
-                                      f"times {K} × {N} on {gpu.name}: "
-                                      + "; ".join(text for text, _ in lines) + ".")
+                                      f"times {K} × {N} on {gpu.name}: {said}.")
 
 
 def _bars(ax, costs) -> None:
@@ -281,8 +277,8 @@ def _bars(ax, costs) -> None:
         else:                                          # off the scale: a bar that is torn off
             end = 4.0 * inch
             for part, name in enumerate("AB"):
-                ax.add_patch(Rectangle((2 * inch * part, y - 0.33), 2 * inch, 0.66,
-                                       fc=theme.tint(theme.tensor_color(name), 0.5), lw=0))
+                rect(ax, 2 * inch * part, y - 0.33, 2 * inch, 0.66,
+                     fc=theme.tint(theme.tensor_color(name), 0.5), lw=0)
             for x in (3.55, 3.68):
                 ax.plot([(x - 0.05) * inch, (x + 0.05) * inch], [y + 0.42, y - 0.42],
                         color="white", lw=3.5)

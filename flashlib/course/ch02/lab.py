@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from flashlib import hardware
 from flashlib.course.ch02.figures import matmul_lab as picture
 from flashlib.course.ch02.figures import matmul_visits
 from flashlib.course.plots.replay import Replay
@@ -28,26 +27,23 @@ def matmul_lab(Bm=128, Bn=128, Bk=32, shape="4,096³", gpu="A100"):
     The arguments are what it shows at first. `shape` is a name in `SHAPES` or your own (M, N, K);
     `gpu` may be a sheet of your own, and an edge that is not on a slider is put there.
     """
-    sheets = {sheet.name: sheet for sheet in hardware.ALL}
-    chosen = hardware.get(gpu)
-    sheets[chosen.name] = chosen
     shapes = dict(SHAPES)
     if not isinstance(shape, str):
         shape, sizes = " × ".join(f"{n:,}" for n in shape), tuple(shape)
         shapes[shape] = sizes
 
-    def draw(shape, gpu, **tiles):
-        return picture(shape=shapes[shape], gpu=sheets[gpu], **tiles)
+    def draw(shape, **choices):
+        return picture(shape=shapes[shape], **choices)
 
+    gpus, redraw = base.over_gpus(draw, gpu, "whose shared memory, bandwidth and rates to take")
     return base.Lab("matmul_lab", {
-        "Bm": base.choice(_with(Bm, EDGES), Bm, "Bm, rows of a tile of C"),
-        "Bn": base.choice(_with(Bn, EDGES), Bn, "Bn, columns of it"),
-        "Bk": base.choice(_with(Bk, STEPS), Bk, "Bk, depth of a step"),
+        "Bm": base.choice(base.including(Bm, EDGES), Bm, "Bm, rows of a tile of C"),
+        "Bn": base.choice(base.including(Bn, EDGES), Bn, "Bn, columns of it"),
+        "Bk": base.choice(base.including(Bk, STEPS), Bk, "Bk, depth of a step"),
         "shape": base.choice(list(shapes), shape, "shape", kind="dropdown",
                              tooltip="M × N × K: the rows of A, the columns of B, what they share"),
-        "gpu": base.choice(list(sheets), chosen.name, "GPU", kind="dropdown",
-                           tooltip="whose shared memory, bandwidth and rates to take"),
-    }, draw, note="16-bit elements, 4-byte accumulators; only matmul FLOPs count.")
+        "gpu": gpus,
+    }, redraw, note="16-bit elements, 4-byte accumulators; only matmul FLOPs count.")
 
 
 def matmul_player(trace: Trace, M: int, N: int, K: int, *, sram_bytes=None, start=1) -> base.Lab:
@@ -70,7 +66,3 @@ def matmul_player(trace: Trace, M: int, N: int, K: int, *, sram_bytes=None, star
     control = base.choice(frames, min(max(start, 1), count), "step", kind="play",
                           tooltip="the moment of the matmul; arrow keys step")
     return base.Lab("matmul_player", {"frame": control}, draw)
-
-
-def _with(value, options):
-    return sorted({*options, value})

@@ -335,5 +335,4 @@ def _box(ax, x, y, width, height, face, edge, lw) -> None:
 
 
 def _write(ax, x, y, text, **kwargs) -> None:
-    ax.text(x, y, text.replace("-", "−"), ha="center", va="center", fontsize=TINY, zorder=3,
-            **kwargs)
+    ax.text(x, y, text.replace("-", "−"), ha="center", va="center", fontsize=TINY, zorder=3, **kwargs)

@@ -11,8 +11,7 @@ __all__ = ["check_finish", "check_merge_finished", "check_one_pass_bytes", "chec
            "solution"]
 
 
-@exercise("05.1", "Finish the accumulator", difficulty=1, minutes=3,
-          solution="finish",
+@exercise("05.1", "Finish the accumulator", difficulty=1, minutes=3, solution="finish",
           hints=("The accumulator holds Σ e^(s−m)·v and l holds Σ e^(s−m): which of them is missing"
                  " from a weighted mean?",
                  "l has one number per row and o has d: add an axis with l[:, None]. For an empty"
@@ -34,8 +33,7 @@ def check_finish(finish):
     return "one division per row, at the very end."
 
 
-@exercise("05.2", "Take one more key", difficulty=2, minutes=8,
-          solution="step",
+@exercise("05.2", "Take one more key", difficulty=2, minutes=8, solution="step",
           hints=("Three things are in units of the old maximum and one is new. Bring the old ones to"
                  " the new maximum first.",
                  "alpha = e^(m − m_new) multiplies l and o; the new key comes in with"
@@ -82,8 +80,7 @@ def _attend(S, V):
     return P @ V / l[:, None], m + np.log(l)
 
 
-@exercise("05.3", "Merge two half-attentions", difficulty=3, minutes=15,
-          solution="merge_finished",
+@exercise("05.3", "Merge two half-attentions", difficulty=3, minutes=15, solution="merge_finished",
           hints=("lse is the logarithm of a half's total mass Σ e^s. What share of the whole mass does"
                  " each half have?",
                  "share_a = e^(lse_a − lse) with lse = ln(e^lse_a + e^lse_b). Subtract the larger lse"

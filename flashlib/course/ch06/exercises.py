@@ -19,8 +19,7 @@ __all__ = ["check_choose_blocks", "check_merge_tile", "check_skips", "check_v1_r
 _SHAPES = ((6, 6, 2, 3), (8, 8, 2, 2), (5, 8, 2, 3), (9, 6, 4, 2))
 
 
-@exercise("06.1", "Skip a tile in one line", difficulty=1, minutes=5,
-          solution="skips", hints=(
+@exercise("06.1", "Skip a tile in one line", difficulty=1, minutes=5, solution="skips", hints=(
     "Skip only if the most generous query of the tile sees nothing of it. Which of the rows sees"
     " furthest, and which of the keys comes into view first?",
     "The last query of the tile is rows.stop - 1; it sees keys j ≤ i + Nk − Nq."))
@@ -76,8 +75,7 @@ def _same(got, expected) -> bool:
                for g, x in zip(got, expected, strict=True))
 
 
-@exercise("06.2", "Predict what v1 reads", difficulty=2, minutes=8,
-          solution="v1_read_bytes", hints=(
+@exercise("06.2", "Predict what v1 reads", difficulty=2, minutes=8, solution="v1_read_bytes", hints=(
     "Walk down Algorithm 1 and write beside each load how often it happens and how many elements it"
     " moves. K and V are loaded in the outer loop, Q, O, m, l in the inner one.",
     "One walk over all row tiles loads all of Q, O, m and l once. There are T_c = ⌈N/B_c⌉ walks."))
@@ -257,8 +255,7 @@ def _merged(O, m, l, S, V):
     return ((((old * l)[:, None] * O + tile) / l_new[:, None], m_new, l_new), wrong)
 
 
-@exercise("06.4", "Choose blocks for v2", difficulty=3, minutes=20,
-          solution="choose_blocks", hints=(
+@exercise("06.4", "Choose blocks for v2", difficulty=3, minutes=20, solution="choose_blocks", hints=(
     "Which of the two edges does the traffic of v2 depend on? Give the other as little room as the"
     " rule allows.",
     "At 2 and 4 bytes v2 holds Q: 2·Br·d, O: 4·Br·d, m and l: 8·Br, K and V: 4·Bc·d, S: 2·Br·Bc"

@@ -8,14 +8,15 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
-from matplotlib.patches import Polygon, Rectangle
+from matplotlib.patches import Polygon
 
 from flashlib import hardware
 from flashlib.course.plots import stage, theme
+from flashlib.course.plots.causal import face, tile_kinds
+from flashlib.course.plots.parts import bare, rect, sentences
 from flashlib.course.plots.region import _LESS_MORE
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, human_bytes, human_count, styled
 from flashlib.course.plots.traffic import sram_gauge, stack
-from flashlib.masks import mask_of, tile_class, tiles
 from flashlib.models import traffic
 from flashlib.models.blocks import ideal_bytes
 from flashlib.models.roofline import ridge, time_s
@@ -25,8 +26,7 @@ _SHORT = {"flash_v1": "v1", "flash_v2": "v2"}
 
 
 @styled
-def tile_classes(cases: Mapping[str, tuple[int, int, int, int]], *,
-                 alt: str | None = None) -> Figure:
+def tile_classes(cases: Mapping[str, tuple[int, int, int, int]], *, alt: str | None = None) -> Figure:
     """Draw what a causal mask makes of every tile: skipped, cut by the diagonal, or full.
 
     `cases` maps a title to (Nq, Nk, Br, Bc). The line is the edge of what the queries may see,
@@ -43,41 +43,24 @@ def tile_classes(cases: Mapping[str, tuple[int, int, int, int]], *,
         w, h = side * Nk / longer, side * Nq / longer
         ax = fig.add_axes(((0.3 + n * (side + 0.3)) / theme.WIDTH, 0.88 / height + (side - h) / height,
                            w / theme.WIDTH, h / height))
-        mask, found = mask_of(True, Nq, Nk), Counter()
-        for rows in tiles(Nq, Br):
-            for keys in tiles(Nk, Bc):
-                kind = tile_class(mask, rows, keys)
-                found[kind] += 1
-                ax.add_patch(Rectangle((keys.start, rows.start), keys.stop - keys.start,
-                                       rows.stop - rows.start, ec=theme.edge_color("S"), lw=0.8,
-                                       **_face(kind)))
+        found = sum((kinds for _, kinds in tile_kinds(ax, Nq, Nk, Br, Bc, lw=0.8)), Counter())
         steps = np.arange(Nq + 1)
         ax.step(np.clip(steps + Nk - Nq, 0, Nk), steps, where="pre", color=INK, lw=1.0)
         ax.set(xlim=(0, Nk), ylim=(Nq, 0), aspect="equal", xticks=[0, Nk], yticks=[0, Nq])
         ax.set_title(title, fontsize=9)
         ax.set_xlabel("keys", labelpad=-7, fontsize=SMALL)
         ax.set_ylabel("queries", labelpad=-9, fontsize=SMALL)
-        ax.tick_params(length=0)
-        for spine in ax.spines.values():
-            spine.set_visible(False)
+        bare(ax)
         total = sum(found.values())
         note = f"{found['full']} full, {found['partial']} cut, {found['skip']} skipped of {total}"
         ax.annotate(note.replace(" cut, ", " cut,\n"), (0, 0), xycoords="axes fraction",
                     xytext=(0, -17), textcoords="offset points", va="top", fontsize=SMALL)
         words.append(f"{title}: {note}")
-    key = [("full", {**_face("full"), "edgecolor": theme.edge_color("S")}),
-           ("cut by the diagonal: computed whole, then masked",
-            {**_face("partial"), "edgecolor": theme.edge_color("S")}),
-           ("skipped", {**_face("skip"), "edgecolor": theme.edge_color("S")})]
+    key = [("full", face("full")),
+           ("cut by the diagonal: computed whole, then masked", face("partial")),
+           ("skipped", face("skip"))]
     theme.patch_key(stage.frame(fig, 0, 0, theme.WIDTH, 0.2), key, at=(1.0, 0.0))
     return theme.describe(fig, alt or f"Tiles under a causal mask. {'; '.join(words)}.")
-
-
-def _face(kind) -> dict:
-    if kind == "skip":
-        return {"facecolor": "#FFFFFF", "hatch": "...", "alpha": 0.5}
-    color = theme.tensor_color("S")
-    return {"facecolor": color if kind == "full" else theme.tint(color, 0.55)}
 
 
 def resident_tiles(algorithm: str, *, Br: int, Bc: int, d: int, element_bytes=2, stats_bytes=4,
@@ -124,11 +107,9 @@ def block_lab(Br: int = 64, Bc: int = 64, N: int = 4096, d: int = 128, gpu="A100
     sram_gauge(held, capacity, ax=fig.add_axes((0.012, 0.425, 0.976, 0.2)))
     _roof(fig.add_axes((0.012, 0.02, 0.575, 0.395)), gpu, costs)
     lines = _verdicts(name, costs, gpu, over, ideal_bytes(N, d) <= capacity)
-    for n, (text, color) in enumerate(lines):
-        fig.text(0.625, 0.335 - 0.062 * n, text, color=color, va="top",
-                 fontsize=9 if n else 10, fontweight="normal" if n else "bold")
+    said = sentences(fig, lines, 0.625, 0.335, 0.062)
     return theme.describe(fig, f"Block-size lab. {name} at N={N}, d={d}, Br={Br}, Bc={Bc} on "
-                               f"{gpu.name}: " + "; ".join(text for text, _ in lines) + ".")
+                               f"{gpu.name}: {said}.")
 
 
 def _bars(ax, costs) -> None:
@@ -269,10 +250,9 @@ def _one_map(ax, ratio, fits) -> None:
     norm = TwoSlopeNorm(0, -4, 4)
     for i, j in np.ndindex(rows, cols):
         color = _LESS_MORE(norm(np.clip(log[i, j], -4, 4)))
-        ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fc=color, ec="white", lw=0.8))
+        rect(ax, j - 0.5, i - 0.5, 1, 1, fc=color, ec="white", lw=0.8)
         if not fits[i, j]:
-            ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fc=(1, 1, 1, 0.75), ec=OVER, lw=0,
-                                   hatch="xx"))
+            rect(ax, j - 0.5, i - 0.5, 1, 1, fc=(1, 1, 1, 0.75), ec=OVER, lw=0, hatch="xx")
             continue
         v = ratio[i, j]
         text = f"{v:.2f}"[1:] if v < 0.995 else f"{v:.2f}" if v < 1.05 else f"{v:.2g}"
@@ -285,6 +265,4 @@ def _one_map(ax, ratio, fits) -> None:
     for x, y in edges:
         ax.plot(x, y, color=INK, lw=2, solid_capstyle="projecting", zorder=5)
     ax.set(xlim=(-0.5, cols - 0.5), ylim=(-0.5, rows - 0.5))
-    ax.tick_params(length=0)
-    for spine in ax.spines.values():
-        spine.set_visible(False)
+    bare(ax)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from flashlib import hardware
 from flashlib.course.ch06.figures import block_lab as picture
 from flashlib.course.widgets import base
 
@@ -19,31 +18,20 @@ def block_lab(Br=64, Bc=64, N=4096, d=128, gpu="A100", sram_bytes=None, algorith
     The arguments are what it shows at first; see `figures.block_lab`. `gpu` may be a sheet
     of your own, and any size that is not on a slider is put there.
     """
-    sheets = {sheet.name: sheet for sheet in hardware.ALL}
-    chosen = hardware.get(gpu)
-    sheets[chosen.name] = chosen
-    rooms = _with(sram_bytes, [kib * 1024 for kib in SRAM_KIB])
+    rooms = base.including(sram_bytes, [kib * 1024 for kib in SRAM_KIB])
     sram = [("that of the GPU", None), *((f"{size / 1024:g} KiB", size) for size in rooms)]
-
-    def draw(gpu, **choices):
-        return picture(gpu=sheets[gpu], **choices)
-
+    gpus, redraw = base.over_gpus(picture, gpu, "whose shared memory, bandwidth and rates to take")
     return base.Lab("block_lab", {
         "algorithm": base.choice([("v1, K/V outside", "flash_v1"), ("v2, Q outside", "flash_v2")],
                                  algorithm, "algorithm", kind="toggle",
                                  tooltip="which tensor the outer loop walks over"),
         "causal": base.choice([("none", False), ("causal", True)], causal, "mask", kind="toggle",
                               tooltip="whether later keys are hidden"),
-        "Br": base.choice(_with(Br, SIZES), Br, "Br, rows of Q per tile"),
-        "Bc": base.choice(_with(Bc, SIZES), Bc, "Bc, rows of K per tile"),
-        "N": base.choice([(f"{n:,}", n) for n in _with(N, LENGTHS)], N, "N, queries and keys"),
-        "d": base.choice(_with(d, DIMS), d, "d, head dimension"),
-        "gpu": base.choice(list(sheets), chosen.name, "GPU", kind="dropdown",
-                           tooltip="whose shared memory, bandwidth and rates to take"),
+        "Br": base.choice(base.including(Br, SIZES), Br, "Br, rows of Q per tile"),
+        "Bc": base.choice(base.including(Bc, SIZES), Bc, "Bc, rows of K per tile"),
+        "N": base.choice([(f"{n:,}", n) for n in base.including(N, LENGTHS)], N, "N, queries and keys"),
+        "d": base.choice(base.including(d, DIMS), d, "d, head dimension"),
+        "gpu": gpus,
         "sram_bytes": base.choice(sram, sram_bytes, "SRAM", kind="dropdown",
                                   tooltip="the room for tiles, in place of that of the GPU"),
-    }, draw, note="One head, 16-bit elements, 4-byte accumulator and statistics.")
-
-
-def _with(value, options):
-    return sorted({*options, *([] if value is None else [value])})
+    }, redraw, note="One head, 16-bit elements, 4-byte accumulator and statistics.")

@@ -21,8 +21,7 @@ def _problem(seed, rows, keys, d, scale=0.5):
     return Q, K[keys:2 * keys], V[keys:2 * keys], dO, O, lse, (dO * O).sum(axis=1)
 
 
-@exercise("07.1", "delta in one line", difficulty=1, minutes=3,
-          solution="delta",
+@exercise("07.1", "delta in one line", difficulty=1, minutes=3, solution="delta",
           hints=("One number per query: the inner product of two rows that the backward pass has in"
                  " its hands before it has seen a single key.",
                  "Row i of dO with row i of O: an elementwise product, and a sum over axis 1."))
@@ -50,8 +49,7 @@ def check_delta(delta):
     return "N numbers stand for a row sum over N × N."
 
 
-@exercise("07.2", "dS of one tile", difficulty=2, minutes=8,
-          solution="dS_tile",
+@exercise("07.2", "dS of one tile", difficulty=2, minutes=8, solution="dS_tile",
           hints=("Four steps: the logits of the tile, the weights P with the row's lse, dP = dO·Vᵀ,"
                  " and the softmax Jacobian.",
                  "P = e^(S − lse) is final: no maximum, no division, and the tile need not know its"
@@ -91,8 +89,7 @@ def check_dS(dS_tile):
     return "all that the tile needed was its own rows, and two numbers for each of them."
 
 
-@exercise("07.3", "dK and dV of a tile of keys", difficulty=2, minutes=8,
-          solution="dK_dV",
+@exercise("07.3", "dK and dV of a tile of keys", difficulty=2, minutes=8, solution="dK_dV",
           hints=("Every query looks at this tile of keys, so every tile of queries adds something to"
                  " dK and dV: start from zero and accumulate.",
                  "dV += Pᵀ·dO and dK += scale · dSᵀ·Q. Which matrix must be transposed follows from"
@@ -130,8 +127,7 @@ def check_dK_dV(dK_dV):
     return "these two sums are why K and V stay outside: they never leave the chip."
 
 
-@exercise("07.4", "Count the updates of dQ", difficulty=2, minutes=6,
-          solution="dQ_updates",
+@exercise("07.4", "Count the updates of dQ", difficulty=2, minutes=6, solution="dQ_updates",
           hints=("How many tiles of S are there? Each adds something to one tile of dQ.",
                  "An update reads a tile of dQ and writes it back. Over a whole row of tiles that is"
                  " Tc times N·d elements each way; and dQ has to start from zero.",

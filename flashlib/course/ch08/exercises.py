@@ -14,8 +14,7 @@ __all__ = ["check_count_classes", "check_count_waves", "check_split_k_exchange",
            "hint", "solution"]
 
 
-@exercise("08.1", "Count the waves", difficulty=1, minutes=4,
-          solution="count_waves",
+@exercise("08.1", "Count the waves", difficulty=1, minutes=4, solution="count_waves",
           hints=("How many programs does v2's forward pass launch? A ragged row tile is a program,"
                  " too.",
                  "-(-a // b) is a / b, rounded up, in whole numbers. You need it twice."))
@@ -40,8 +39,7 @@ def check_count_waves(count_waves):
     return "an SM that finds no program waits for the slowest."
 
 
-@exercise("08.2", "Write v2's update", difficulty=2, minutes=10,
-          solution="update",
+@exercise("08.2", "Write v2's update", difficulty=2, minutes=10, solution="update",
           hints=("O and l are in units of the old maximum m. Bring both to the new one, then add what"
                  " the tile brings, already in new units.",
                  "P = e^(S − m_new), with the new maximum and not the tile's own: then P needs no"
@@ -100,8 +98,7 @@ def _classes(N, Br, Bc):
     return found["full"], found["partial"], found["skip"]
 
 
-@exercise("08.3", "Count tiles under a causal mask", difficulty=2, minutes=15,
-          solution="count_classes",
+@exercise("08.3", "Count tiles under a causal mask", difficulty=2, minutes=15, solution="count_classes",
           hints=("Take one row tile, rows a to b. Which keys does its first row see, which its last?",
                  "Row i sees the keys 0 … i. A tile is full if its last key is seen by the *first*"
                  " row a, and skipped if its first key lies beyond the *last* row b.",
@@ -131,8 +128,7 @@ def check_count_classes(count_classes):
     return "only full and partial tiles take time, and a partial one takes as long as a full one."
 
 
-@exercise("08.4", "Count what split-K exchanges", difficulty=3, minutes=15,
-          solution="split_k_exchange",
+@exercise("08.4", "Count what split-K exchanges", difficulty=3, minutes=15, solution="split_k_exchange",
           hints=("Three things are partial: the row maxima, the row sums and the outputs. For each:"
                  " how many copies are written, and who reads them?",
                  "Every warp needs the maximum over all warps before it can form P, so each reads all"

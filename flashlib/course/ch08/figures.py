@@ -13,6 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from flashlib import hardware
 from flashlib.course.plots import theme
+from flashlib.course.plots.parts import bare, rect, whole
 from flashlib.course.plots.theme import EDGE, GREY, INK, OVER, SMALL, TINY, human_bytes, percent, styled
 from flashlib.course.plots.traffic import stack
 from flashlib.models import occupancy
@@ -28,8 +29,7 @@ _PARTS = {"matmul": ("#4C5B6B", ""), "vector": ("#93A1AF", "///"), "exp": ("#CBD
 
 @styled
 def occupancy_grid(grids: Mapping[str, Sequence[Sequence[Waves]]], rows: Sequence[int],
-                   cols: Sequence[int], *, title: str | None = None,
-                   alt: str | None = None) -> Figure:
+                   cols: Sequence[int], *, title: str | None = None, alt: str | None = None) -> Figure:
     """Draw how full a GPU is, over batch · heads (rows) and sequence length (columns).
 
     Every cell carries the share of the SMs' time that is work, in percent, and is darker the smaller
@@ -51,9 +51,7 @@ def occupancy_grid(grids: Mapping[str, Sequence[Sequence[Waves]]], rows: Sequenc
         ax.set_xticks(range(len(cols)), [_short(n) for n in cols], fontsize=TINY)
         ax.set_xlabel("sequence length N", fontsize=SMALL)
         ax.set_ylim(len(rows) - 0.5, -0.5)
-        ax.tick_params(length=0)
-        for spine in ax.spines.values():
-            spine.set_visible(False)
+        bare(ax)
         words.append(f"{name}: {percent(share.min())} to {percent(share.max())}, up to "
                      f"{max(w.idle_sms for line in grid for w in line)} SMs idle in the last wave")
     axes[0, 0].set_yticks(range(len(rows)), [str(r) for r in rows], fontsize=SMALL)
@@ -70,8 +68,7 @@ def occupancy_grid(grids: Mapping[str, Sequence[Sequence[Waves]]], rows: Sequenc
 
 @styled
 def wave_steps(counts: Sequence[int], efficiency: Mapping[str, Sequence[float]], *,
-               mark: Mapping[str, tuple[int, float]] | None = None,
-               alt: str | None = None) -> Figure:
+               mark: Mapping[str, tuple[int, float]] | None = None, alt: str | None = None) -> Figure:
     """Draw the share of SM time that is work over the number of programs, for several GPUs."""
     fig, ax = theme.subplots(height=2.7)
     looks = [(INK, "-"), (_BUSY, "--"), ("#8A6D3B", ":"), ("#5B7F95", "-.")]
@@ -100,12 +97,10 @@ def schedules(runs: Mapping[str, Schedule], *, unit: str = "tiles of S",
     hue, words = theme.tensor_color("Q"), []
     top = max((stop - start for s in runs.values() for _, start, stop in s.runs), default=1)
     for ax, (name, s) in zip(axes[:, 0], runs.items(), strict=True):
-        ax.add_patch(Rectangle((0, -0.5), s.time, s.slots, fc="#F6F6F6", ec="#CFCFCF", hatch="////",
-                               lw=0, zorder=0))
+        rect(ax, 0, -0.5, s.time, s.slots, fc="#F6F6F6", ec="#CFCFCF", hatch="////", lw=0, zorder=0)
         for slot, start, stop in s.runs:
             color = theme.tint(hue, 0.88 - 0.8 * (stop - start) / top)
-            ax.add_patch(Rectangle((start, slot - 0.42), stop - start, 0.84, fc=color, ec="white",
-                                   lw=0.5))
+            rect(ax, start, slot - 0.42, stop - start, 0.84, fc=color, ec="white", lw=0.5)
         ax.axvline(s.time, color=INK, lw=1.2)
         ax.set_title(f"{name}: done at {s.time:,}, {percent(s.efficiency)} of the SMs' time is work",
                      fontsize=9, loc="left")
@@ -131,8 +126,7 @@ def time_parts(times: Mapping[str, Mapping[str, float]], *, unit_s: float = 1e-6
         for part, seconds in parts.items():
             color, hatch = _PARTS[part]
             width = seconds / unit_s
-            ax.add_patch(Rectangle((left, y - 0.31), width, 0.62, fc=color, ec="white", hatch=hatch,
-                                   lw=0.6, gid=part))
+            rect(ax, left, y - 0.31, width, 0.62, fc=color, ec="white", hatch=hatch, lw=0.6, gid=part)
             text = f"{part} {width:.1f}"
             if theme.text_width(text, SMALL) + 0.2 < 5.0 * width / longest:
                 ax.text(left + width / 2, y, text, ha="center", va="center_baseline", fontsize=SMALL,
@@ -143,8 +137,7 @@ def time_parts(times: Mapping[str, Mapping[str, float]], *, unit_s: float = 1e-6
                     va="center_baseline", fontweight="bold")
     ax.set(xlim=(0, 1.14 * longest), ylim=(len(times) - 0.5, -0.5), xlabel=f"{unit}, end to end")
     ax.set_yticks(range(len(times)), list(times), fontsize=9, color=INK)
-    ax.tick_params(axis="y", length=0)
-    ax.spines["left"].set_visible(False)
+    bare(ax, "left")
     shown = dict.fromkeys(part for parts in times.values() for part in parts)
     theme.patch_key(ax, [(part, {"fc": _PARTS[part][0], "ec": "#8A8A8A", "hatch": _PARTS[part][1]})
                          for part in shown])
@@ -203,7 +196,7 @@ def _split_picture(ax, dealt, warps) -> None:
         ax.text(*at, f"w{n}", ha="center", va="center", fontsize=TINY, color=theme.ink_on(color))
     for name, box, cut in (("Q", (x0 - thick - 0.06, y0, thick, side), dealt == "queries"),
                            ("K", (x0, y0 - thick - 0.06, side, thick), dealt == "keys")):
-        ax.add_patch(Rectangle(box[:2], *box[2:], fc=theme.tensor_color(name), ec=EDGE, lw=0.8))
+        rect(ax, *box, fc=theme.tensor_color(name), ec=EDGE, lw=0.8)
         for n in range(1, warps if cut else 1):
             if name == "Q":
                 y = box[1] + n * side / warps
@@ -231,9 +224,7 @@ def occupancy_lab(batch: int = 1, heads: int = 16, N: int = 16384, block: int = 
     w = occupancy.waves(occupancy.programs(batch=batch, heads=heads, N=N, block=split), gpu)
     efficiency, time_note = _efficiency(w, batch * heads, N, block, kernel, causal)
     fig = theme.figure(3.55, layout=None)
-    ax = fig.add_axes((0, 0, 1, 1))
-    ax.set(xlim=(0, theme.WIDTH), ylim=(3.55, 0))
-    ax.axis("off")
+    ax = whole(fig, down=True)
     title = f"{kernel} on {gpu.name}: B = {batch}, H = {heads}, N = {N:,}"
     title += (f", {block} rows per program" if split else ", one program per head")
     ax.text(0.1, 0.2, title + (", causal" if causal else ""), fontsize=10, fontweight="bold",
@@ -293,7 +284,7 @@ def _neighbors(ax, box, pairs, block, gpu, kernel, N) -> None:
         h = 0.82 * height * w.efficiency
         left, base = x + n * step, y + 0.12 + 0.82 * height
         look = {"fc": _BUSY if length == N else theme.tint(_BUSY, 0.6)}
-        ax.add_patch(Rectangle((left + 0.04, base - h), step - 0.08, h, **look))
+        rect(ax, left + 0.04, base - h, step - 0.08, h, **look)
         ax.text(left + step / 2, base - h - 0.03, f"{100 * w.efficiency:.0f}",
                 ha="center", va="bottom", fontsize=TINY)
         ax.text(left + step / 2, base + 0.05, _short(length), ha="center", va="top", fontsize=TINY,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from flashlib import hardware
 from flashlib.course.ch08.figures import occupancy_lab as picture
 from flashlib.course.widgets import base
 
@@ -20,27 +19,16 @@ def occupancy_lab(batch=1, heads=16, N=16384, block=128, gpu="A100", kernel="v2 
     The arguments are what it shows at first; see `figures.occupancy_lab`. `gpu` may be a
     sheet of your own, and any size that is not on a slider is put there.
     """
-    sheets = {sheet.name: sheet for sheet in hardware.ALL}
-    chosen = hardware.get(gpu)
-    sheets[chosen.name] = chosen
-
-    def draw(gpu, **choices):
-        return picture(gpu=sheets[gpu], **choices)
-
+    gpus, redraw = base.over_gpus(picture, gpu, "whose SMs to fill")
     return base.Lab("occupancy_lab", {
         "kernel": base.choice(KERNELS, kernel, "kernel", kind="toggle",
                               tooltip="what runs in parallel: heads, row tiles or key tiles"),
         "causal": base.choice([("none", False), ("causal", True)], causal, "mask", kind="toggle",
                               tooltip="whether later keys are hidden"),
-        "batch": base.choice(_with(batch, BATCHES), batch, "B, batch"),
-        "heads": base.choice(_with(heads, HEADS), heads, "H, heads"),
-        "N": base.choice([(f"{n:,}", n) for n in _with(N, LENGTHS)], N, "N, queries and keys"),
-        "block": base.choice(_with(block, BLOCKS), block, "rows per program",
+        "batch": base.choice(base.including(batch, BATCHES), batch, "B, batch"),
+        "heads": base.choice(base.including(heads, HEADS), heads, "H, heads"),
+        "N": base.choice([(f"{n:,}", n) for n in base.including(N, LENGTHS)], N, "N, queries and keys"),
+        "block": base.choice(base.including(block, BLOCKS), block, "rows per program",
                              tooltip="Br in the forward pass, Bc in the backward pass"),
-        "gpu": base.choice(list(sheets), chosen.name, "GPU", kind="dropdown",
-                           tooltip="whose SMs to fill"),
-    }, draw, note="One program per SM at a time. Causal programs start with the longest.")
-
-
-def _with(value, options):
-    return sorted({*options, value})
+        "gpu": gpus,
+    }, redraw, note="One program per SM at a time. Causal programs start with the longest.")

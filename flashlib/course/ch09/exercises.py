@@ -133,8 +133,7 @@ def check_row_max(row_max_kernel):
     return "no lane left its row, and −∞ never wins."
 
 
-@exercise("09.3", "Write the online-softmax kernel", difficulty=3, minutes=25,
-          solution="online_kernel",
+@exercise("09.3", "Write the online-softmax kernel", difficulty=3, minutes=25, solution="online_kernel",
           hints=("Two loops over blocks of columns. The first keeps m and l, numbers of the row; the"
                  " second loads x again, divides and stores.",
                  "m_new = tl.maximum(m, tl.max(x, 0)); l = l · exp(m − m_new) + tl.sum(tl.exp(x −"

@@ -41,8 +41,7 @@ def check_lse(natural_lse):
 
 
 
-@exercise("10.2", "Fix a stride bug", difficulty=2, minutes=10,
-          solution="address",
+@exercise("10.2", "Fix a stride bug", difficulty=2, minutes=10, solution="address",
           hints=("A stride says how many elements lie between one index and the next, in this tensor."
                  " No size of the tensor is needed besides.",
                  "Four terms: b · stride_b + … In K, the head is not h.",
@@ -78,8 +77,7 @@ def check_address(address):
     return "the kernel never asks whether a tensor is contiguous."
 
 
-@exercise("10.3", "Find where the mask begins", difficulty=2, minutes=15,
-          solution="stages",
+@exercise("10.3", "Find where the mask begins", difficulty=2, minutes=15, solution="stages",
           hints=("Row i sees the keys j ≤ i + Nk − Nq. Which row of the tile decides what is *visited*,"
                  " and which decides what needs *no mask*?",
                  "The last row sees the most: end = keys that it sees. The first row sees the fewest:"

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from flashlib.course.notebook.data import Measurement
 from flashlib.course.plots import theme
+from flashlib.course.plots.parts import rect
 from flashlib.course.plots.recorded import origin
 from flashlib.course.plots.theme import GREY, INK, SMALL, TINY, styled
 
@@ -68,8 +68,7 @@ def kernel_race(race: Measurement, *, B: int, H: int, N: int, d: int,
                 ax.text(0.015 * top, y, f"ours is {row['seconds'] / own_s:.2f} ×", fontsize=TINY,
                         va="center_baseline", color=theme.ink_on(color))
             words.append(f"{mode}{', causal' * causal}, {name}: {text}")
-        ax.set_yticks(range(len(rows)), [racer(r["impl"])[0] for r in rows], fontsize=TINY,
-                      color=INK)
+        ax.set_yticks(range(len(rows)), [racer(r["impl"])[0] for r in rows], fontsize=TINY, color=INK)
         ax.set_title(f"{mode}{', causal' if causal else ''}", fontsize=9, loc="left")
         ax.set(xlim=(0, 1.42 * top), ylim=(len(rows) - 0.5, -0.6))
         ax.tick_params(axis="y", length=0)
@@ -113,8 +112,7 @@ def race_by_shape(race: Measurement, *, ours: str = "ours", ceiling: float | Non
                     if r["tflops_per_s"] is not None}
             if not rows:
                 continue
-            ax.plot([min(rows.values()), max(rows.values())], [y, y], color="#D9D9D9", lw=1.2,
-                    zorder=1)
+            ax.plot([min(rows.values()), max(rows.values())], [y, y], color="#D9D9D9", lw=1.2, zorder=1)
             for impl, rate in rows.items():
                 _, color, marker = racer(impl)
                 own = impl == ours
@@ -167,8 +165,8 @@ def softmax_share(cases: Mapping[str, Mapping[str, Sequence[tuple[str, float]]]]
             left = 0.0
             for kind, seconds in parts:
                 width, color = 1e3 * seconds, look[kind]
-                ax.add_patch(Rectangle((left, y - 0.34), width, 0.68, fc=color, ec="white", lw=0.8,
-                                       gid=f"{impl} {kind}"))
+                rect(ax, left, y - 0.34, width, 0.68, fc=color, ec="white", lw=0.8,
+                     gid=f"{impl} {kind}")
                 text = f"{kind} {width:.2f}"
                 if theme.text_width(text, TINY) < 4.6 * width / longest:
                     ax.text(left + width / 2, y, text, ha="center", va="center_baseline",

@@ -33,8 +33,7 @@ def _expect_each(got, expected, cases, names, *, mistakes, rtol=1e-9, least=-np.
         expect_close(answer, right, title, rtol=rtol, mistakes=dict.fromkeys(found, answer))
 
 
-@exercise("11.1", "Leave room for a second program", difficulty=1, minutes=5,
-          solution="most_stages",
+@exercise("11.1", "Leave room for a second program", difficulty=1, minutes=5, solution="most_stages",
           hints=("Half of an SM's shared memory, less what the system keeps, is what one of two"
                  " programs may have. How many rows of 2·d bytes is that?",
                  "Br of these rows are Q's; every stage takes 2·Bc of the others, one tile for K and"
@@ -68,8 +67,7 @@ def check_most_stages(most_stages):
     return "so many copies can be under way while two programs take turns at the tensor cores."
 
 
-@exercise("11.2", "Time in waves", difficulty=2, minutes=8,
-          solution="time_in_waves",
+@exercise("11.2", "Time in waves", difficulty=2, minutes=8, solution="time_in_waves",
           hints=("How many programs run at a time? How many rounds of that does it take?",
                  "⌈programs / (sms · per_sm)⌉ rounds of program_s each; -(-a // b) rounds up."))
 def check_time_in_waves(time_in_waves):
@@ -141,8 +139,7 @@ def check_where_bytes_come_from(where_bytes_come_from):
     return "the recorded counters agree with both."
 
 
-@exercise("11.4", "A tile for a GPU that you do not own", difficulty=3, minutes=20,
-          solution="my_tile",
+@exercise("11.4", "A tile for a GPU that you do not own", difficulty=3, minutes=20, solution="my_tile",
           hints=("Start from the budget: hardware.get('A100').sram_bytes. With d = 128, how many"
                  " rows of 256 B are that?",
                  "Two programs per SM first, then no spills; then compare Br = 64 and Br = 128 in the"

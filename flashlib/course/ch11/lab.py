@@ -18,16 +18,11 @@ def tile_lab(Br=128, Bc=64, warps=4, stages=2, gpu="H200", d=128, N=4096):
     The arguments are what it shows at first; see `figures.tile_lab`. `gpu` may be a sheet of
     your own that knows its bfloat16 rate.
     """
-    sheets = {name: hardware.get(name) for name in GPUS}
     chosen = hardware.get(gpu)
     if "bfloat16" not in chosen.matmul_flops_per_s:
         raise ValueError(f"gpu: expected one with a bfloat16 rate, such as {', '.join(GPUS)}, got"
                          f" {chosen.name!r}")
-    sheets[chosen.name] = chosen
-
-    def draw(gpu, **choices):
-        return picture(gpu=sheets[gpu], **choices)
-
+    gpus, redraw = base.over_gpus(picture, gpu, "whose budgets and rates to take", GPUS)
     return base.Lab("tile_lab", {
         "Br": base.choice(SIZES, Br, "Br, rows of Q"),
         "Bc": base.choice(SIZES, Bc, "Bc, rows of K and V"),
@@ -37,6 +32,6 @@ def tile_lab(Br=128, Bc=64, warps=4, stages=2, gpu="H200", d=128, N=4096):
                               tooltip="tiles of K and of V on their way or in use"),
         "d": base.choice(HEAD_DIMS, d, "d, head dimension"),
         "N": base.choice([(f"{n:,}", n) for n in LENGTHS], N, "N, queries and keys"),
-        "gpu": base.choice(list(sheets), chosen.name, "GPU", kind="dropdown",
-                           tooltip="whose budgets and rates to take"),
-    }, draw, note="Every number is the model's: bfloat16, no mask, 4 × 16 heads. Nothing is measured.")
+        "gpu": gpus,
+    }, redraw, note="Every number is the model's: bfloat16, no mask, 4 × 16 heads. Nothing is"
+                    " measured.")

@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from flashlib.course.plots import theme
 from flashlib.course.plots.gantt import UNITS, bar, face, gantt
+from flashlib.course.plots.parts import heading
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, styled
 from flashlib.models.sm import programs
 from flashlib.models.sm.simulator import DoesNotFit, Schedule, simulate
@@ -173,6 +174,6 @@ def kernel_timeline(rows: Sequence[Mapping], *, window: tuple[float, float], sou
     theme.patch_key(ax, [(words, seen[words]) for words in order if words in seen], at=(-0.18, 1.02),
                     loc="lower left")
     if title:
-        fig.text(0.012, 1 - 0.05 / whole, title, fontsize=10, fontweight="bold", va="top")
+        heading(fig, title, y=1 - 0.05 / whole)
     return theme.describe(fig, alt or f"What {len(groups)} warpgroups did, cycles {window[0]:,.0f} to"
                           f" {window[1]:,.0f}, {source}: {'; '.join(seen)}.")

@@ -13,8 +13,7 @@ __all__ = ["check_block_scales", "check_by_hand", "check_prepare", "check_rotate
 NUMBERS = (19.0, 0.07, 0.004, 500.0)
 
 
-@exercise("13.1", "Round four numbers by hand", difficulty=1, minutes=5,
-          solution="by_hand",
+@exercise("13.1", "Round four numbers by hand", difficulty=1, minutes=5, solution="by_hand",
           hints=("Between 2ⁿ and 2ⁿ⁺¹ there are eight steps, each of 2ⁿ/8. Which n is it for 19?",
                  "A tie goes to the neighbor whose mantissa is even. Below 2⁻⁶ all steps are 2⁻⁹, and"
                  " the largest value is 448."))
@@ -49,8 +48,7 @@ def _amax(x, rows):
     return np.array([np.abs(x[n:n + rows]).max() for n in range(0, len(x), rows)])
 
 
-@exercise("13.2", "Pick a scale for each block", difficulty=2, minutes=10,
-          solution="block_scales",
+@exercise("13.2", "Pick a scale for each block", difficulty=2, minutes=10, solution="block_scales",
           hints=("The scale is what the block is *divided* by, so that its largest |x| becomes 448.",
                  "The last block may have fewer rows. A block of zeros has no largest value to map:"
                  " scale 1 keeps it as it is."))
@@ -118,8 +116,7 @@ def _overwritten(x):
     return y
 
 
-@exercise("13.3", "Write the fast rotation", difficulty=3, minutes=15,
-          solution="rotate",
+@exercise("13.3", "Write the fast rotation", difficulty=3, minutes=15, solution="rotate",
           hints=("First multiply the columns by their signs. Then take log₂ d rounds: in the round of"
                  " distance h, entries i and i + h become their sum and their difference.",
                  "x.reshape(n, d // (2 * h), 2, h) puts the partners side by side on the third axis;"
@@ -156,8 +153,7 @@ def check_rotate(rotate):
     return "d·log₂ d additions where a matrix product takes d² multiplications."
 
 
-@exercise("13.4", "Rotate what may be rotated", difficulty=2, minutes=8,
-          solution="prepare",
+@exercise("13.4", "Rotate what may be rotated", difficulty=2, minutes=8, solution="prepare",
           hints=("(QR)(KR)ᵀ = Q RRᵀ Kᵀ. When does R disappear?",
                  "O = PV is a weighted mean of V's rows. If every row of V were rotated, what would O"
                  " be?"))

@@ -8,11 +8,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from flashlib.course.notebook.data import Measurement
 from flashlib.course.plots import theme
+from flashlib.course.plots.parts import bare, rect
 from flashlib.course.plots.theme import FAINT, GREY, INK, OVER, SMALL, TINY, styled
 
 SIGN, EXPONENT, MANTISSA = "#D9D9D9", "#BFD3E6", "#F3DDB0"
@@ -71,8 +71,8 @@ def draw_bits(ax: Axes, x: float, y: float, bits, size: float = 0.27) -> None:
     """Draw the boxes of one number from x on: sign, exponent and mantissa in three shades."""
     shades = [SIGN] + [EXPONENT] * len(bits.bits.split()[1]) + [MANTISSA] * len(bits.bits.split()[2])
     for n, (digit, shade) in enumerate(zip(bits.bits.replace(" ", ""), shades, strict=True)):
-        ax.add_patch(Rectangle((x + n * size, y - size / 2), size * 0.94, size, facecolor=shade,
-                               edgecolor=theme.EDGE, lw=0.8))
+        rect(ax, x + n * size, y - size / 2, size * 0.94, size, facecolor=shade, edgecolor=theme.EDGE,
+             lw=0.8)
         ax.text(x + (n + 0.47) * size, y, digit, ha="center", va="center_baseline",
                 family="monospace", fontsize=9)
 
@@ -104,8 +104,7 @@ def number_line(grids: Mapping[str, np.ndarray], *, limit: float, alt: str | Non
         ax.plot([0, limit], [n, n], color=FAINT, lw=0.8, zorder=0)
     ax.set(xlim=(-0.01 * limit, limit * 1.01), ylim=(len(grids) - 0.4, -0.6))
     ax.set_yticks(range(len(grids)), list(grids), color=INK, fontsize=9)
-    ax.tick_params(axis="y", length=0)
-    ax.spines["left"].set_visible(False)
+    bare(ax, "left")
     counts = "; ".join(f"{name}: {int(np.sum((g >= 0) & (g <= limit)))} values"
                        for name, g in grids.items())
     return theme.describe(fig, alt or f"Values that can be held from 0 to {limit:g}. {counts}.")
@@ -233,8 +232,7 @@ def register_layout(layouts: Mapping[str, Sequence[int]], *, alt: str | None = N
     shades = ("#FFFFFF", "#CFE0EC", "#86AFCB", "#33628D")
     for n, (title, owners) in enumerate(layouts.items()):
         for column, owner in enumerate(owners):
-            ax.add_patch(Rectangle((column, n + 0.12), 1, 0.62, facecolor=shades[owner],
-                                   edgecolor=theme.EDGE, lw=0.7))
+            rect(ax, column, n + 0.12, 1, 0.62, facecolor=shades[owner], edgecolor=theme.EDGE, lw=0.7)
             ax.text(column + 0.5, n + 0.43, str(owner), ha="center", va="center_baseline",
                     fontsize=SMALL, color=theme.ink_on(shades[owner]))
         ax.text(-0.5, n + 0.43, title, ha="right", va="center_baseline", fontsize=SMALL)
@@ -359,8 +357,8 @@ def fp8_lab(value: float, scale: float, fmt: str, bits, near: Sequence[float], r
     line.spines["left"].set_visible(False)
     bars = fig.add_axes((0.31, 0.105, 0.56, 0.34))
     for n, row in enumerate(rows):
-        bars.add_patch(Rectangle((1e-9, n - 0.31), row["rmse"], 0.62, edgecolor=theme.EDGE, lw=0.8,
-                                 facecolor="#35B779" if row["recipe"] == chosen else "#D5DDD8"))
+        rect(bars, 1e-9, n - 0.31, row["rmse"], 0.62, edgecolor=theme.EDGE, lw=0.8,
+             facecolor="#35B779" if row["recipe"] == chosen else "#D5DDD8")
         bars.text(row["rmse"] * 1.12, n, f"{row['rmse']:.2e}", va="center_baseline", fontsize=SMALL)
     least, most = (f(row["rmse"] for row in rows) for f in (min, max))
     bars.set(xscale="log", xlim=(least / 3, most * 4), ylim=(len(rows) - 0.5, -0.5))
@@ -373,5 +371,4 @@ def fp8_lab(value: float, scale: float, fmt: str, bits, near: Sequence[float], r
     fig.text(0.02, 0.465, note, fontsize=SMALL)
     text = "; ".join(f"{row['recipe']}: {row['rmse']:.2e}" for row in rows)
     return theme.describe(fig, alt or f"FP8 lab. {value:g} over a scale of {scale:.4g} in {fmt} is"
-                                      f" {bits.bits}, which keeps {kept:.5g}. Errors, {heading}:"
-                                      f" {text}.")
+                               f" {bits.bits}, which keeps {kept:.5g}. Errors, {heading}:" f" {text}.")

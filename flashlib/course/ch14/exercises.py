@@ -19,8 +19,7 @@ def _pair(got, what):
     return got
 
 
-@exercise("14.1", "Take an exponent apart", difficulty=1, minutes=4,
-          solution="take_apart",
+@exercise("14.1", "Take an exponent apart", difficulty=1, minutes=4, solution="take_apart",
           hints=("n is the largest whole number that is not above x. What is that for −1.25?",
                  "np.floor does it; f is what remains of x."))
 def check_take_apart(take_apart):
@@ -43,8 +42,7 @@ def check_take_apart(take_apart):
     return "2ˣ = 2ⁿ · 2ᶠ, and only 2ᶠ needs arithmetic."
 
 
-@exercise("14.2", "Evaluate the polynomial", difficulty=2, minutes=10,
-          solution="polynomial_exp2",
+@exercise("14.2", "Evaluate the polynomial", difficulty=2, minutes=10, solution="polynomial_exp2",
           hints=("Horner, for a cubic: ((c₃·f + c₂)·f + c₁)·f + c₀. Start with the last coefficient.",
                  "np.ldexp(p, n) is p · 2ⁿ for an array of whole numbers n.astype(int).",
                  "−∞ has no fraction. Replace what lies below −127 by −127 first, and in the end give 0"
@@ -112,8 +110,7 @@ def _lazy(m, l, O, S, V, tau, *, old_l=True, old_O=True, fresh_P=False, old_P=Fa
             (alpha[:, None] if old_O else 1) * O + P @ V)
 
 
-@exercise("14.3", "Rescale only if you must", difficulty=2, minutes=12,
-          solution="lazy_step",
+@exercise("14.3", "Rescale only if you must", difficulty=2, minutes=12, solution="lazy_step",
           hints=("First decide per row: by how much does the tile exceed m? Rows at or below τ keep m.",
                  "alpha = 2^(m − m_new) is 1 where m stays, so one formula serves all rows.",
                  "P, l and O of a row must all be in units of the same m, the one that you return."))
@@ -168,8 +165,7 @@ def check_lazy_step(lazy_step):
     return "O / l does not know which m you chose."
 
 
-@exercise("14.4", "Find the best share", difficulty=3, minutes=12,
-          solution="best_share",
+@exercise("14.4", "Find the best share", difficulty=3, minutes=12, solution="best_share",
           hints=("With a share y, the exponential unit is busy for (1 − y)·E cycles. And the vector"
                  " lanes?",
                  "The lanes do A + y·B. One line falls, the other rises: the later of the two is least"

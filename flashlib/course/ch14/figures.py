@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
 from flashlib.course.plots import theme
+from flashlib.course.plots.parts import cells, rect
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, styled
 
 # Unit: its name for people, color, hatch, marker.
@@ -87,9 +87,8 @@ def exp2_errors(f, errors: Mapping[int, np.ndarray], *, ax=None, alt: str | None
         return ax
     words = ", ".join(f"{d}: {np.abs(e).max():.1e}" for d, e in errors.items())
     return theme.describe(fig, alt or "Relative error of the polynomial over the fraction, log scale;"
-                                      f" largest by degree {words}. Half a step of bfloat16 falls"
-                                      f" from {BFLOAT16_HALF_STEP:.1e} to"
-                                      f" {BFLOAT16_HALF_STEP / 2:.1e}.")
+                               f" largest by degree {words}. Half a step of bfloat16 falls"
+                               f" from {BFLOAT16_HALF_STEP:.1e} to" f" {BFLOAT16_HALF_STEP / 2:.1e}.")
 
 
 @styled
@@ -174,20 +173,11 @@ def skipped_maps(maps: Mapping[str, np.ndarray], scales: Sequence[float], taus: 
     words = []
     for ax, (title, shares) in zip(axes[0], maps.items(), strict=True):
         shares = np.asarray(shares)
-        for (i, j), share in np.ndenumerate(shares):
-            color = theme.mix("#FFFFFF", "#31688E", share)
-            ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fc=color, ec="white", lw=1))
-            text = "100" if share == 1 else f"{100 * share:.1f}"
-            ax.text(j, i, text, ha="center", va="center_baseline", fontsize=SMALL,
-                    color=theme.ink_on(color))
-        ax.set(xlim=(-0.5, len(taus) - 0.5), ylim=(-0.5, len(scales) - 0.5),
-               xlabel="τ (units of log 2)")
-        ax.set_xticks(range(len(taus)), [f"{t:g}" for t in taus])
-        ax.set_yticks(range(len(scales)), [f"{s:g}" for s in scales])
+        colors = [[theme.mix("#FFFFFF", "#31688E", share) for share in line] for line in shares]
+        texts = [["100" if share == 1 else f"{100 * share:.1f}" for share in line] for line in shares]
+        cells(ax, colors, texts, taus, scales)
+        ax.set_xlabel("τ (units of log 2)")
         ax.set_title(title, fontsize=9)
-        ax.tick_params(length=0)
-        for spine in ax.spines.values():
-            spine.set_visible(False)
         words.append(f"{title}: from {100 * shares[-1, 0]:.0f} % at scale {scales[-1]:g}, tau"
                      f" {taus[0]:g}, to {100 * shares[0, -1]:.0f} % at scale {scales[0]:g}, tau"
                      f" {taus[-1]:g}")
@@ -231,8 +221,8 @@ def predicted_gains(groups: Mapping[str, Sequence[Mapping]], strays: Mapping[str
     y, ticks, words = 0.0, {}, []
     for group, rows in groups.items():
         low, high = strays[group]
-        ax.add_patch(Rectangle((low, y - 0.5), high - low, len(rows), fc="#E4E4E4", ec="none", zorder=0,
-                               gid=f"strays: {group}"))
+        rect(ax, low, y - 0.5, high - low, len(rows), fc="#E4E4E4", ec="none", zorder=0,
+             gid=f"strays: {group}")
         ax.text(0.995, y + len(rows) / 2 - 0.5, group, transform=ax.get_yaxis_transform(), ha="right",
                 va="center", fontsize=SMALL, fontweight="bold")
         for row in rows:
@@ -251,7 +241,7 @@ def predicted_gains(groups: Mapping[str, Sequence[Mapping]], strays: Mapping[str
     ax.plot([], [], ls="none", marker="o", ms=9, mfc="none", mec=OVER, mew=1.4, label="simulated")
     for name, face in (("recorded, clear", _STEPS[1]), ("recorded, not clear", "white")):
         ax.plot([], [], ls="none", marker="D", color=_STEPS[1], mfc=face, label=name)
-    ax.add_patch(Rectangle((1, 0), 0, 0, fc="#E4E4E4", label="range of the kernel as it is"))
+    rect(ax, 1, 0, 0, 0, fc="#E4E4E4", label="range of the kernel as it is")
     ax.legend(fontsize=SMALL, frameon=False, loc="lower right", bbox_to_anchor=(1.01, 1), ncols=4,
               borderaxespad=0.1, handletextpad=0.4, columnspacing=1.2)
     ax.set_yticks(list(ticks), ticks.values(), fontsize=SMALL)
@@ -286,7 +276,7 @@ def exp2_lab(f, error, units, simulated, maxima, used, *, degree: int, tau: floa
     scale = max([*values.values(), simulated or 0])
     for y, (unit, cycles) in enumerate(values.items()):
         _, color, hatch, _ = UNITS[unit]
-        bars.add_patch(Rectangle((0, y - 0.3), cycles, 0.6, fc=color, ec="white", hatch=hatch, lw=0.6))
+        rect(bars, 0, y - 0.3, cycles, 0.6, fc=color, ec="white", hatch=hatch, lw=0.6)
         bars.text(0.02 * scale, y, f"{cycles:,.0f}", va="center_baseline", fontsize=SMALL,
                   fontweight="bold" if unit == longest else None,
                   bbox={"fc": "white", "ec": "none", "pad": 1.2})

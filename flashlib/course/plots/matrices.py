@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from flashlib.course.plots import theme
+from flashlib.course.plots.parts import rect, whole
 from flashlib.course.plots.theme import EDGE, GREY, SMALL, styled, text_width
 
 MOST_NUMBERS = 12
@@ -69,9 +70,7 @@ def show(*, rows=None, cols=None, highlight=None, titles: Mapping[str, str] | No
     height = sum(max(g.height for g in line) for line in lines) + 0.25 * (len(lines) - 1) + 0.12
     widest = max(sum(g.width for g in line) + gap * (len(line) - 1) for line in lines) + 0.12
     fig = theme.figure(height, max(widest, 1.0), layout=None)
-    ax = fig.add_axes((0, 0, 1, 1))
-    ax.set(xlim=(0, fig.get_figwidth()), ylim=(height, 0))
-    ax.axis("off")
+    ax = whole(fig, down=True)
     y = 0.06
     for line in lines:
         x = 0.06
@@ -196,8 +195,7 @@ def _draw_grid(ax, grid: _Grid, x, y, cells) -> None:
                               linewidths=0.8 if grid.texts else 0.3)
     patches.set_gid(f"cells {grid.name}")
     ax.add_collection(patches, autolim=False)
-    ax.add_artist(Rectangle((left, top), k * w, h * n, fill=False, ec=theme.edge_color(grid.name),
-                            lw=1.0))
+    rect(ax, left, top, k * w, h * n, fill=False, ec=theme.edge_color(grid.name), lw=1.0)
     for i, line in enumerate(grid.texts):
         for j, text in enumerate(line):
             ax.text(left + (j + 0.5) * w, top + (i + 0.52) * h, text, ha="center", va="center",

@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from flashlib.course.plots import theme
+from flashlib.course.plots.parts import bare, rect
 from flashlib.course.plots.theme import INK, SMALL, TINY, styled, text_width
 
 # Teal is less, brown is more: apart under every color deficiency, and red stays for "does not fit".
@@ -51,8 +51,8 @@ def ratio_map(Br_values: Sequence[int], Bc_values: Sequence[int], ratio, *, base
                           np.ma.masked_invalid(log), cmap=_LESS_MORE, edgecolors="white", linewidth=0.8,
                           norm=TwoSlopeNorm(0, -reach, reach))
     for i, j in np.argwhere(~fits):
-        ax.add_artist(Rectangle((j - 0.5, i - 0.5), 1, 1, fc=(1, 1, 1, 0.6), hatch="///",
-                                ec=theme.tint(theme.OVER, 0.45), lw=0, gid="does not fit"))
+        rect(ax, j - 0.5, i - 0.5, 1, 1, fc=(1, 1, 1, 0.6), hatch="///",
+             ec=theme.tint(theme.OVER, 0.45), lw=0, gid="does not fit")
     ax.add_collection(LineCollection(_border(log <= 0, fits), colors=INK, linewidths=2.0, gid="equal",
                                      capstyle="projecting", zorder=4), autolim=False)
     texts = [[f"{v:.2g}" if v < 9.95 else f"{v:.0f}" for v in row] for row in ratio]
@@ -73,8 +73,7 @@ def ratio_map(Br_values: Sequence[int], Bc_values: Sequence[int], ratio, *, base
         return ax
     wins = int((fits & (ratio < 1)).sum())
     return theme.describe(fig, alt or f"Map of {quantity} relative to {baseline} over Br and Bc: less"
-                                      f" in {wins} of {fits.size} cells; {int((~fits).sum())} do not"
-                                      " fit.")
+                               f" in {wins} of {fits.size} cells; {int((~fits).sum())} do not" " fit.")
 
 
 def _border(less, fits):
@@ -94,9 +93,7 @@ def _ticks(ax, Br_values, Bc_values) -> None:
         step = -(-len(values) // 16)
         axis.set_ticks(range(0, len(values), step), [str(v) for v in values[::step]])
         axis.set_label_text(word)
-    ax.tick_params(length=0)
-    for spine in ax.spines.values():
-        spine.set_visible(False)
+    bare(ax)
 
 
 def _bar(ax, image, reach, quantity, baseline) -> None:
@@ -115,8 +112,7 @@ def _marks(ax, mark, rows, cols) -> None:
         if Br not in rows or Bc not in cols:
             raise ValueError(f"mark: expected blocks on the grid, got {label!r} at Br={Br}, Bc={Bc}")
         i, j = rows.index(Br), cols.index(Bc)
-        ax.add_artist(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, ec=INK, lw=2.2, zorder=5,
-                                gid="mark"))
+        rect(ax, j - 0.5, i - 0.5, 1, 1, fill=False, ec=INK, lw=2.2, zorder=5, gid="mark")
         leftwards, downwards = j > len(cols) / 2, i > len(rows) / 2
         ax.annotate(label, (j, i),
                     xytext=(j + (-1.6 if leftwards else 1.6), i + (-1.4 if downwards else 1.4)),

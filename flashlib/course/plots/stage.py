@@ -10,6 +10,7 @@ from matplotlib.collections import PatchCollection
 from matplotlib.patches import Rectangle
 
 from flashlib.course.plots import theme
+from flashlib.course.plots.parts import rect
 from flashlib.course.plots.replay import Moment, Replay
 from flashlib.course.plots.theme import EDGE, GREY, INK, SMALL, TINY, human_bytes, text_width
 from flashlib.course.plots.traffic import ordered, stack
@@ -81,7 +82,7 @@ def _cells(ax, replay, moment, x0, y0, sx, sy, numbers) -> None:
         return Rectangle((x0 + c[0] * sx, y0 + r[0] * sy), (c[1] - c[0]) * sx, (r[1] - r[0]) * sy,
                          **kwargs)
 
-    ax.add_artist(Rectangle((x0, y0), w, h, fc="white", ec="#C4C4C4", lw=0.8))
+    rect(ax, x0, y0, w, h, fc="white", ec="#C4C4C4", lw=0.8)
     step = min(sx * max(stop - start for start, stop in cols),
                sy * max(stop - start for start, stop in rows))
     fine = step < 0.08  # then lines between tiles would hide the tiles
@@ -165,7 +166,7 @@ def _strip(ax, replay, moment, name, box, scale, *, upright) -> None:
 
     comes_in = any(e.op == "load" and e.tensor == name for e in replay.trace.events)
     first = next((e.op for e in replay.trace if e.tensor == name and e.op in ("load", "store")), "load")
-    ax.add_artist(Rectangle((x, y), w, h, fc="white", ec="#C4C4C4", lw=0.8, ls="-"))
+    rect(ax, x, y, w, h, fc="white", ec="#C4C4C4", lw=0.8, ls="-")
     in_hbm = ([Rectangle((x, y), w, h)] if comes_in and first == "load"
               else [place(*region) for region in dict.fromkeys(moment.stored.get(name, []))])
     if in_hbm:
@@ -208,13 +209,12 @@ def sram(ax, replay, moment, capacity, size) -> None:
     most = max(capacity or 0, replay.peak_bytes, 1)
     scale = (top - bottom) / most
     ax.text(0, size[1] - 0.09, "In SRAM now", fontsize=9, fontweight="bold", va="top")
-    ax.add_artist(Rectangle((0, bottom), column, top - bottom, **theme.SRAM, gid="sram"))
+    rect(ax, 0, bottom, column, top - bottom, **theme.SRAM, gid="sram")
     y, labels = bottom, []
     for name in ordered({e.tensor for e in moment.sram}):
         count = sum(e.bytes for e in moment.sram if e.tensor == name)
         color = theme.tensor_color(name)
-        ax.add_artist(Rectangle((0, y), column, count * scale, fc=color, ec="white", lw=0.7,
-                                gid=f"in sram {name}"))
+        rect(ax, 0, y, column, count * scale, fc=color, ec="white", lw=0.7, gid=f"in sram {name}")
         shapes = [(e.rows[1] - e.rows[0], e.cols[1] - e.cols[0])
                   for e in moment.sram if e.tensor == name]
         labels.append((y + count * scale / 2, name, shapes[0], count))
@@ -252,7 +252,7 @@ def byte_bars(ax, bars, most, inches, *, note: str = "", small: bool = False) ->
     inch = most / (inches - (0.0 if small else 0.85))
     ax.set(xlim=(0, inch * inches), ylim=(len(bars) - 0.5, -0.5))
     for y, (label, moment) in enumerate(bars):
-        ax.add_artist(Rectangle((0, y - 0.36), most, 0.72, fc="#F4F4F4", ec="#D5D5D5", lw=0.6))
+        rect(ax, 0, y - 0.36, most, 0.72, fc="#F4F4F4", ec="#D5D5D5", lw=0.6)
         end = stack(ax, y, moment.moved, height=0.72, inch=inch, label=True,
                     size=TINY if small else SMALL)
         if label:

@@ -11,6 +11,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from flashlib.course.plots import theme
+from flashlib.course.plots.parts import bare, fitting, rect
 from flashlib.course.plots.theme import GREY, INK, SMALL, human_bytes, human_room, styled, text_width
 from flashlib.machine.traffic import Moved, Traffic
 
@@ -40,18 +41,12 @@ def stack(ax: Axes, y: float, moved: Mapping[str, Moved], *, height: float, inch
                                 lw=0.6, gid=f"{'write' if written else 'read'} {name}")
                 ax.add_artist(bar)
                 if written:
-                    ax.add_artist(Rectangle((left, y - height / 2), count, height, fill=False, lw=0,
-                                            ec=edge, hatch="/////"))
+                    rect(ax, left, y - height / 2, count, height, fill=False, lw=0, ec=edge,
+                         hatch="/////")
                 left += count
         if label and left > start:
-            text = next(
-                (
-                    t
-                    for t in (f"{name}  {human_bytes(left - start)}", name)
-                    if text_width(t, size) + 0.12 < (left - start) / inch
-                ),
-                None,
-            )
+            text = fitting((f"{name}  {human_bytes(left - start)}", name),
+                           (left - start) / inch - 0.12, size)
             hatched = bool(moved[name][1])
             if text:
                 box = {"boxstyle": "round,pad=0.12", "fc": color, "ec": "none"} if hatched else None
@@ -92,8 +87,7 @@ def traffic_bars(costs: Mapping[str, Traffic], logx: bool = False, *, title: str
                         xytext=(18 + 72 * text_width(note, 9, "bold"), 0), **at)
     ax.set_yticks(range(len(labels)), labels, fontsize=9, color=INK)
     ax.set(ylim=(len(labels) - 0.5, -0.5), xlabel="HBM bytes")
-    ax.tick_params(axis="y", length=0)
-    ax.spines["left"].set_visible(False)
+    bare(ax, "left")
     if logx:
         ax.set_xscale("log")
         smallest = min(c.hbm_bytes for c in costs.values()) or 1
@@ -138,12 +132,11 @@ def sram_gauge(tiles, capacity_bytes: int, *, title: str | None = None, ax: Axes
     over = used - capacity_bytes
     right = max(used, capacity_bytes) * 1.02
     inch = right / (theme.WIDTH - 0.5)
-    ax.add_artist(Rectangle((0, -0.5), capacity_bytes, 1, **theme.SRAM, gid="capacity"))
+    rect(ax, 0, -0.5, capacity_bytes, 1, **theme.SRAM, gid="capacity")
     left = 0.0
     for name, shape, size in tiles:
         color = theme.tensor_color(name)
-        ax.add_artist(Rectangle((left, -0.5), size, 1, facecolor=color, ec="white", lw=0.8,
-                                gid=f"tile {name}"))
+        rect(ax, left, -0.5, size, 1, facecolor=color, ec="white", lw=0.8, gid=f"tile {name}")
         for text in (f"{name}\n{'×'.join(map(str, shape))}", name):
             if max(text_width(t, SMALL) for t in text.split("\n")) + 0.08 < size / inch:
                 ax.text(left + size / 2, 0, text, ha="center", va="center", fontsize=SMALL,
@@ -152,9 +145,8 @@ def sram_gauge(tiles, capacity_bytes: int, *, title: str | None = None, ax: Axes
                 break
         left += size
     if over > 0:
-        ax.add_artist(Rectangle((capacity_bytes, -0.5), over, 1,
-                                facecolor=(*theme.to_rgb(theme.OVER), 0.25), edgecolor=theme.OVER,
-                                hatch="xxxx", lw=1.4, gid="over", zorder=4))
+        rect(ax, capacity_bytes, -0.5, over, 1, facecolor=(*theme.to_rgb(theme.OVER), 0.25),
+             edgecolor=theme.OVER, hatch="xxxx", lw=1.4, gid="over", zorder=4)
     line = theme.OVER if over > 0 else INK
     ax.plot([capacity_bytes] * 2, [-0.72, 0.62], color=line, lw=1.8, zorder=6, gid="line",
             solid_capstyle="butt")

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
+from flashlib import hardware
+
 try:
     import ipywidgets
 except ImportError:
@@ -79,6 +81,24 @@ def choice(options: Iterable, default: Any, description: str, *, tooltip: str | 
     if not description:
         raise ValueError("description: expected the visible name of the control, got ''")
     return Choice(pairs, default, description, tooltip or description, kind, live)
+
+
+def including(value: Any, options: Iterable) -> list:
+    """Return options in order with a value of the reader's own among them; None adds nothing."""
+    return sorted({*options, *([] if value is None else [value])})
+
+
+def over_gpus(draw: Callable[..., Figure], gpu, tooltip: str,
+              names: Iterable | None = None) -> tuple[Choice, Callable[..., Figure]]:
+    """Return a control over GPUs, `gpu` among them, and `draw` for its values, which are names.
+
+    `gpu` is a name or a sheet of the reader's own; `names` are the others, every GPU if None.
+    """
+    first = hardware.get(gpu)
+    sheets = {sheet.name: sheet for sheet in map(hardware.get, names or hardware.ALL)}
+    sheets[first.name] = first
+    control = choice(list(sheets), first.name, "GPU", kind="dropdown", tooltip=tooltip)
+    return control, lambda gpu, **choices: draw(gpu=sheets[gpu], **choices)
 
 
 class Lab:

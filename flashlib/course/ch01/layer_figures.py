@@ -248,8 +248,8 @@ def _shares(ax, H, operators, gpu, dtype, title) -> str:
 
 
 def _inside(ax, x, y, w, name, share, color) -> None:
-    text = fitting((f"{name} {_percent(share)}", _percent(share)), w - 0.06, TINY)
-    ax.text(x + w / 2, y, text, ha="center", va="center", fontsize=TINY, color=theme.ink_on(color))
+    if text := fitting((f"{name} {_percent(share)}", _percent(share)), w - 0.06, TINY):
+        ax.text(x + w / 2, y, text, ha="center", va="center", fontsize=TINY, color=theme.ink_on(color))
 
 
 @styled

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, given, hint, solution
 from flashlib.errors import SRAMOverflow
 from flashlib.machine import Machine
 from flashlib.models import coalescing, traffic
@@ -89,9 +89,7 @@ def check_my_tiled_matmul(my_tiled_matmul):
             C = my_tiled_matmul(machine, A.copy(), B.copy(), Bm, Bn, Bk)
         except SRAMOverflow as error:
             raise Wrong(f"{what}: {_overflow(error, K, Bk)}") from None
-        if C is None:
-            raise NotImplementedError
-        C = np.asarray(C.to_host() if hasattr(C, "to_host") else C)
+        C = np.asarray(C.to_host() if hasattr(given(C), "to_host") else C)
         last = slice((K - 1) // Bk * Bk, K)
         first = slice(0, Bk)
         if np.isnan(C).any():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, parts, solution
 from flashlib.models import traffic
 
 __all__ = ["check_finish", "check_merge_finished", "check_one_pass_bytes", "check_step", "hint",
@@ -44,11 +44,7 @@ def check_step(step):
     for s, when in ((3.0, "a new maximum"), (-0.5, "no new maximum")):
         new = max(m, s)
         alpha, p = np.exp(m - new), np.exp(s - new)
-        got = step(m, l, o.copy(), s, v.copy())
-        if got is None:
-            raise NotImplementedError
-        if not isinstance(got, tuple) or len(got) != 3:
-            raise Wrong(f"expected a tuple (m, l, o), got {type(got).__name__}")
+        got = parts(step(m, l, o.copy(), s, v.copy()), "(m, l, o)")
         expect_close(got[0], new, f"m after {when}", mistakes={
             "the maximum did not move": m, "the new logit replaced the maximum": s})
         wrong_l = {} if s < m else {
@@ -94,13 +90,9 @@ def check_merge_finished(merge_finished):
     (O_a, a), (O_b, b) = _attend(S[:, :7], V[:7]), _attend(S[:, 7:], V[7:])
     O, lse = _attend(S, V)
 
-    def call(*parts, what):
+    def call(*states, what):
         with np.errstate(all="ignore"):
-            got = merge_finished(*(part.copy() for part in parts))
-        if got is None:
-            raise NotImplementedError
-        if not isinstance(got, tuple) or len(got) != 2:
-            raise Wrong(f"{what}: expected a tuple (O, lse), got {type(got).__name__}")
+            got = parts(merge_finished(*(part.copy() for part in parts)), "(O, lse)", f"{what}: ")
         return got
 
     got_O, got_lse = call(O_a, a, O_b, b, what="two halves")

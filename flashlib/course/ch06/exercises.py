@@ -8,7 +8,7 @@ import numbers
 
 import numpy as np
 
-from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, given, hint, parts, solution
 from flashlib.masks import mask_of, tiles
 from flashlib.models import traffic
 from flashlib.models.blocks import largest_blocks, paper_blocks, working_set_bytes
@@ -50,9 +50,7 @@ def check_skips(skips):
     grid = [(r, k, Nq, Nk) for Nq, Nk, Br, Bc in _SHAPES
             for r in tiles(Nq, Br) for k in tiles(Nk, Bc)]
     right = [mask_of(True, Nq, Nk).skips(r, k) for r, k, Nq, Nk in grid]
-    got = [skips(*place) for place in grid]
-    if any(g is None for g in got):
-        raise NotImplementedError
+    got = given([skips(*place) for place in grid])
     if not all(isinstance(g, bool | np.bool_) for g in got):
         raise Wrong(f"skips: expected True or False, got {got[0]!r}")
     for mistake, guess in wrong.items():
@@ -85,9 +83,7 @@ def check_v1_read_bytes(v1_read_bytes):
              (1025, 64, 64, 256, 4, 4))
     costs = [traffic.flash_v1(Nq=N, Nk=N, d=d, Br=Br, Bc=Bc, element_bytes=e, stats_bytes=s)
              for N, d, Br, Bc, e, s in cases]
-    got = [v1_read_bytes(*case) for case in cases]
-    if any(g is None for g in got):
-        raise NotImplementedError
+    got = given([v1_read_bytes(*case) for case in cases])
     for mistake, bytes_of_it in _wrong_reads(cases, [cost.hbm_bytes for cost in costs]):
         if _same(got, bytes_of_it):
             raise Wrong(mistake)
@@ -183,10 +179,7 @@ def check_merge_tile(merge_tile):
         right, wrong = _merged(*state, S[:, part], V[part])
         with np.errstate(all="ignore"):
             got = merge_tile(*(a.copy() for a in state), S[:, part].copy(), V[part].copy())
-        if got is None:
-            raise NotImplementedError
-        if not isinstance(got, tuple | list) or len(got) != 3:
-            raise Wrong(f"{what}: expected three arrays (O, m, l), got {type(got).__name__}")
+        got = parts(got, "(O, m, l)", f"{what}: ")
         order = _order(got, right)
         if order and order != "O, m, l":
             raise Wrong(f"{what}: the values are right, but in the order ({order}): return (O, m, l)")
@@ -198,8 +191,8 @@ def check_merge_tile(merge_tile):
 def _order(got, right) -> str | None:
     """Return in which order `got` holds the right O, m and l; None if it does not hold them."""
     for places in itertools.permutations(range(3)):
-        parts = [(np.asarray(part), right[place]) for part, place in zip(got, places, strict=True)]
-        if all(a.shape == b.shape and a.dtype != object and np.allclose(a, b) for a, b in parts):
+        pairs = [(np.asarray(part), right[place]) for part, place in zip(got, places, strict=True)]
+        if all(a.shape == b.shape and a.dtype != object and np.allclose(a, b) for a, b in pairs):
             return ", ".join("Oml"[place] for place in places)
     return None
 
@@ -264,11 +257,7 @@ def check_choose_blocks(choose_blocks):
     """Check choose_blocks(sram_bytes, d) -> (Br, Bc): multiples of 16 that fit and move least."""
     N, gains = 4096, []
     for sram, d in ((166_912, 128), (166_912, 64), (65_536, 128), (232_448, 256), (24_576, 64)):
-        got = choose_blocks(sram, d)
-        if got is None:
-            raise NotImplementedError
-        if not isinstance(got, tuple | list) or len(got) != 2:
-            raise Wrong(f"expected a pair (Br, Bc), got {got!r}")
+        got = parts(choose_blocks(sram, d), "(Br, Bc)")
         where = f"sram_bytes={sram:,}, d={d}: Br={got[0]}, Bc={got[1]}"
         whole = all(isinstance(b, int | np.integer) and not isinstance(b, bool) for b in got)
         if not whole or any(b < 16 or b % 16 for b in got):

@@ -13,7 +13,7 @@ from matplotlib.patches import Polygon
 from flashlib import hardware
 from flashlib.course.plots import stage, theme
 from flashlib.course.plots.causal import face, tile_kinds
-from flashlib.course.plots.parts import bare, rect, sentences
+from flashlib.course.plots.parts import bare, cells, sentences
 from flashlib.course.plots.region import _LESS_MORE
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, human_bytes, human_count, styled
 from flashlib.course.plots.traffic import sram_gauge, stack
@@ -230,10 +230,10 @@ def ratio_maps(Br_values, Bc_values, ratios: Mapping[str, np.ndarray], *, fits=N
     for n, (title, ratio) in enumerate(ratios.items()):
         ax = fig.add_axes(((left + n * (side + gap)) / theme.WIDTH, 0.46 / height,
                            side / theme.WIDTH, tall / height))
-        _one_map(ax, np.asarray(ratio, dtype=float), fits)
+        _one_map(ax, np.asarray(ratio, dtype=float), fits, Br_values, Bc_values)
         ax.set_title(title, fontsize=9)
-        ax.set_xticks(range(cols), [str(b) for b in Bc_values], fontsize=theme.TINY)
-        ax.set_yticks(range(rows), [str(b) for b in Br_values] if n == 0 else [""] * rows)
+        ax.tick_params(axis="x", labelsize=theme.TINY)
+        ax.tick_params(axis="y", labelleft=n == 0)
         ax.set_xlabel("Bc", labelpad=2)
         if n == 0:
             ax.set_ylabel("Br")
@@ -244,25 +244,23 @@ def ratio_maps(Br_values, Bc_values, ratios: Mapping[str, np.ndarray], *, fits=N
     return theme.describe(fig, alt or f"Ratio maps over Br and Bc. {words}.")
 
 
-def _one_map(ax, ratio, fits) -> None:
+def _one_map(ax, ratio, fits, Br_values, Bc_values) -> None:
     rows, cols = ratio.shape
     log = np.log2(ratio)
     norm = TwoSlopeNorm(0, -4, 4)
-    for i, j in np.ndindex(rows, cols):
-        color = _LESS_MORE(norm(np.clip(log[i, j], -4, 4)))
-        rect(ax, j - 0.5, i - 0.5, 1, 1, fc=color, ec="white", lw=0.8)
-        if not fits[i, j]:
-            rect(ax, j - 0.5, i - 0.5, 1, 1, fc=(1, 1, 1, 0.75), ec=OVER, lw=0, hatch="xx")
-            continue
-        v = ratio[i, j]
-        text = f"{v:.2f}"[1:] if v < 0.995 else f"{v:.2f}" if v < 1.05 else f"{v:.2g}"
-        ax.text(j, i, text, ha="center", va="center_baseline", fontsize=theme.TINY,
-                color=theme.ink_on(color))
+    colors = [[_LESS_MORE(norm(np.clip(v, -4, 4))) for v in line] for line in log]
+    texts = [[_short(v) if fit else "" for v, fit in zip(*pair, strict=True)]
+             for pair in zip(ratio, fits, strict=True)]
+    crossed = {"fc": (1, 1, 1, 0.75), "ec": OVER, "lw": 0, "hatch": "xx"}
+    cells(ax, colors, texts, Bc_values, Br_values, size=theme.TINY, lw=0.8,
+          over={(i, j): crossed for i, j in np.argwhere(~fits).tolist()})
     edges = [((j - 0.5, j - 0.5), (i - 0.5, i + 0.5)) for i in range(rows) for j in range(1, cols)
              if (log[i, j] > 0) != (log[i, j - 1] > 0)]
     edges += [((j - 0.5, j + 0.5), (i - 0.5, i - 0.5)) for i in range(1, rows) for j in range(cols)
               if (log[i, j] > 0) != (log[i - 1, j] > 0)]
     for x, y in edges:
         ax.plot(x, y, color=INK, lw=2, solid_capstyle="projecting", zorder=5)
-    ax.set(xlim=(-0.5, cols - 0.5), ylim=(-0.5, rows - 0.5))
-    bare(ax)
+
+
+def _short(ratio) -> str:
+    return f"{ratio:.2f}"[1:] if ratio < 0.995 else f"{ratio:.2f}" if ratio < 1.05 else f"{ratio:.2g}"

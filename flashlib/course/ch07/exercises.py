@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, parts, solution
 from flashlib.models import traffic
 
 __all__ = ["check_dK_dV", "check_dQ_updates", "check_dS", "check_delta", "hint", "solution"]
@@ -101,11 +101,7 @@ def check_dK_dV(dK_dV):
         tiles = [tuple(rng.normal(size=(height, 4)) for _ in range(4)) for _ in range(3)]
         dV = sum(P.T @ dO for _, dO, P, _ in tiles)
         dK = scale * sum(dS.T @ Q for Q, _, _, dS in tiles)
-        got = dK_dV([tuple(a.copy() for a in tile) for tile in tiles], scale)
-        if got is None:
-            raise NotImplementedError
-        if not isinstance(got, tuple) or len(got) != 2:
-            raise Wrong(f"expected a tuple (dKj, dVj), got {type(got).__name__}")
+        got = parts(dK_dV([tuple(a.copy() for a in tile) for tile in tiles], scale), "(dKj, dVj)")
         if np.shape(got[0]) == dV.shape and np.allclose(got[0], dV) and not np.allclose(got[1], dV):
             raise Wrong("dK and dV are swapped: return (dKj, dVj)")
         Q, dO, P, dS = tiles[-1]
@@ -136,11 +132,7 @@ def check_dQ_updates(dQ_updates):
     """Accept `dQ_updates(N, d, Br, Bc, element_bytes) -> (updates, bytes)`, unmasked, order "kv"."""
     for N, d, Br, Bc, e in ((64, 16, 16, 16, 2), (100, 8, 32, 24, 2), (70, 5, 7, 35, 4)):
         Tr, Tc, row = -(-N // Br), -(-N // Bc), N * d * e
-        got = dQ_updates(N, d, Br, Bc, e)
-        if got is None:
-            raise NotImplementedError
-        if not isinstance(got, tuple) or len(got) != 2:
-            raise Wrong(f"expected a tuple (updates, bytes), got {type(got).__name__}")
+        got = parts(dQ_updates(N, d, Br, Bc, e), "(updates, bytes)")
         where = f"at {N=}, {d=}, {Br=}, {Bc=}"
         expect_close(got[0], Tr * Tc, f"updates {where}", mistakes={
             "a ragged tile is an update, too: round up": (N // Br) * (N // Bc),

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, parts, solution
 from flashlib.masks import mask_of, tile_class, tiles
 from flashlib.models import occupancy, warp_traffic
 
@@ -53,11 +53,7 @@ def check_update(update):
     m = S0.max(axis=1)
     P0 = np.exp(S0 - m[:, None])
     l, O = P0.sum(axis=1), P0 @ V0
-    got = update(O.copy(), m.copy(), l.copy(), S.copy(), V.copy())
-    if got is None:
-        raise NotImplementedError
-    if not isinstance(got, tuple) or len(got) != 3:
-        raise Wrong(f"expected a tuple (O, m, l), got {type(got).__name__}")
+    got = parts(update(O.copy(), m.copy(), l.copy(), S.copy(), V.copy()), "(O, m, l)")
     m_tile = S.max(axis=1)
     m_new = np.maximum(m, m_tile)
     alpha, P = np.exp(m - m_new), np.exp(S - m_new[:, None])
@@ -106,11 +102,7 @@ def _classes(N, Br, Bc):
 def check_count_classes(count_classes):
     """Accept `count_classes(N, Br, Bc) -> (full, partial, skipped)` for square attention."""
     for N, Br, Bc in ((56, 14, 14), (64, 16, 8), (64, 8, 16), (512, 128, 64), (50, 16, 12)):
-        got = count_classes(N, Br, Bc)
-        if got is None:
-            raise NotImplementedError
-        if not isinstance(got, tuple | list) or len(got) != 3:
-            raise Wrong(f"expected (full, partial, skipped), got {got!r}")
+        got = parts(count_classes(N, Br, Bc), "(full, partial, skipped)")
         full, partial, skipped = _classes(N, Br, Bc)
         Tr, Tc = -(-N // Br), -(-N // Bc)
         where = f"tiles at N={N}, Br={Br}, Bc={Bc}"
@@ -139,11 +131,7 @@ def check_split_k_exchange(split_k_exchange):
     """Accept `split_k_exchange(Br, d, warps, stats_bytes, accumulator_bytes) -> (barriers, bytes)`."""
     for Br, d, W, s, a in ((64, 64, 4, 4, 4), (16, 128, 8, 4, 2), (128, 32, 2, 8, 4)):
         cost = warp_traffic.split_k(Br=Br, Nk=W, d=d, warps=W, stats_bytes=s, accumulator_bytes=a)
-        got = split_k_exchange(Br, d, W, s, a)
-        if got is None:
-            raise NotImplementedError
-        if not isinstance(got, tuple | list) or len(got) != 2:
-            raise Wrong(f"expected (barriers, bytes), got {got!r}")
+        got = parts(split_k_exchange(Br, d, W, s, a), "(barriers, bytes)")
         where = f"at Br={Br}, d={d}, {W} warps"
         expect_close(got[0], cost.barriers, f"barriers {where}", mistakes={
             "the maxima must have arrived before P is formed, the outputs before they are added:"

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 
 from flashlib.course.exercises import interpreted
-from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, given, hint, solution
 from flashlib.lens.occupancy import occupancy
 from flashlib.lens.targets import arch_of
 
@@ -259,9 +259,7 @@ def check_programs_per_sm(programs_per_sm):
     arch = arch_of("H100")
     cases = ((16, 0, 4), (251, 98_304, 4), (168, 16_384, 4), (64, 65_536, 4), (128, 114_688, 8),
              (32, 1_024, 1), (32, 38_912, 4), (40, 0, 16), (255, 0, 1))
-    got = [programs_per_sm(*case) for case in cases]
-    if any(count is None for count in got):
-        raise NotImplementedError
+    got = given([programs_per_sm(*case) for case in cases])
     right = [occupancy(arch, "H100", registers=r, shared_bytes=s, num_warps=w).programs
              for r, s, w in cases]
     if got == right:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, parts, solution
 
 __all__ = ["check_address", "check_fold", "check_lse", "check_stages", "hint", "solution"]
 
@@ -93,11 +93,7 @@ def check_stages(stages):
             shift, a, b = Nk - Nq, tile * BM, (tile + 1) * BM
             end = min(Nk, max(b + shift, 0))
             whole = min(Nk // BN, max(a + 1 + shift, 0) // BN) * BN
-            got = stages(tile, BM, BN, Nq, Nk)
-            if got is None:
-                raise NotImplementedError
-            if not isinstance(got, tuple | list) or len(got) != 2:
-                raise Wrong(f"expected (whole, end), got {got!r}")
+            got = parts(stages(tile, BM, BN, Nq, Nk), "(whole, end)")
             where = f"tile {tile}, {BM} × {BN}, {Nq} queries, {Nk} keys"
             expect_close(got[1], end, f"end of {where}", mistakes={
                 "the diagonal starts in the top left corner: add Nk − Nq, so that the last query"
@@ -144,11 +140,7 @@ def check_fold(fold_scaled):
     m = qk0.max(axis=1) * c
     p0 = np.exp2(qk0 * c - m[:, None])
     l, acc = p0.sum(axis=1), p0 @ v0
-    got = fold_scaled(acc.copy(), l.copy(), m.copy(), qk.copy(), v.copy(), c)
-    if got is None:
-        raise NotImplementedError
-    if not isinstance(got, tuple) or len(got) != 3:
-        raise Wrong(f"expected a tuple (acc, l, m), got {type(got).__name__}")
+    got = parts(fold_scaled(acc.copy(), l.copy(), m.copy(), qk.copy(), v.copy(), c), "(acc, l, m)")
     if np.shape(got[0]) == m.shape and np.shape(got[2]) == acc.shape:
         raise Wrong("the order is (acc, l, m), got (m, l, acc)")
     new = np.maximum(m, qk.max(axis=1) * c)

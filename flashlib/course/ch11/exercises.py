@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from flashlib import hardware
-from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, given, hint, parts, solution
 from flashlib.models import predict as model
 
 TILES, WARPS, STAGES = (16, 32, 64, 128, 256), (1, 2, 4, 8), (2, 3, 4)      # what 11.4 may choose from
@@ -43,9 +43,7 @@ def check_most_stages(most_stages):
     room, kept = 228 * 1024, 1024
     cases = ((128, 64, 128), (64, 64, 64), (256, 128, 128), (16, 16, 16), (32, 16, 16),
              (256, 64, 256))
-    got = [most_stages(*case) for case in cases]
-    if None in got:
-        raise NotImplementedError
+    got = given([most_stages(*case) for case in cases])
     Br, Bc, d = (np.array(column) for column in zip(*cases, strict=True))
     half = room // 2 - kept
     rows = half // (2 * d)
@@ -73,9 +71,7 @@ def check_most_stages(most_stages):
 def check_time_in_waves(time_in_waves):
     """Accept `time_in_waves(programs, sms, per_sm, program_s) -> (seconds, efficiency)`."""
     cases = ((2048, 132, 2, 1e-4), (133, 132, 1, 2e-3), (264, 132, 2, 1e-3))
-    got = [time_in_waves(*case) for case in cases]
-    if None in got:
-        raise NotImplementedError
+    got = given([time_in_waves(*case) for case in cases])
     if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in got):
         raise Wrong(f"expected two numbers, (seconds, efficiency), got {got[0]!r}")
     programs, sms, per_sm, each = (np.array(column) for column in zip(*cases, strict=True))
@@ -110,11 +106,7 @@ def check_time_in_waves(time_in_waves):
 def check_where_bytes_come_from(where_bytes_come_from):
     """Accept `where_bytes_come_from(heads, N, d, Br) -> (l2_bytes, dram_bytes)`, reads in bf16."""
     for heads, N, d, Br in ((128, 4096, 64, 64), (64, 4096, 128, 128), (3, 1000, 32, 64)):
-        got = where_bytes_come_from(heads, N, d, Br)
-        if got is None:
-            raise NotImplementedError
-        if not isinstance(got, tuple | list) or len(got) != 2:
-            raise Wrong(f"expected two numbers, (l2_bytes, dram_bytes), got {got!r}")
+        got = parts(where_bytes_come_from(heads, N, d, Br), "(l2_bytes, dram_bytes)")
         Tr, tensor = -(-N // Br), heads * N * d * 2
         what = f"{heads} heads, {N=}, {d=}, {Br=}"
         if tuple(got) == (3 * tensor, tensor * (1 + 2 * Tr)):
@@ -148,9 +140,7 @@ def check_where_bytes_come_from(where_bytes_come_from):
                  " to a multiple of 8."))
 def check_my_tile(my_tile):
     """Accept `my_tile() -> dict`: Br, Bc, warps, stages, and your shared_bytes, registers, per_sm."""
-    tile = my_tile()
-    if tile is None:
-        raise NotImplementedError
+    tile = given(my_tile())
     wanted = {"Br", "Bc", "warps", "stages", "shared_bytes", "registers", "per_sm"}
     if not isinstance(tile, dict) or set(tile) != wanted:
         raise Wrong(f"expected a dictionary with {', '.join(sorted(wanted))}, got {tile!r}")

@@ -51,14 +51,12 @@ def time_maps(maps: Mapping[str, np.ndarray], Br_values: Sequence[int], Bc_value
 
 def _time_map(ax, seconds, rows, columns, least, bold, reach=4.0) -> None:
     """Draw milliseconds over tile heights, darker up to `reach` times the least; hatched has none."""
-    known = np.isfinite(seconds)
-    shades = np.log(np.where(known, seconds, least) / least) / np.log(reach)
-    colors = [["#FFFFFF" if not k else _SLOWER(min(1.0, s)) for s, k in zip(*line, strict=True)]
-              for line in zip(shades, known, strict=True)]
+    colors = [[_SLOWER(min(1.0, np.log(s / least) / np.log(reach))) if np.isfinite(s) else "#FFFFFF"
+               for s in line] for line in seconds]
     texts = [[f"{1e3 * s:.2f}" if np.isfinite(s) else "" for s in line] for line in seconds]
-    cells(ax, colors, texts, columns, rows, size=9, bold=bold)
-    for i, j in np.argwhere(~known):
-        rect(ax, j - 0.5, i - 0.5, 1, 1, fc="none", lw=0, hatch="////", ec=theme.tint(OVER, 0.45))
+    none = {"fc": "none", "lw": 0, "hatch": "////", "ec": theme.tint(OVER, 0.45)}
+    over = {(i, j): none for i, j in np.argwhere(~np.isfinite(seconds)).tolist()}
+    cells(ax, colors, texts, columns, rows, size=9, bold=bold, over=over)
     ax.set_xlabel("Bc, keys per tile")
 
 

@@ -116,9 +116,10 @@ def bar(ax, x0, x1, y, height, text, window, scale, **look):
         return
     rect(ax, x0, y, x1 - x0, height, **look)    # the axes keep their limits
     words = fitting(_shorter(text), (x1 - x0) * scale - MARGIN, TINY)
-    ax.text((x0 + x1) / 2, y + height / 2, words, fontsize=TINY, ha="center", va="center_baseline",
-            color=theme.ink_on(look["facecolor"]),
-            path_effects=theme.halo(1.6, look["facecolor"]) if look.get("hatch") else None)
+    if words:
+        ax.text((x0 + x1) / 2, y + height / 2, words, fontsize=TINY, ha="center", va="center_baseline",
+                color=theme.ink_on(look["facecolor"]),
+                path_effects=theme.halo(1.6, look["facecolor"]) if look.get("hatch") else None)
 
 
 def _shorter(text):

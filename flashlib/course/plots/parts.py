@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -36,12 +36,18 @@ def whole(fig: Figure, *, down: bool = False) -> Axes:
 
 
 def cells(ax: Axes, colors, texts, xs: Sequence, ys: Sequence, *, size: float = SMALL, lw: float = 1.0,
-          bold: Sequence[tuple[int, int]] = ()) -> None:
-    """Draw a grid of cells in colors with a text in each, row 0 lowest, and what they stand over."""
+          bold: Sequence[tuple[int, int]] = (), over: Mapping[tuple[int, int], dict] = {}) -> None:
+    """Draw a grid of cells in colors with a text in each, row 0 lowest, and what they stand for.
+
+    `xs` and `ys` are numbers; `over` holds the looks of a second patch on some of the cells.
+    """
     for i, j in np.ndindex(len(ys), len(xs)):
-        rect(ax, j - 0.5, i - 0.5, 1, 1, fc=colors[i][j], ec="white", lw=lw)
-        ax.text(j, i, texts[i][j], ha="center", va="center_baseline", fontsize=size,
-                color=theme.ink_on(colors[i][j]), fontweight="bold" if (i, j) in bold else None)
+        for look in ({"fc": colors[i][j], "ec": "white", "lw": lw}, over.get((i, j))):
+            if look:
+                rect(ax, j - 0.5, i - 0.5, 1, 1, **look)
+        if texts[i][j]:
+            ax.text(j, i, texts[i][j], ha="center", va="center_baseline", fontsize=size,
+                    color=theme.ink_on(colors[i][j]), fontweight="bold" if (i, j) in bold else None)
     ax.set(xlim=(-0.5, len(xs) - 0.5), ylim=(-0.5, len(ys) - 0.5))
     ax.set_xticks(range(len(xs)), [f"{x:g}" for x in xs])
     ax.set_yticks(range(len(ys)), [f"{y:g}" for y in ys])

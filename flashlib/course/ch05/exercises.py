@@ -92,7 +92,7 @@ def check_merge_finished(merge_finished):
 
     def call(*states, what):
         with np.errstate(all="ignore"):
-            got = parts(merge_finished(*(part.copy() for part in parts)), "(O, lse)", f"{what}: ")
+            got = parts(merge_finished(*(part.copy() for part in states)), "(O, lse)", f"{what}: ")
         return got
 
     got_O, got_lse = call(O_a, a, O_b, b, what="two halves")

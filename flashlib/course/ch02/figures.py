@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -17,8 +16,7 @@ from flashlib.course.plots.replay import Replay
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, human_bytes, styled, text_width
 from flashlib.course.plots.traffic import sram_gauge, stack
 from flashlib.machine.trace import Trace
-from flashlib.models import traffic
-from flashlib.models.matmul import matmul_tiles
+from flashlib.machine.traffic import Traffic
 from flashlib.models.roofline import ridge, time_s
 
 _LOOK = {"facecolor": theme.tint("#8A8A8A", 0.8), "edgecolor": "#A8A8A8"}
@@ -230,36 +228,24 @@ def intensity_by_tile(edges: Sequence[int], predicted: Sequence[float], counted:
 
 
 @styled
-def matmul_lab(Bm: int = 128, Bn: int = 128, Bk: int = 32, shape=(4096, 4096, 4096), gpu="A100", *,
-               element_bytes: int = 2, alt: str | None = None) -> Figure:
+def matmul_lab(costs: Mapping[str, Traffic], held: Sequence[tuple], gpu, *, title: str, what: str,
+               alt: str | None = None) -> Figure:
     """Draw what a choice of tiles costs a matmul: traffic, SRAM, and the place on the roofline.
 
-    Everything comes from the closed forms of `models.traffic`; matrix units accumulate by
-    themselves, so only matmul FLOPs count here.
-
     Args:
-        Bm, Bn, Bk: tile edges along M, N and K.
-        shape: (M, N, K).
-        gpu: a `GPU` or the name of one; its shared memory per block is the SRAM.
+        costs: what "each once", "these tiles" and "naive" move and compute.
+        held: the tiles in SRAM, (name, shape, bytes).
+        gpu: whose roofline it is; its shared memory per block is the SRAM.
+        title, what: the line on top, and what the alt text says of the choice.
     """
-    gpu, (M, N, K) = hardware.get(gpu), shape
-    size = {"M": M, "N": N, "K": K, "element_bytes": element_bytes}
-    costs = {"each once": traffic.tiled_matmul(**size, Bm=M, Bn=N, Bk=K),
-             "these tiles": traffic.tiled_matmul(**size, Bm=Bm, Bn=Bn, Bk=Bk),
-             "naive": traffic.naive_matmul(**size)}
-    costs = {name: replace(cost, vector_flops=0) for name, cost in costs.items()}
-    held = matmul_tiles(min(Bm, M), min(Bn, N), min(Bk, K), element_bytes=element_bytes)
     over = sum(bytes_ for *_, bytes_ in held) - gpu.sram_bytes
-
     fig = theme.figure(4.75, layout=None)
-    title = f"C = AB, {M:,} × {K:,} times {K:,} × {N:,}: HBM bytes with tiles {Bm} × {Bn}, Bk = {Bk}"
     heading(fig, title, y=0.975)
     _bars(fig.add_axes((0.012, 0.665, 0.976, 0.25)), costs)
     sram_gauge(held, gpu.sram_bytes, ax=fig.add_axes((0.012, 0.425, 0.976, 0.2)))
     _roof(fig.add_axes((0.012, 0.02, 0.56, 0.375)), gpu, costs)
     said = sentences(fig, _verdicts(costs, gpu, over), 0.62, 0.345, 0.062)
-    return theme.describe(fig, alt or f"Matmul lab. Tiles {Bm} × {Bn}, Bk = {Bk}, for {M} × {K} "
-                                      f"times {K} × {N} on {gpu.name}: {said}.")
+    return theme.describe(fig, alt or f"Matmul lab. {what}: {said}.")
 
 
 def _bars(ax, costs) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from flashlib import hardware
 from flashlib.course.ch02.figures import matmul_lab as picture
 from flashlib.course.ch02.figures import matmul_visits
 from flashlib.course.plots.replay import Replay
 from flashlib.course.widgets import base
 from flashlib.machine.trace import Trace
+from flashlib.models import traffic
+from flashlib.models.matmul import matmul_tiles
 
 EDGES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 384, 512)
 STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -21,6 +26,27 @@ SHAPES = {
 }
 
 
+def draw(Bm=128, Bn=128, Bk=32, shape=(4096, 4096, 4096), gpu="A100"):
+    """Draw the lab: a choice of tiles for a matmul in 16 bits, by the closed forms of `models.traffic`.
+
+    Matrix units accumulate by themselves, so only matmul FLOPs count here.
+
+    Args:
+        Bm, Bn, Bk: tile edges along M, N and K.
+        shape: (M, N, K).
+        gpu: a `GPU` or the name of one.
+    """
+    gpu, (M, N, K) = hardware.get(gpu), shape
+    size = {"M": M, "N": N, "K": K}
+    costs = {"each once": traffic.tiled_matmul(**size, Bm=M, Bn=N, Bk=K),
+             "these tiles": traffic.tiled_matmul(**size, Bm=Bm, Bn=Bn, Bk=Bk),
+             "naive": traffic.naive_matmul(**size)}
+    costs = {name: replace(cost, vector_flops=0) for name, cost in costs.items()}
+    title = f"C = AB, {M:,} × {K:,} times {K:,} × {N:,}: HBM bytes with tiles {Bm} × {Bn}, Bk = {Bk}"
+    what = f"Tiles {Bm} × {Bn}, Bk = {Bk}, for {M} × {K} times {K} × {N} on {gpu.name}"
+    return picture(costs, matmul_tiles(min(Bm, M), min(Bn, N), min(Bk, K)), gpu, title=title, what=what)
+
+
 def matmul_lab(Bm=128, Bn=128, Bk=32, shape="4,096³", gpu="A100"):
     """Return the widget: tile edges, shape and GPU, with traffic, SRAM gauge and roofline.
 
@@ -32,10 +58,10 @@ def matmul_lab(Bm=128, Bn=128, Bk=32, shape="4,096³", gpu="A100"):
         shape, sizes = " × ".join(f"{n:,}" for n in shape), tuple(shape)
         shapes[shape] = sizes
 
-    def draw(shape, **choices):
-        return picture(shape=shapes[shape], **choices)
+    def named(shape, **choices):
+        return draw(shape=shapes[shape], **choices)
 
-    gpus, redraw = base.over_gpus(draw, gpu, "whose shared memory, bandwidth and rates to take")
+    gpus, redraw = base.over_gpus(named, gpu, "whose shared memory, bandwidth and rates to take")
     return base.Lab("matmul_lab", {
         "Bm": base.choice(base.including(Bm, EDGES), Bm, "Bm, rows of a tile of C"),
         "Bn": base.choice(base.including(Bn, EDGES), Bn, "Bn, columns of it"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.colors import TwoSlopeNorm
@@ -13,16 +13,12 @@ from matplotlib.patches import Polygon
 from flashlib import hardware
 from flashlib.course.plots import stage, theme
 from flashlib.course.plots.causal import face, tile_kinds
-from flashlib.course.plots.parts import bare, cells, sentences
+from flashlib.course.plots.parts import bare, cells, heading, sentences
 from flashlib.course.plots.region import _LESS_MORE
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, human_bytes, human_count, styled
 from flashlib.course.plots.traffic import sram_gauge, stack
-from flashlib.models import traffic
-from flashlib.models.blocks import ideal_bytes
+from flashlib.machine.traffic import Traffic
 from flashlib.models.roofline import ridge, time_s
-
-_MODELS = {"flash_v1": traffic.flash_v1, "flash_v2": traffic.flash_v2}
-_SHORT = {"flash_v1": "v1", "flash_v2": "v2"}
 
 
 @styled
@@ -63,53 +59,27 @@ def tile_classes(cases: Mapping[str, tuple[int, int, int, int]], *, alt: str | N
     return theme.describe(fig, alt or f"Tiles under a causal mask. {'; '.join(words)}.")
 
 
-def resident_tiles(algorithm: str, *, Br: int, Bc: int, d: int, element_bytes=2, stats_bytes=4,
-                   accumulator_bytes=4) -> list[tuple[str, tuple, int]]:
-    """Return the tiles (name, shape, bytes) that a FlashAttention kernel holds at its peak."""
-    keys = [("K", (Bc, d), Bc * d * element_bytes), ("V", (Bc, d), Bc * d * element_bytes)]
-    rows = [("Q", (Br, d), Br * d * element_bytes), ("O", (Br, d), Br * d * accumulator_bytes),
-            ("m", (Br,), Br * stats_bytes), ("l", (Br,), Br * stats_bytes)]
-    outer, inner = (keys, rows) if algorithm == "flash_v1" else (rows, keys)
-    return [*outer, *inner, ("S", (Br, Bc), Br * Bc * element_bytes)]
-
-
 @styled
-def block_lab(Br: int = 64, Bc: int = 64, N: int = 4096, d: int = 128, gpu="A100", *,
-              sram_bytes: int | None = None, algorithm: str = "flash_v1",
-              causal: bool = False) -> Figure:
+def block_lab(costs: Mapping[str, Traffic], held: Sequence[tuple], capacity: int, gpu, *, title: str,
+              what: str, ideal_fits: bool) -> Figure:
     """Draw what a choice of blocks costs: traffic, SRAM, and the place on the roofline.
 
-    Everything comes from the closed forms of `models.traffic`, for one head in 16 bits.
-
     Args:
-        Br, Bc, N, d: tile heights, sequence length, head dimension.
-        gpu: a `GPU` or the name of one; its shared memory per block is the SRAM.
-        sram_bytes: another capacity; None takes that of the GPU.
-        algorithm: "flash_v1" or "flash_v2".
-        causal: hide later keys; the two baselines stay dense.
+        costs: what "ideal", "same blocks" and, last, the algorithm move and compute.
+        held: the tiles in SRAM, (name, shape, bytes).  capacity: of that SRAM, in bytes.
+        gpu: whose roofline it is.
+        title, what: the line on top, and what the alt text says of the choice.
+        ideal_fits: whether the ideal would fit into SRAM, too.
     """
-    if algorithm not in _MODELS:
-        raise ValueError(f"algorithm: expected one of {sorted(_MODELS)}, got {algorithm!r}")
-    gpu, name = hardware.get(gpu), _SHORT[algorithm]
-    capacity = int(sram_bytes or gpu.sram_bytes)
-    shape = {"Nq": N, "Nk": N, "d": d, "causal": causal}
-    costs = {"ideal": traffic.standard_attention(**shape),
-             "same blocks": traffic.standard_attention(**shape, Br=Br, Bc=Bc),
-             name: _MODELS[algorithm](**shape, Br=Br, Bc=Bc)}
-    held = resident_tiles(algorithm, Br=min(Br, N), Bc=min(Bc, N), d=d)
     over = sum(size for _, _, size in held) - capacity
-
     fig = theme.figure(4.75, layout=None)
-    title = f"{name}: HBM bytes of one head, N = {N:,}, d = {d}, Br = {Br}, Bc = {Bc}"
-    fig.text(0.012, 0.975, title + (", causal" if causal else ""), fontsize=10, fontweight="bold",
-             va="top")
+    heading(fig, title, y=0.975)
     _bars(fig.add_axes((0.012, 0.665, 0.976, 0.25)), costs)
     sram_gauge(held, capacity, ax=fig.add_axes((0.012, 0.425, 0.976, 0.2)))
     _roof(fig.add_axes((0.012, 0.02, 0.575, 0.395)), gpu, costs)
-    lines = _verdicts(name, costs, gpu, over, ideal_bytes(N, d) <= capacity)
+    lines = _verdicts(list(costs)[-1], costs, gpu, over, ideal_fits)
     said = sentences(fig, lines, 0.625, 0.335, 0.062)
-    return theme.describe(fig, f"Block-size lab. {name} at N={N}, d={d}, Br={Br}, Bc={Bc} on "
-                               f"{gpu.name}: {said}.")
+    return theme.describe(fig, f"Block-size lab. {what}: {said}.")
 
 
 def _bars(ax, costs) -> None:

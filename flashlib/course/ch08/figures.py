@@ -11,12 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from flashlib import hardware
 from flashlib.course.plots import theme
 from flashlib.course.plots.parts import bare, rect, whole
 from flashlib.course.plots.theme import EDGE, GREY, INK, OVER, SMALL, TINY, human_bytes, percent, styled
 from flashlib.course.plots.traffic import stack
-from flashlib.models import occupancy
 from flashlib.models.occupancy import Schedule, Waves
 
 # The share of a GPU's time that is work: white is all of it.
@@ -209,51 +207,30 @@ def _split_picture(ax, dealt, warps) -> None:
 
 
 @styled
-def occupancy_lab(batch: int = 1, heads: int = 16, N: int = 16384, block: int = 128, gpu="A100", *,
-                  kernel: str = "v2 forward", causal: bool = False) -> Figure:
+def occupancy_lab(w: Waves, efficiency: float, note: str, neighbors: Mapping[int, Waves], *, N: int,
+                  title: str) -> Figure:
     """Draw how full a GPU is: its SMs in the last wave, the waves, and the neighbors in N.
 
     Args:
-        batch, heads, N: the shape; block: rows per program, Br forward and Bc backward.
-        gpu: a `GPU` or the name of one.
-        kernel: "v1 forward" (a head is a program), "v2 forward" or "v2 backward".
-        causal: programs take as long as the tiles that they visit (square tiles), else all the same.
+        w: the waves of the choice.
+        efficiency: which share of the SMs' time is work; `note` is a sentence about that time.
+        neighbors: the waves at other sequence lengths; `N` is the one that is chosen.
     """
-    gpu = hardware.get(gpu)
-    split = None if kernel == "v1 forward" else block
-    w = occupancy.waves(occupancy.programs(batch=batch, heads=heads, N=N, block=split), gpu)
-    efficiency, time_note = _efficiency(w, batch * heads, N, block, kernel, causal)
     fig = theme.figure(3.55, layout=None)
     ax = whole(fig, down=True)
-    title = f"{kernel} on {gpu.name}: B = {batch}, H = {heads}, N = {N:,}"
-    title += (f", {block} rows per program" if split else ", one program per head")
-    ax.text(0.1, 0.2, title + (", causal" if causal else ""), fontsize=10, fontweight="bold",
-            va="center")
+    ax.text(0.1, 0.2, title, fontsize=10, fontweight="bold", va="center")
     _chip(ax, w, 0.1, 0.5, 2.95)
     lines = [(f"{w.programs:,} programs on {w.sms} SMs", INK),
              (f"{w.waves:,} wave{'s' if w.waves > 1 else ''}", INK),
              (f"{w.idle_sms} SMs idle in the last wave", OVER if w.idle_sms > w.sms / 2 else INK),
              (f"{percent(efficiency)} of the SMs' time is work", OVER if efficiency < 0.7 else INK),
-             (time_note, GREY)]
+             (note, GREY)]
     for n, (text, color) in enumerate(lines):
         ax.text(3.35, 0.62 + 0.23 * n, text, color=color, va="center", fontweight="bold"
                 if n == 3 else "normal", fontsize=9)
-    _neighbors(ax, (3.35, 1.98, 3.45, 1.2), batch * heads, block, gpu, kernel, N)
-    return theme.describe(fig, f"Occupancy lab. {title}{', causal' if causal else ''}: "
+    _neighbors(ax, (3.35, 1.98, 3.45, 1.2), neighbors, N)
+    return theme.describe(fig, f"Occupancy lab. {title}: "
                           + "; ".join(text for text, _ in lines if text) + ".")
-
-
-def _efficiency(w, pairs, N, block, kernel, causal) -> tuple[float, str]:
-    """Return the share of work, by simulation where programs differ, and a note about causal."""
-    if not causal:
-        return w.efficiency, "all programs take equally long"
-    if kernel == "v1 forward":
-        return w.efficiency, "every head has the same tiles"
-    lengths = occupancy.causal_lengths(N, block)
-    work = pairs * sum(lengths)
-    time = occupancy.causal_time(lengths, pairs, w.slots)
-    return (work / (w.slots * time),
-            f"{time / (w.waves * len(lengths)):.2f} of the time without a mask, longest first")
 
 
 def _chip(ax, w, x, y, width) -> None:
@@ -271,16 +248,13 @@ def _chip(ax, w, x, y, width) -> None:
             fontsize=TINY, color=GREY, va="center")
 
 
-def _neighbors(ax, box, pairs, block, gpu, kernel, N) -> None:
+def _neighbors(ax, box, neighbors, N) -> None:
     """Draw the share of work at other lengths with the same choices, the present one framed."""
     x, y, width, height = box
-    lengths = [512 * 2**n for n in range(8)]
-    step = width / len(lengths)
+    step = width / len(neighbors)
     ax.text(x, y - 0.14, "without a mask, at other N: % of the time that is work", fontsize=SMALL,
             color=GREY)
-    for n, length in enumerate(lengths):
-        split = None if kernel == "v1 forward" else block
-        w = occupancy.waves(pairs * (1 if split is None else -(-length // split)), gpu)
+    for n, (length, w) in enumerate(neighbors.items()):
         h = 0.82 * height * w.efficiency
         left, base = x + n * step, y + 0.12 + 0.82 * height
         look = {"fc": _BUSY if length == N else theme.tint(_BUSY, 0.6)}

@@ -135,7 +135,7 @@ def check_where_bytes_come_from(where_bytes_come_from):
           hints=("Start from the budget: hardware.get('A100').sram_bytes. With d = 128, how many"
                  " rows of 256 B are that?",
                  "Two programs per SM first, then no spills; then compare Br = 64 and Br = 128 in the"
-                 " map that plots.tile_lab(gpu='A100') draws.",
+                 " map that lab.draw(gpu='A100') draws.",
                  "shared = 2·d·(Br + 2·stages·Bc); registers ≈ Br·(d + 1.5·Bc)/threads + 40, rounded up"
                  " to a multiple of 8."))
 def check_my_tile(my_tile):

@@ -9,7 +9,6 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from flashlib import hardware
 from flashlib.course.plots import theme
 from flashlib.course.plots.parts import cells, heading, rect, sentences
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, styled
@@ -133,36 +132,23 @@ def tuning_curves(curves: Mapping[str, Mapping[str, Sequence[float]]], *,
     return theme.describe(fig, alt or f"What tuning finds. {'; '.join(words)}.")
 
 
-SIZES = (32, 64, 128, 256)
 _PARTS = {"memory": "#ECECEC", "L2": "#8DA9C4", "matmul": "#33628D", "softmax": "#999933"}
 _HATCH = {"memory": "////", "L2": "....", "matmul": "", "softmax": "xxxx"}
 
 
 @styled
-def tile_lab(Br: int = 128, Bc: int = 64, warps: int = 4, stages: int = 2, gpu="H200", *, d: int = 128,
-             batch: int = 4, heads: int = 16, N: int = 4096) -> Figure:
+def tile_lab(times: Mapping[tuple[int, int], float], chosen: tuple[int, int], mine: model.Prediction,
+             gpu, *, title: str) -> Figure:
     """Draw what a configuration asks of an SM, and the predicted times of its neighbors.
 
-    Everything is computed by `models.predict`, in bfloat16 and without a mask; nothing is measured.
-
     Args:
-        Br, Bc, warps, stages: the configuration that is examined.
-        gpu: a `GPU` or the name of one.
-        d, batch, heads, N: the shape.
+        times: {(Br, Bc): seconds}, infinite where nothing fits; `chosen` is the one examined.
+        mine: its prediction.  gpu: whose budgets they are.
     """
-    gpu = hardware.get(gpu)
-    shape = {"batch": batch, "heads": heads, "N": N, "d": d}
-    rows = sorted({*SIZES, Br})
-    columns = sorted({*SIZES, Bc})
-    times = {(r, c): model.predict(gpu, model.Config(r, c, warps, stages), **shape).time_s
-             for r in rows for c in columns}
-    mine = model.predict(gpu, model.Config(Br, Bc, warps, stages), **shape)
     fig = theme.figure(3.45, layout=None)
-    title = (f"Computed, not measured: {gpu.name}, (B, H, N, d) = ({batch}, {heads}, {N}, {d}),"
-             f" {warps} warps, {stages} stages")
-    heading(fig, title, y=0.985)
-    best = _map(fig.add_axes((0.085, 0.15, 0.41, 0.68)), times, rows, columns, (Br, Bc))
-    said = sentences(fig, _verdicts(mine, gpu, Br, Bc), 0.545, 0.85, 0.083)
+    heading(fig, title)
+    best = _map(fig.add_axes((0.085, 0.15, 0.41, 0.68)), times, chosen)
+    said = sentences(fig, _verdicts(mine, gpu, *chosen), 0.545, 0.85, 0.083)
     _parts(fig.add_axes((0.63, 0.06, 0.30, 0.3)), mine)
     return theme.describe(fig, f"Tile lab. {title}. {said}"
                           + (f". Best of the map: {' and '.join(f'{r}×{c}' for r, c in best)},"
@@ -170,8 +156,9 @@ def tile_lab(Br: int = 128, Bc: int = 64, warps: int = 4, stages: int = 2, gpu="
                              if best else ". No tile of the map fits."))
 
 
-def _map(ax, times, rows, columns, chosen):
+def _map(ax, times, chosen):
     """Draw predicted milliseconds over tile heights; return the best tiles, several if they tie."""
+    rows, columns = (sorted({tile[n] for tile in times}) for n in (0, 1))
     seconds = np.array([[times[r, c] for c in columns] for r in rows])
     least = seconds.min()
     best = [(i, j) for i, j in np.ndindex(seconds.shape)

@@ -10,37 +10,18 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from flashlib.course.plots import theme
-from flashlib.course.plots.gantt import UNITS, bar, face, gantt
+from flashlib.course.plots.gantt import UNITS, bar, face
 from flashlib.course.plots.parts import heading
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, styled
-from flashlib.models.sm import programs
-from flashlib.models.sm.simulator import DoesNotFit, Schedule, simulate
+from flashlib.models.sm.simulator import Schedule
 
 _UNIT_COLORS = {"copy": ("#DDCC77", ""), "tensor": ("#31688E", ""), "exp": ("#999933", "///"),
                 "alu": ("#B4B4B4", "..."), "shared": ("#ECECEC", "xx")}
 
 
 @styled
-def schedule_lab(*, gpu="H200", program="pingpong_overlap", d=128, rows=128, keys=128, stages=2,
-                 dtype="bfloat16", arbitration="shared", alt: str | None = None) -> Figure:
-    """Draw one program's schedule with its times in words; what does not fit says why, in red."""
-    options = {"gpu": gpu, "d": d, "rows": rows, "keys": keys, "stages": stages, "dtype": dtype,
-               "tiles": 24}
-    made = programs.build(program, arbitration=arbitration, **options)
-    name = f"{getattr(gpu, 'name', gpu)}, {program}{' (first come)' if arbitration == 'fifo' else ''}"
-    try:
-        s = simulate(made)
-    except DoesNotFit as error:
-        return _refusal(f"{name}, d = {d}, {rows} × {keys}, {stages} stages, {dtype}",
-                        str(error))
-    work = programs.totals(**options)
-    longest = max(work, key=work.get)
-    words = (f"{name}: {s.cycles_per_tile:,.0f} cycles per tile of {rows} × {keys},"
-             f" {UNITS[longest]} need {work[longest] / made.tiles:,.0f}")
-    return gantt(s, title=words, alt=alt)
-
-
-def _refusal(what, message):
+def refusal(what: str, message: str) -> Figure:
+    """Draw that a program does not fit on an SM, and why, in red, in place of its schedule."""
     fig = theme.figure(1.5, layout=None)
     fig.text(0.02, 0.86, what, fontsize=10, fontweight="bold", va="top")
     fig.text(0.02, 0.6, "This program does not fit on an SM.", fontsize=9, color=OVER, va="top")

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.patches import Polygon, Rectangle
+from matplotlib.patches import Rectangle
 
 from flashlib import hardware
 from flashlib.course.plots import stage, theme
 from flashlib.course.plots.parts import heading, rect, sentences
 from flashlib.course.plots.replay import Replay
+from flashlib.course.plots.roofline import decades
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, human_bytes, styled, text_width
 from flashlib.course.plots.traffic import sram_gauge, stack
 from flashlib.machine.trace import Trace
@@ -279,27 +280,12 @@ def _bars(ax, costs) -> None:
 
 def _roof(ax, gpu, costs, dtype="float16") -> None:
     """Draw the roofline in decades, without an axis: a tenth of the time of one with ticks."""
-    edge, peak = ridge(gpu, dtype), float(gpu.matmul_flops_per_s[dtype])
-    points = {label: (np.log10(c.intensity), np.log10(c.flops / time_s(c, gpu, dtype).time_s))
-              for label, c in costs.items()}
-    x0 = min([-0.5] + [x for x, _ in points.values()]) - 0.15
-    x1 = max([3.5] + [x for x, _ in points.values()]) + 0.25
-    top, knee = np.log10(peak), np.log10(edge)
-    start = top - (knee - x0)
-    low = min([start] + [y for _, y in points.values()]) - 1.3
+    points, (x0, x1, low, top, _) = decades(ax, gpu, costs, dtype, reach=(-0.5, 0.25), depth=1.3,
+                                            ticks=(0.09, 0.15, 1.08))
     ax.set(xlim=(x0 - 0.12, x1 + 0.05), ylim=(low - 1.2, top + 1.0))
-    ax.axis("off")
-    ax.add_patch(Polygon([(x0, low), (x0, start), (knee, top), (knee, low)], fc="#EFF3F8", lw=0))
-    ax.add_patch(Polygon([(knee, low), (knee, top), (x1, top), (x1, low)], fc="#F6F4EC", lw=0))
-    ax.plot([x0, knee, x1], [start, top, top], color="#444444", lw=2, zorder=2, gid="roof")
     ax.plot([x0, x1], [low, low], color="#555555", lw=0.8)
-    note = {"fontsize": SMALL, "color": GREY}
-    for x in range(int(np.ceil(x0)), int(x1) + 1):
-        ax.plot([x, x], [low, low - 0.09], color="#555555", lw=0.8)
-        ax.text(x, low - 0.15, f"{10.0**x:,g}", ha="center", va="top", **note)
-    ax.text((x0 + x1) / 2, low - 1.08, "arithmetic intensity, FLOP per byte of HBM", ha="center",
-            va="bottom", fontsize=SMALL, color=INK)
-    ax.text(x1, top + 0.3, f"{gpu.name}: {hardware.human(peak, 'FLOP/s')}, "
+    peak = hardware.human(float(gpu.matmul_flops_per_s[dtype]), "FLOP/s")
+    ax.text(x1, top + 0.3, f"{gpu.name}: {peak}, "
             f"{hardware.human(float(gpu.hbm_bytes_per_s), 'B/s')}", ha="right", va="bottom",
             fontsize=SMALL, fontweight="bold", color="#444444")
     looks = {"each once": ("s", "white", GREY), "naive": ("X", GREY, "white"),

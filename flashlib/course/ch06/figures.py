@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
-from matplotlib.patches import Polygon
 
 from flashlib import hardware
 from flashlib.course.plots import stage, theme
 from flashlib.course.plots.causal import face, tile_kinds
 from flashlib.course.plots.parts import bare, cells, heading, sentences
 from flashlib.course.plots.region import _LESS_MORE
+from flashlib.course.plots.roofline import decades
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, human_bytes, human_count, styled
 from flashlib.course.plots.traffic import sram_gauge, stack
 from flashlib.machine.traffic import Traffic
@@ -102,36 +102,21 @@ def _bars(ax, costs) -> None:
 
 def _roof(ax, gpu, costs, dtype="float16") -> None:
     """Draw the roofline with decades for ticks by hand: a tenth of the time of real axes."""
-    edge, peak = ridge(gpu, dtype), float(gpu.matmul_flops_per_s[dtype])
-    points = {label: (np.log10(cost.intensity),
-                      np.log10(cost.flops / time_s(cost, gpu, dtype).time_s))
-              for label, cost in costs.items()}
-    x0 = min([0.0] + [x for x, _ in points.values()]) - 0.15
-    x1 = max([3.5] + [x for x, _ in points.values()]) + 0.15
-    top, knee = np.log10(peak), np.log10(edge)
-    start = top - (knee - x0)
-    low = min([start] + [y for _, y in points.values()]) - 0.35
+    points, (x0, x1, low, top, knee) = decades(ax, gpu, costs, dtype, reach=(0.0, 0.15), depth=0.35,
+                                               ticks=(0.08, 0.13, 0.92))
     ax.set(xlim=(x0 - 0.56, x1 + 0.05), ylim=(low - 0.95, top + 1.75))
-    ax.axis("off")
-    ax.add_patch(Polygon([(x0, low), (x0, start), (knee, top), (knee, low)], fc="#EFF3F8", lw=0))
-    ax.add_patch(Polygon([(knee, low), (knee, top), (x1, top), (x1, low)], fc="#F6F4EC", lw=0))
-    ax.plot([x0, knee, x1], [start, top, top], color="#444444", lw=2, zorder=2, gid="roof")
     ax.plot([x0, x0, x1], [top, low, low], color="#555555", lw=0.8)
     note = {"fontsize": SMALL, "color": GREY}
-    for x in range(int(np.ceil(x0)), int(x1) + 1):
-        ax.plot([x, x], [low, low - 0.08], color="#555555", lw=0.8)
-        ax.text(x, low - 0.13, f"{10.0**x:,g}", ha="center", va="top", **note)
     for y in range(int(np.ceil(low + 0.1)), int(top) + 1):
         ax.plot([x0 - 0.04, x0], [y, y], color="#555555", lw=0.8)
         ax.text(x0 - 0.07, y, human_count(10.0**y), ha="right", va="center_baseline", **note)
     ax.text(x0 - 0.5, top + 0.3, "attainable\nFLOP/s", ha="left", va="bottom", fontsize=SMALL,
             color=INK)
-    ax.text(knee + 0.06, top - 0.14, f"ridge: {edge:,.0f}", ha="left", va="top", **note)
-    ax.text((x0 + x1) / 2, low - 0.92, "arithmetic intensity, FLOP per byte of HBM", ha="center",
-            va="bottom", fontsize=SMALL, color=INK)
+    ax.text(knee + 0.06, top - 0.14, f"ridge: {ridge(gpu, dtype):,.0f}", ha="left", va="top", **note)
     speed = hardware.human(float(gpu.hbm_bytes_per_s), "B/s")
+    peak = hardware.human(float(gpu.matmul_flops_per_s[dtype]), "FLOP/s")
     ax.text(x0 + 0.45, low + 0.12, f"waits for memory: {speed}", va="bottom", ha="left", **note)
-    ax.text(x1 - 0.05, low + 0.12, f"waits for arithmetic:\n{hardware.human(peak, 'FLOP/s')}",
+    ax.text(x1 - 0.05, low + 0.12, f"waits for arithmetic:\n{peak}",
             va="bottom", ha="right", **note)
     for n, (label, (x, y)) in enumerate(sorted(points.items(), key=lambda p: p[1])):
         look = theme.version_style("standard" if label in ("ideal", "same blocks") else label)

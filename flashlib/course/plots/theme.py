@@ -31,7 +31,6 @@ from PIL.PngImagePlugin import PngInfo
 from flashlib.hardware import human
 
 WIDTH = 7.0
-DPI = 110
 SMALL, TINY = 8, 7.5
 
 # Paul Tol's muted set, whose worst pair stays apart under the three color deficiencies. The parts

@@ -21,6 +21,7 @@ NEVER = {"__pycache__", ".ipynb_checkpoints", ".hypothesis", ".pytest_cache"}
 # What a student must not have: the answers, what tests them, and what is for the instructor.
 WITHHELD = ("assets/teaching", "flashlib/exercises/solutions", "tests/exercises", "tests/teaching",
             "scripts/teach.mk", "scripts/editions.py", "scripts/answers.py", "scripts/grade.py",
+            "scripts/grade_guard.py", "scripts/grade_table.py", "scripts/grade_warden.py",
             "scripts/grade_worker.py", "scripts/submission.py")
 TEACH = re.compile(r"(?ms)^## Teach from it\n.*?(?=^## |\Z)")
 

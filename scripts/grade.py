@@ -100,9 +100,9 @@ def _folder_of_students(folder, paths, name, say):
         owners, deeper = defaultdict(set), folder / top
         for path in paths:
             if match := name.match(path.name):
-                owners[match["stem"].lower()].add(_student(deeper, path, match))
+                owners[match["stem"].lower()].add((path.parent, match["before"]))
         if top != folder.resolve().name and all(len(who) < 2 for who in owners.values()):
-            if len(set().union(*owners.values())) > 1:
+            if len({path.parent for path in paths}) > 1:
                 say(f"All notebooks lie in {deeper}: they count as those of one student, {top}. If its"
                     f" folders are the students: make grade FOLDER='{deeper}'")
             return folder

@@ -25,8 +25,10 @@ _FRAMES = {"sys._getframe", "sys._current_frames", "sys._current_exceptions", "s
            "gc.get_referrers", "gc.get_referents"}
 _FRAMES_OF = {"tb_frame", "gi_frame", "cr_frame", "ag_frame"}
 _BODIES = {"__code__", "__defaults__", "__kwdefaults__"}
-# Modules of the standard library that hand a frame on to whoever calls them.
-_GO_BETWEENS = ("inspect.py", "traceback.py", "threading.py", "bdb.py", "pdb.py", "trace.py")
+# Modules of the standard library that hand a frame on to whoever calls them, and one that does so only
+# in what is called from outside: it formats errors as well.
+_GO_BETWEENS = tuple(f"{os.sep}{name}.py" for name in ("inspect", "threading", "bdb", "pdb", "trace"))
+_TRACEBACK = f"{os.sep}traceback.py"
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -111,6 +113,8 @@ class Guard:
         self._asking.now = True
         frame = sys._getframe(2)
         self._asking.now = False
+        if go_between and frame.f_code.co_filename.endswith(_TRACEBACK):
+            frame = frame.f_back
         while go_between and frame is not None and frame.f_code.co_filename.endswith(_GO_BETWEENS):
             frame = frame.f_back
         return frame is None or frame.f_code.co_filename.startswith(self.trusted)

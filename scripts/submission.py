@@ -103,6 +103,8 @@ def _statement(cell, node):
     top = symtable.symtable(ast.unparse(node), "cell", "exec")
     binds = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
     reads, scopes = {s.get_name() for s in top.get_symbols() if s.is_referenced()}, [top]
+    reads |= {part.target.id for part in ast.walk(node) if isinstance(part, ast.AugAssign)
+              and isinstance(part.target, ast.Name)}                 # symtable: x += 1 only binds x
     declares = set()
     while scopes:
         scope = scopes.pop()
@@ -184,7 +186,8 @@ def answer(task, submission, original):
         for name in statement.reads:
             found = _binding(name, place, pool, first)
             if found is not None:
-                pending += [pool[found], *_changing(name, found, pool, first, last)]
+                pending += [*_earlier(name, found, pool, first),
+                            *_changing(name, found, pool, first, last)]
     ordered = [needed[place] for place in sorted(needed)]
     return [s for s in ordered if id(s) in places], chosen, expression
 
@@ -199,6 +202,17 @@ def _binding(name, place, pool, first):
         mine = [n for n in mine if n < first]
     before = [n for n in mine if n < place]
     return before[-1] if before else (mine[0] if mine else None)
+
+
+def _earlier(name, found, pool, first):
+    """The statement that binds a name and, where it may not do so (`if …:`), those before it."""
+    taken = [pool[found]]
+    for statement in reversed(pool[first if found >= first else 0:found]):
+        if not isinstance(taken[-1].node, ast.If | ast.Try | ast.For | ast.While):
+            break
+        if name in statement.binds:
+            taken.append(statement)
+    return taken
 
 
 def _changing(name, found, pool, first, last):

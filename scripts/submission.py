@@ -32,7 +32,7 @@ class Effects:
     """What running some code may change: the objects of these names, and what these functions do.
 
     `changes` comes from items and attributes that are set, and methods that are called; `hands` are
-    the arguments of a call whose value nobody keeps, as in `fill(cache)`.
+    pairs (function, argument) of calls whose value nobody keeps, as in `fill(cache)`.
     """
 
     changes: frozenset = frozenset()
@@ -103,8 +103,8 @@ def _statement(cell, node):
     top = symtable.symtable(ast.unparse(node), "cell", "exec")
     binds = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
     reads, scopes = {s.get_name() for s in top.get_symbols() if s.is_referenced()}, [top]
-    reads |= {part.target.id for part in ast.walk(node) if isinstance(part, ast.AugAssign)
-              and isinstance(part.target, ast.Name)}                 # symtable: x += 1 only binds x
+    reads |= binds & {part.target.id for part in ast.walk(node) if isinstance(part, ast.AugAssign)
+                      and isinstance(part.target, ast.Name)}         # symtable: x += 1 only binds x
     declares = set()
     while scopes:
         scope = scopes.pop()
@@ -135,7 +135,8 @@ def _effects(nodes):
             (calls if isinstance(node.func, ast.Name) else changes).add(_root(node.func))
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             call = node.value
-            hands |= {_root(part) for part in (*call.args, *(k.value for k in call.keywords))}
+            hands |= {(_root(call.func), _root(part))
+                      for part in (*call.args, *(k.value for k in call.keywords))}
     return Effects(*(frozenset(names - {None}) for names in (changes, hands, calls)))
 
 
@@ -218,7 +219,8 @@ def _earlier(name, found, pool, first):
 def _changing(name, found, pool, first, last):
     """The statements that may change what `name` is, between its binding and the check.
 
-    In the course's own cells, only those beside the binding: the rest of them draws and prints.
+    In the course's own cells, only those beside the binding: the rest of them draws and prints, which
+    is what flashlib does with an argument, too.
     """
     binding = pool[found]
     if isinstance(binding.node, ast.Import | ast.ImportFrom):
@@ -227,10 +229,13 @@ def _changing(name, found, pool, first, last):
     if found < first or binding.cell > last:
         last = binding.cell
     after = [s for s in pool[found + 1:len(pool) if found >= first else first] if s.cell <= last]
+    shows = {"print", "display"} | {n for s in pool if isinstance(s.node, ast.Import | ast.ImportFrom)
+                                    and "flashlib" in ast.unparse(s.node) for n in s.binds}
     defined = {s.node.name: s for s in (pool[first:] if found >= first else pool[:first])
                if isinstance(s.node, ast.FunctionDef)}
     return [s for s in after if not _checks(s) and (
-        name in _changes(s.effects, defined, set()) or (handed and name in s.effects.hands))]
+        name in _changes(s.effects, defined, set()) or (
+            handed and any(name == given and who not in shows for who, given in s.effects.hands)))]
 
 
 def _changes(effects, defined, seen):

@@ -148,6 +148,8 @@ def careful(f):
     warnings.warn("slow")
     import matplotlib.pyplot as plt
     plt.figure(); plt.close("all")
+    from matplotlib import font_manager
+    font_manager._get_fontconfig_fonts.cache_clear(); font_manager._get_fontconfig_fonts()
     with tempfile.TemporaryFile() as file: file.write(b"x")
     try: 1 / 0
     except ZeroDivisionError: traceback.format_exc()

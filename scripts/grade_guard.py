@@ -8,6 +8,7 @@ This stops what can be written in a few lines of Python. It is no jail: code tha
 system by other ways than Python's own (ctypes, a compiled extension) is not seen.
 """
 
+import fnmatch
 import os
 import re
 import sys
@@ -44,7 +45,7 @@ class Guard:
     Args:
         hidden: folders and files that cannot be opened: the course with its solutions, what was
             handed in. Inside of them, what is `shown` can be.
-        withheld: paths such as flashlib/exercises/solutions, hidden wherever they lie.
+        withheld: patterns such as flashlib/exercises/solutions, hidden wherever they lie.
         home: the only folder in which anything can be written, but for devices.
     """
 
@@ -53,7 +54,8 @@ class Guard:
         ours = [*shown, *stdlib, sys.prefix]
         self.rules = ([(_resolved(path), False) for path in hidden]
                       + [(_resolved(path), True) for path in (*ours, home)])
-        self.withheld = tuple(f"/{part}/" for part in withheld)
+        self.withheld = re.compile("|".join(fnmatch.translate(f"*/{part}{rest}") for part in withheld
+                                            for rest in ("", "/*")))
         self.home = _resolved(home)
         self.trusted = ("<frozen ", "<__array_", *{
             str(path) + os.sep for folder in ours for path in (folder, _resolved(folder))})
@@ -96,7 +98,7 @@ class Guard:
         there = _resolved(path)
         _, shown = max(((len(str(folder)), shown) for folder, shown in self.rules
                         if there.is_relative_to(folder)), default=(0, True))
-        if not shown or any(part in f"{there.as_posix()}/" for part in self.withheld):
+        if not shown or self.withheld.match(there.as_posix()):
             self._refuse(f"opened {there.name}, which belongs to the course or to the grading")
         if (flags or 0) & _WRITING or set(mode or "") & set("wax+"):
             self._written(path)

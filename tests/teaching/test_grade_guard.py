@@ -109,7 +109,7 @@ def test_tampering_harms_no_other_exercise(graded):
 
 
 def test_another_clone_of_the_course_has_no_solutions_either(graded, tmp_path):
-    copy = tmp_path / "clone" / "flashlib" / "exercises" / "solutions" / "ch05.py"
+    copy = tmp_path / "clone" / "flashlib" / "course" / "ch05" / "solutions.py"
     copy.parent.mkdir(parents=True)
     copy.write_text("def finish(l, o): return o / l[:, None]")
     link = tmp_path / "link.py"

@@ -9,7 +9,7 @@ import numpy as np
 from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
 from flashlib.errors import SRAMOverflow
 from flashlib.machine import Machine
-from flashlib.models import traffic
+from flashlib.models import coalescing, traffic
 from flashlib.models.matmul import largest_square_tile
 
 __all__ = ["check_bank_passes", "check_largest_tile", "check_my_tiled_matmul", "check_tiled_loads",
@@ -161,7 +161,7 @@ def check_bank_passes(bank_passes):
         by_bank = [w % 32 for w in words]
         by_byte = [b % 32 for b in set(addresses)]
         shares = [[w % 32 for w in set(words)].count(bank) for bank in set(by_bank)]
-        right = access.bank_passes(addresses)
+        right = coalescing.bank_passes(addresses)
         expect_close(bank_passes(list(addresses)), right, f"passes for {what}", mistakes={
             "threads that ask for the same word share it: count different words":
                 max(by_bank.count(b) for b in by_bank),

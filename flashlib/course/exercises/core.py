@@ -18,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+from flashlib.course.exercises import progress_file
+
 REGISTRY: dict[str, Exercise] = {}
 
 # Where code lies that a reader did not write: this package, the standard library, what is installed.
@@ -96,7 +98,7 @@ def exercise(name: str, title: str, *, difficulty: int, minutes: int, solution: 
         def check(answer, *, strict: bool = False) -> Verdict:
             verdict = _judge(name, examine, answer)
             _show(str(verdict))
-            remark = record.keep(name) if verdict else ""
+            remark = progress_file.keep(name) if verdict else ""
             if remark:
                 _show(remark)
             if strict and not verdict:

@@ -56,7 +56,9 @@ def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
             −1). With `causal`, right is 0 whatever it says. Tiles outside cost nothing.
         scale: factor on the logits, None for 1/√D; may be 0 or negative, at most 1e15 in size.
         return_lse: return (O, lse), lse (B, H, N_q) float32, natural log; both are differentiable.
-        impl: "auto" (on a GPU the faster of our kernels for the shape, tiled torch on the CPU);
+        impl: "auto" (on a GPU the faster of our kernels for the shape; on the CPU tiled torch, there
+            to be right: on one core it takes about 1.4 times as long as torch's own attention, and many
+            times as long where busy cores make its threads wait for one another);
             "triton" (on CPU tensors it runs in Triton's interpreter, which must be switched on: float16
             and float32 only); "gluon" (forward on a Hopper GPU: 16 bits, 16 ≤ D, other head dimensions
             padded to 32, 64, 128 or 256, strides that its copy engine reads) or "reference".

@@ -1,8 +1,8 @@
 """Tiled attention in plain torch: the backend for machines without a GPU, with O(N) memory.
 
-The same algorithm as the kernels, tile by tile, in float32 or, for float64 inputs, float64. On one
-core it takes about as long as torch's own attention. Each operation on a tile is shared by torch's
-threads; on a busy machine they wait for one another, and `torch.set_num_threads(1)` may be faster.
+The same algorithm as the kernels, tile by tile, in float32 or, for float64 inputs, float64. Torch's
+threads share each operation on a tile, so tiles are as large as they may be: on busy cores the threads
+wait for one another after each, and `torch.set_num_threads(1)` is faster there.
 """
 
 from __future__ import annotations

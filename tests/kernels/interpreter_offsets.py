@@ -14,6 +14,7 @@ if __name__ == "__main__":
 
 import numpy as np
 import torch
+
 from flashlib.kernels.watch import watch
 
 ROWS, D, H, N_Q = 16, 16, 4, 2**28                          # rows of a tile; one head has 2³² elements
@@ -22,7 +23,7 @@ TILES = N_Q // ROWS
 
 
 def stores(x, kernel, program, *args):
-    """Run one program of a kernel that may read x; return the addresses of its stores in order."""
+    """Run one program of a kernel that reads x, and return the addresses of its stores in order."""
     import triton.language as tl
     from triton.runtime import interpreter
 

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from flashlib.kernels.launch import LOG2E
+from flashlib.exp2 import LOG2E
 
 
 @triton.jit

@@ -7,107 +7,40 @@ the same two functions. The arguments were checked by `flashlib.kernels.attentio
 
 from __future__ import annotations
 
-import functools
 import math
 
 import torch
 
-OPTIONS = "bool causal, float scale, str backend"
+from flashlib.kernels.backends import choose
+from flashlib.kernels.problem import CAUSAL, FULL, Problem
+
+OPTIONS = "bool causal, float scale, str impl"
 
 
-@functools.cache
-def _hopper():
-    from flashlib.kernels import launch_hopper
-
-    return launch_hopper
+def positive(q, scale: float):
+    """Return q and scale with the sign of a negative scale in q: kernels take maxima of raw scores."""
+    return (q, scale) if scale >= 0 else (-q, -scale)
 
 
-@functools.cache
-def _has_hopper(device: torch.device) -> bool:
-    """Tell whether the Gluon kernel may be asked at all: a Hopper GPU, and a Triton with Gluon."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
-        return False
-    try:
-        _hopper()
-    except ImportError:
-        return False
-    from flashlib.kernels import launch
-
-    return not launch.interpreted()                         # for which Gluon has no way
-
-
-@functools.cache
-def launcher(backend: str, device: torch.device, dtype: torch.dtype):
-    """Return the module whose `forward` and `backward` run a backend, or say why it cannot run."""
-    if backend == "auto":                                   # what runs on every GPU
-        backend = "triton" if device.type == "cuda" else "reference"
-    if device.type == "cuda" and dtype == torch.bfloat16:
-        capability = torch.cuda.get_device_capability(device)
-        if capability < (8, 0):
-            raise NotImplementedError(f"q: bfloat16 needs compute capability 8.0 or newer, got"
-                                      f" {'.'.join(map(str, capability))}: use float16")
-    if backend == "reference":
-        from flashlib.kernels import reference
-
-        return reference
-    try:
-        from flashlib.kernels import launch
-    except ImportError as error:
-        raise NotImplementedError(
-            f"impl: expected a backend of this machine, got {backend!r}, and Triton does not import"
-            f" ({error}). Use impl='reference', or a Linux machine with Triton") from None
-    if backend == "gluon":
-        if device.type != "cuda":
-            raise NotImplementedError(
-                f"impl: 'gluon' expected tensors on a Hopper GPU, got {device.type}; Gluon has no"
-                " interpreter: use impl='reference'")
-        if launch.interpreted():
-            raise NotImplementedError(
-                "impl: 'gluon' expected Triton's interpreter to be off, as Gluon has none, and"
-                " TRITON_INTERPRET is set: use impl='triton'")
-        try:
-            return _hopper()
-        except ImportError as error:
-            raise NotImplementedError(
-                f"impl: 'gluon' expected Gluon for Hopper, and it does not import ({error}): use"
-                " impl='triton'") from None
-    if device.type == "cpu":
-        if not launch.interpreted():
-            raise NotImplementedError(
-                "impl: 'triton' on CPU tensors needs Triton's interpreter: set TRITON_INTERPRET=1"
-                " before Python starts, or use impl='reference'")
-        if dtype not in (torch.float32, torch.float16):
-            raise NotImplementedError(
-                f"impl: Triton's interpreter is wrong for {dtype}: expected float32 or float16,"
-                " or use impl='reference'")
-    elif device.type != "cuda":
-        raise NotImplementedError(f"impl: 'triton' expected CUDA tensors, got {device.type}: use"
-                                  " impl='reference'")
-    return launch
-
-
-def forward(q, k, v, causal: bool, scale: float, backend: str):
+def forward(q, k, v, causal: bool, scale: float, impl: str):
     """Return O and lse (B, H, N_q) float32 or, for float64, float64; nothing to attend to is O = 0."""
-    run = launcher(backend, q.device, q.dtype).forward
+    q, scale = positive(q, scale)
+    p = Problem.of(q, k, v, window=CAUSAL if causal else FULL)
+    backend = choose(p, impl, "forward")
     if q.numel() == 0 or k.numel() == 0:
         return torch.zeros_like(q, memory_format=torch.contiguous_format), _lse_like(q, -math.inf)
-    if scale < 0:                                           # kernels take the maximum of raw scores
-        q, scale = -q, -scale
-    if backend == "auto" and _has_hopper(q.device):
-        return _hopper().forward(q, k, v, causal=causal, scale=scale, otherwise=run)
-    return run(q, k, v, causal=causal, scale=scale)
+    return backend.forward(q, k, v, p, scale)
 
 
-def backward(q, k, v, o, lse, do, dlse, causal: bool, scale: float, backend: str):
+def backward(q, k, v, o, lse, do, dlse, causal: bool, scale: float, impl: str):
     """Return dq, dk, dv; do or dlse is None where nothing depends on that output."""
     if q.numel() == 0 or k.numel() == 0:
         return tuple(torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
     do = torch.zeros_like(o) if do is None else do
-    run = launcher(backend, q.device, q.dtype).backward
-    if scale < 0:
-        dq, dk, dv = run(-q, k, v, o, lse, do, dlse, causal=causal, scale=-scale)
-        return dq.neg_(), dk, dv
-    return run(q, k, v, o, lse, do, dlse, causal=causal, scale=scale)
+    x, factor = positive(q, scale)
+    p = Problem.of(x, k, v, o, do, window=CAUSAL if causal else FULL)
+    dq, dk, dv = choose(p, impl, "backward").backward(x, k, v, o, lse, do, dlse, p, factor)
+    return dq if factor == scale else dq.neg_(), dk, dv
 
 
 def _lse_like(q, fill):
@@ -146,12 +79,12 @@ attention_backward = torch.library.custom_op(
 
 
 @attention_forward.register_fake
-def _(q, k, v, causal, scale, backend):
+def _(q, k, v, causal, scale, impl):
     return torch.empty_like(q, memory_format=torch.contiguous_format), _lse_like(q, 0.0)
 
 
 @attention_backward.register_fake
-def _(q, k, v, o, lse, do, dlse, causal, scale, backend):
+def _(q, k, v, o, lse, do, dlse, causal, scale, impl):
     return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
 
 

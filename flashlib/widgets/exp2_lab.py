@@ -11,6 +11,7 @@ from flashlib import exp2
 from flashlib.models import exponentials, stale
 from flashlib.models import schedule_programs as programs
 from flashlib.plots import exp2_lab as picture
+from flashlib.quant import E4M3_MAX
 from flashlib.widgets import base
 
 GPUS = ("A100", "H100", "H200", "B200")
@@ -54,7 +55,7 @@ def draw(gpu="B200", d=128, degree=3, share=0.25, tau=8.0, scale=1.0):
     used = stale.references(maxima, tau)
     rescales = float(used.renewed[:, 1:].any(axis=0).mean())
     units = exponentials.units(gpu, d=d, share=share, degree=degree)
-    fits = OFFSET + tau <= math.log2(stale.E4M3_LARGEST)
+    fits = OFFSET + tau <= math.log2(E4M3_MAX)
     row = int(used.renewed.sum(axis=1).argmax())
     return picture(f[:-1], error, units, _cycles(gpu, d, share, degree, rescales), maxima[row],
                    used.m[row], degree=degree, tau=tau, gpu=gpu, fits=fits)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import torch
 
+from flashlib.kernels.problem import CAUSAL, FULL, Problem
+
 BLOCK = 128
 
 
@@ -103,3 +105,26 @@ def backward(q, k, v, o, lse, do, dlse, *, causal: bool, scale: float):
     if H_K != H:
         dk, dv = (x.unflatten(1, (H_K, H // H_K)).sum(2) for x in (dk, dv))
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+
+
+class Reference:
+    """The backend as `flashlib.kernels.backends` knows it."""
+
+    name = "reference"
+
+    def refusal(self, p: Problem, direction: str) -> str | None:
+        """Return None: torch runs everywhere."""
+        if p.window not in (FULL, CAUSAL):
+            return f"window: impl='reference' expected no window or a causal mask, got {p.window}"
+        return None
+
+    def forward(self, q, k, v, p: Problem, scale: float, config=None):
+        """Return O and lse; there is nothing to configure."""
+        return forward(q, k, v, causal=p.causal, scale=scale)
+
+    def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None):
+        """Return dq, dk, dv; there is nothing to configure."""
+        return backward(q, k, v, o, lse, do, dlse, causal=p.causal, scale=scale)
+
+
+BACKEND = Reference()

@@ -9,17 +9,20 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from flashlib.kernels.attention import flash_attention
-    from flashlib.kernels.fp8 import flash_attention_fp8
-    from flashlib.kernels.tuning.search import tune
-    from flashlib.kernels.tuning.store import forget_tuned, load_tuned, save_tuned
+from flashlib.extras import load
+
+if TYPE_CHECKING:                  # for completion and types; at run time each comes when asked for
+    from flashlib.kernels.attention import flash_attention as flash_attention
+    from flashlib.kernels.fp8 import flash_attention_fp8 as flash_attention_fp8
+    from flashlib.kernels.tuning.store import forget_tuned as forget_tuned
+    from flashlib.kernels.tuning.store import load_tuned as load_tuned
+    from flashlib.kernels.tuning.store import save_tuned as save_tuned
+    from flashlib.kernels.tuning.search import tune as tune
 
 _HOMES = {"flash_attention": "attention", "flash_attention_fp8": "fp8", "tune": "tuning.search",
           "save_tuned": "tuning.store", "load_tuned": "tuning.store", "forget_tuned": "tuning.store"}
 
-__all__ = ["flash_attention", "flash_attention_fp8", "forget_tuned", "load_tuned", "save_tuned", "tune",
-           "why_not"]
+__all__ = [*_HOMES, "why_not"]
 
 
 def why_not() -> str | None:
@@ -44,11 +47,11 @@ def why_not() -> str | None:
 
 def __getattr__(name: str):
     if name in _HOMES:
-        value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        value = getattr(load(f"{__name__}.{_HOMES[name]}", name), name)
         globals()[name] = value
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+def __dir__():
+    return __all__

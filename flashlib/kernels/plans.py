@@ -26,6 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 
@@ -228,8 +229,13 @@ def apart():
 
 
 def on(device: torch.device):
-    """Make a GPU the current one while kernels are launched on it: Triton asks which one is."""
-    if device.type != "cuda" or device.index == torch.cuda.current_device():
+    """Make a GPU the current one while kernels are launched on it: Triton asks which one is.
+
+    In the interpreter NumPy is kept from warning of overflows, which a GPU does not report either.
+    """
+    if device.type != "cuda":
+        return np.errstate(over="ignore", invalid="ignore")
+    if device.index == torch.cuda.current_device():
         return HERE
     return torch.cuda.device(device)
 

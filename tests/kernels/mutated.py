@@ -23,6 +23,7 @@ import torch
 import flashlib
 from tests.kernels.behaviours import require
 from tests.kernels.problems import NAMES, Problem, Shape, dense, off, problem, solve
+from tests.mutants.edits import edited
 
 KERNELS = Path(flashlib.__file__).parent / "kernels"
 MODULES = ("tiles", "flash_forward", "flash_backward")      # fresh copies are made in this order
@@ -71,8 +72,8 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("columns behind the end are loaded", "tiles", "mask=(n < N)[:, None] & (d < D)[None, :], other",
      "mask=(n < N)[:, None] & (d > -1)[None, :], other", "poison"),
     ("the strides of a tile are swapped", "tiles",
-     "[:, None] * stride_n + d.to(tl.int64)[None, :] * stride_d\n        if",
-     "[:, None] * stride_d + d.to(tl.int64)[None, :] * stride_n\n        if", "square"),
+     "[:, None] * stride_n + d.to(tl.int64)[None, :] * stride_d\nif",
+     "[:, None] * stride_d + d.to(tl.int64)[None, :] * stride_n\nif", "square"),
     # backward
     ("delta has the wrong sign in dK", "flash_backward", "(dp_t - delta[None, :])",
      "(dp_t + delta[None, :])", "dK"),
@@ -98,12 +99,10 @@ MUTANTS = [Mutant(*fields) for fields in (
 )]
 
 
-def patched(module, old="", new=""):
-    """Return a module's source with every `old` replaced; there must be one."""
-    text = (KERNELS / f"{module}.py").read_text(encoding="utf-8")
-    if old and old not in text:
-        raise LookupError(f"{module}: {old!r} does not occur: fit the mutant to the kernel")
-    return text.replace(old, new) if old else text
+def patched(module, *edits):
+    """Return a module's canonical source with every (old, new) applied wherever it fits."""
+    source = (KERNELS / f"{module}.py").read_text(encoding="utf-8")
+    return edited(source, edits, name=module, everywhere=True)
 
 
 def install(folder, mutant=None):
@@ -112,7 +111,7 @@ def install(folder, mutant=None):
 
     made = {}
     for name in MODULES:
-        text = (patched(name, mutant.old, mutant.new) if mutant and mutant.module == name
+        text = (patched(name, (mutant.old, mutant.new)) if mutant and mutant.module == name
                 else patched(name))
         path = Path(folder) / f"{name}.py"
         path.write_text(text, encoding="utf-8")

@@ -140,7 +140,7 @@ class Gluon:
             found = "none" if capability is None else "{}.{}".format(*capability)
             return f"a Hopper GPU (compute capability 9.0), got compute capability {found}"
         if p.window not in (FULL, CAUSAL):
-            return f"no window or a causal mask, got {p.window}"
+            return f"no window but causal's, got ({p.window.left}, {p.window.right})"
         if p.dtype not in (torch.float16, torch.bfloat16):
             return f"float16 or bfloat16, got {p.dtype}"
         if p.D < NARROW:

@@ -61,7 +61,8 @@ class Triton:
     def refusal(self, p: Problem, direction: str) -> str | None:
         """Return why the kernels cannot run, or None."""
         if p.window not in (FULL, CAUSAL):
-            return f"window: impl='triton' expected no window or a causal mask, got {p.window}"
+            return ("window: impl='triton' expected no window but causal's, got"
+                    f" ({p.window.left}, {p.window.right}): use impl='reference'")
         if p.device.type == "cpu":
             if not interpreted():
                 return ("impl: 'triton' on CPU tensors needs Triton's interpreter: set TRITON_INTERPRET=1"

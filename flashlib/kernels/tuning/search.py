@@ -18,7 +18,7 @@ from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources, PTXASError
 
 from flashlib.kernels import plans
-from flashlib.kernels.attention import _check
+from flashlib.kernels.attention import check_arguments
 from flashlib.kernels.backends import Planner, choose
 from flashlib.kernels.problem import CAUSAL, FULL, Problem
 from flashlib.kernels.tuning import store
@@ -70,7 +70,7 @@ def tune(q, k, v, *, causal=False, impl="auto"):
         ValueError, TypeError, NotImplementedError: as `flash_attention`, and for what has no kernel to
             tune: impl="reference", float64, tensors on the CPU, an empty input.
     """
-    scale = _check(q, k, v, causal, None, False, impl)
+    q, k, v, scale = check_arguments(q, k, v, causal, None, False, impl)
     _check_tunable(q, k, impl)
     backward = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     return tune_kernels(*(x.detach() for x in (q, k, v)), CAUSAL if causal else FULL, scale, impl,

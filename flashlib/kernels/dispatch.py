@@ -76,14 +76,19 @@ def on(device: torch.device):
 class Launch:
     """A kernel with all arguments but the leading ones: tensors, and scalars that change by the call.
 
-    `describe` holds, by position, a function from tensor to descriptor for each leading argument that
-    the kernel takes as one.
+    `constants` holds the others by name. `describe` holds, by position, a function from tensor to
+    descriptor for each leading argument that the kernel takes as one.
     """
 
-    __slots__ = ("_again", "_describe", "_grid", "_kernel", "_options", "_tail")
+    __slots__ = ("_again", "_describe", "_grid", "_kernel", "_options", "_tail", "constants")
 
-    def __init__(self, kernel, programs, tail, describe=None, **options):
-        self._kernel, self._grid, self._tail = kernel, (programs, 1, 1), tail
+    def __init__(self, kernel, programs, constants, describe=None, **options):
+        names = kernel.arg_names[len(kernel.arg_names) - len(constants):]
+        if set(names) != set(constants):
+            raise TypeError(f"constants: expected the kernel's last arguments, {', '.join(names)}, got"
+                            f" {', '.join(constants)}")
+        self.constants, self._kernel, self._grid = constants, kernel, (programs, 1, 1)
+        self._tail = tuple(constants[name] for name in names)
         self._describe, self._options = describe or {}, options
         self._again = None
 

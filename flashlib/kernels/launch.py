@@ -14,12 +14,12 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from flashlib.kernels import dispatch, tuned
 from flashlib.kernels.configs import configs_for, padded
-from flashlib.kernels.flash_backward import (
+from flashlib.kernels.triton.backward import (
     flash_bwd_delta_kernel,
     flash_bwd_dkdv_kernel,
     flash_bwd_dq_kernel,
 )
-from flashlib.kernels.flash_forward import flash_fwd_kernel
+from flashlib.kernels.triton.forward import flash_fwd_kernel
 
 if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 5):     # no `disable_licm`
     raise ImportError(f"the kernels need Triton 3.5 or newer, got {triton.__version__}")
@@ -70,13 +70,16 @@ def _described(tma: bool, head_dim: int, tensors: dict):
     return {at: _describe(x, rows, head_dim) for at, (x, rows) in tensors.items() if tma}
 
 
-def _precision(x: torch.Tensor) -> str:
-    return "ieee" if x.dtype == torch.float32 else "tf32"
-
-
 def _contiguous(x: torch.Tensor) -> tuple[int, int, int, int]:
     _, H, N, D = x.shape
     return H * N * D, N * D, D, 1
+
+
+def _constants(q, k, c, causal: bool, ragged: bool, tma: bool) -> dict:
+    """Return what all kernels but that of delta are told beside strides, by name."""
+    (_, H, N_Q, D), (H_K, N_K), head_dim = q.shape, k.shape[1:3], padded(q.shape[3])
+    return dict(sizes=(H, H // H_K, N_Q, N_K, D), BLOCK_M=c.BLOCK_M, BLOCK_N=c.BLOCK_N,
+                HEAD_DIM=head_dim, IS_CAUSAL=causal, EVEN_D=head_dim == D, RAGGED=ragged, USE_TMA=tma)
 
 
 def _is_narrow(q: torch.Tensor) -> bool:
@@ -92,9 +95,8 @@ def _plan_forward(q, k, v, causal, config):
          or configs_for(capability_of(q.device), q.element_size(), D, causal).forward)
     return dispatch.Launch(
         flash_fwd_kernel, triton.cdiv(N_Q, c.BLOCK_M) * B * H,
-        (*q.stride(), *k.stride(), *v.stride(), *_contiguous(q),
-         H, H // k.shape[1], N_Q, N_K, D, c.BLOCK_M, c.BLOCK_N, head_dim, causal, head_dim == D,
-         N_K % c.BLOCK_N != 0, tma, _precision(q)),
+        dict(stride_q=q.stride(), stride_k=k.stride(), stride_v=v.stride(), stride_o=_contiguous(q),
+             **_constants(q, k, c, causal, N_K % c.BLOCK_N != 0, tma)),
         _described(tma, head_dim, {0: (q, c.BLOCK_M), 1: (k, c.BLOCK_N), 2: (v, c.BLOCK_N)}),
         num_warps=c.num_warps, num_stages=c.num_stages)
 
@@ -119,6 +121,10 @@ def _tma_of_backward(q, k, v, do) -> tuple[bool, bool]:
 
 
 def _plan_backward(q, k, v, o, do, has_dlse, causal, configs):
+    """Return the launches of delta, of dK and dV with what each writes, and of dQ.
+
+    `has_dlse` only tells plans apart: a kernel to which DLSE is None is compiled without it.
+    """
     B, H, N_Q, D = q.shape
     H_K, N_K, head_dim = k.shape[1], k.shape[2], padded(D)
     tma, tma_of_dq = _tma_of_backward(q, k, v, do)
@@ -126,26 +132,28 @@ def _plan_backward(q, k, v, o, do, has_dlse, causal, configs):
              or configs_for(capability_of(q.device), q.element_size(), D, causal))
     delta = dispatch.Launch(
         flash_bwd_delta_kernel, triton.cdiv(N_Q, 64) * B * H,
-        (*o.stride(), *do.stride(), H, N_Q, D, 64, head_dim, has_dlse), num_warps=4)
-    strides = (*q.stride(), *k.stride(), *v.stride(), *do.stride())
-    sizes = (H, H // H_K, N_Q, N_K, D)
+        dict(stride_o=o.stride(), stride_do=do.stride(), H=H, N_Q=N_Q, D=D, BLOCK_M=64,
+             HEAD_DIM=head_dim), num_warps=4)
+    strides = dict(stride_q=q.stride(), stride_k=k.stride(), stride_v=v.stride(),
+                   stride_do=do.stride())
 
     by_key = []
     for c, want_dk, want_dv in ([(table.dkdv, True, True)] if table.dkdv else
                                 [(table.dk, True, False), (table.dv, False, True)]):
         ragged = N_Q % c.BLOCK_M != 0 or N_K % c.BLOCK_N != 0
-        by_key.append(dispatch.Launch(
+        launch = dispatch.Launch(
             flash_bwd_dkdv_kernel, triton.cdiv(N_K, c.BLOCK_N) * B * H_K,
-            (*strides, *_contiguous(k), *_contiguous(v), *sizes, c.BLOCK_M, c.BLOCK_N, head_dim,
-             causal, head_dim == D, ragged, tma, _precision(q), want_dk, want_dv),
+            dict(strides, stride_dk=_contiguous(k), stride_dv=_contiguous(v),
+                 **_constants(q, k, c, causal, ragged, tma)),
             _described(tma, head_dim, {0: (q, c.BLOCK_M), 3: (do, c.BLOCK_M)}),
-            num_warps=c.num_warps, num_stages=c.num_stages))
+            num_warps=c.num_warps, num_stages=c.num_stages)
+        by_key.append((launch, want_dk, want_dv))
 
     c = table.dq
     by_query = dispatch.Launch(
         flash_bwd_dq_kernel, triton.cdiv(N_Q, c.BLOCK_M) * B * H,
-        (*strides, *_contiguous(q), *sizes, c.BLOCK_M, c.BLOCK_N, head_dim, causal, head_dim == D,
-         N_K % c.BLOCK_N != 0, tma_of_dq, _precision(q)),
+        dict(strides, stride_dq=_contiguous(q),
+             **_constants(q, k, c, causal, N_K % c.BLOCK_N != 0, tma_of_dq)),
         _described(tma_of_dq, head_dim, {1: (k, c.BLOCK_N), 2: (v, c.BLOCK_N)}),
         num_warps=c.num_warps, num_stages=c.num_stages)
     return delta, by_key, by_query
@@ -171,7 +179,8 @@ def backward(q, k, v, o, lse, do, dlse, *, causal: bool, scale: float, configs=N
     delta = torch.empty_like(lse)
     with dispatch.on(q.device):
         sum_rows(o, do, dlse, delta)
-        for launch in by_key:
-            launch(q, k, v, do, lse, delta, dk, dv, scale, scale * LOG2E)
+        for launch, want_dk, want_dv in by_key:
+            launch(q, k, v, do, lse, delta, dk if want_dk else None, dv if want_dv else None, scale,
+                   scale * LOG2E)
         by_query(q, k, v, do, lse, delta, dq, scale, scale * LOG2E)
     return dq, dk, dv

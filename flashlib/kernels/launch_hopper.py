@@ -16,10 +16,10 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from flashlib.kernels import dispatch, launch, tuned
 from flashlib.kernels.configs import padded
-from flashlib.kernels.gluon_fp8 import flash_fwd_fp8_kernel
-from flashlib.kernels.gluon_hopper import flash_fwd_hopper_kernel
-from flashlib.kernels.gluon_parts import ROWS
-from flashlib.kernels.gluon_pipelined import flash_fwd_pipelined_kernel
+from flashlib.kernels.gluon.forward import flash_fwd_hopper_kernel
+from flashlib.kernels.gluon.forward_fp8 import flash_fwd_fp8_kernel
+from flashlib.kernels.gluon.forward_unspecialized import flash_fwd_pipelined_kernel
+from flashlib.kernels.gluon.parts import ROWS
 from flashlib.kernels.launch import backward  # noqa: F401  (the same for both)
 from flashlib.kernels.tile_order import deal, order_tiles, tile_lengths
 
@@ -34,9 +34,9 @@ MANY_TILES = 100_000                                        # beyond, dealing th
 class HopperConfig(NamedTuple):
     """Rows of a key tile, consumer warpgroups, slots of the ring; then what can be switched.
 
-    Without SPECIALIZED the warps that compute also ask for tiles (`gluon_pipelined`), only OVERLAP
-    counts, and CONSUMERS must be 2. EMULATED of four exponentials and the threshold TAU are ideas of
-    FlashAttention-4. The 8-bit kernel knows only PING_PONG and PERSISTENT.
+    Without SPECIALIZED the warps that compute also ask for tiles (`forward_unspecialized`), only
+    OVERLAP counts, and CONSUMERS must be 2. EMULATED of four exponentials and the threshold TAU are
+    ideas of FlashAttention-4. The 8-bit kernel knows only PING_PONG and PERSISTENT.
     """
 
     BLOCK_N: int
@@ -127,7 +127,7 @@ def refusal(q, k, v) -> str | None:
 
 
 def is_faster(q) -> bool:
-    """Tell whether this kernel was faster on an H200 than the one of `flash_forward`."""
+    """Tell whether this kernel was faster on an H200 than the one in Triton."""
     return q.shape[3] > 16
 
 
@@ -171,16 +171,19 @@ def _specialized(q, k, v, o, N_K, causal, c, fp8=False):
     registers, cap = registers_of(c, head_dim)
     order = _order(q, k, c, causal)
     if fp8:
-        kernel, switches, v_block = flash_fwd_fp8_kernel, (c.PING_PONG,), (head_dim, c.BLOCK_N)
+        kernel, switches, v_block = flash_fwd_fp8_kernel, {}, (head_dim, c.BLOCK_N)
     else:
         kernel, v_block = flash_fwd_hopper_kernel, (c.BLOCK_N, head_dim)
-        switches = c.PING_PONG, c.OVERLAP, c.UNDER_SOFTMAX, c.EMULATED, c.TAU
+        switches = dict(OVERLAP=c.OVERLAP, UNDER_SOFTMAX=c.UNDER_SOFTMAX, EMULATED=c.EMULATED,
+                        TAU=c.TAU)
     tiles = ((q, rows, head_dim), (k, c.BLOCK_N, head_dim), (v, *v_block),
              (o, rows, head_dim // c.O_PARTS))
     return dispatch.Launch(
         kernel, order.shape[0],
-        (order, order.shape[1], H, H // k.shape[1], N_Q, N_K, c.BLOCK_N, head_dim, causal,
-         N_K % c.BLOCK_N != 0, c.CONSUMERS, c.STAGES, c.Q_SLOTS, c.O_PARTS, *switches, registers),
+        dict(ORDER=order, ENTRIES=order.shape[1], sizes=(H, H // k.shape[1], N_Q, N_K),
+             BLOCK_N=c.BLOCK_N, HEAD_DIM=head_dim, IS_CAUSAL=causal, RAGGED=N_K % c.BLOCK_N != 0,
+             CONSUMERS=c.CONSUMERS, STAGES=c.STAGES, Q_SLOTS=c.Q_SLOTS, O_PARTS=c.O_PARTS,
+             PING_PONG=c.PING_PONG, **switches, REGISTERS=registers),
         {at: _describe(*tile) for at, tile in enumerate(tiles)}, num_warps=4, maxnreg=cap)
 
 
@@ -191,8 +194,8 @@ def _pipelined(q, k, v, o, causal, c):
     tiles = (q, rows), (k, c.BLOCK_N), (v, c.BLOCK_N), (o, rows)
     return dispatch.Launch(
         flash_fwd_pipelined_kernel, triton.cdiv(N_Q, rows) * B * H,
-        (H, H // k.shape[1], N_Q, N_K, rows, c.BLOCK_N, head_dim, causal, N_K % c.BLOCK_N != 0,
-         c.STAGES, c.OVERLAP),
+        dict(sizes=(H, H // k.shape[1], N_Q, N_K), TILE_M=rows, BLOCK_N=c.BLOCK_N, HEAD_DIM=head_dim,
+             IS_CAUSAL=causal, RAGGED=N_K % c.BLOCK_N != 0, STAGES=c.STAGES, OVERLAP=c.OVERLAP),
         {at: _describe(*tile, head_dim) for at, tile in enumerate(tiles)}, num_warps=4 * c.CONSUMERS)
 
 

@@ -185,7 +185,7 @@ def _cache_folder(kernels: Path, env: dict) -> Path:
     Triton's key holds the text of a function and not its place, in the file and on the disk: after an
     edit further up, a kernel from the cache would name lines that have moved.
     """
-    text = str(kernels).encode() + b"".join(path.read_bytes() for path in sorted(kernels.glob("*.py")))
+    text = str(kernels).encode() + b"".join(path.read_bytes() for path in sorted(kernels.rglob("*.py")))
     home = Path(env.get("TRITON_HOME") or Path.home())
     cache = Path(env.get("TRITON_CACHE_DIR") or home / ".triton" / "cache")
     return cache / f"flashlib-{hashlib.sha256(text).hexdigest()[:16]}"

@@ -28,7 +28,8 @@ class Call:
     """One call of a kernel: an example of every argument, and Triton's launch options.
 
     Arguments: "*bf16" for a pointer that is aligned to 16 bytes, "tensordesc<bf16[1, 1, 64, 128]>" for
-    a descriptor with its block, numbers as they are, None for an absent tensor, values of constexprs.
+    a descriptor with its block, numbers as they are, tuples of numbers, None for an absent tensor,
+    values of constexprs.
     `label` says the choices in words.
     """
 
@@ -63,12 +64,6 @@ class Case:
 
     def __str__(self) -> str:
         return " ".join(filter(None, (self.kernel, self.arch.name, self.call.label)))
-
-
-def _strides(letters: str, name: str, heads: int, N: int, D: int) -> dict:
-    """Return the strides of a contiguous (B, heads, N, D) tensor, in elements."""
-    return {f"stride_{name}{x}": s for x, s in
-            zip(letters, (heads * N * D, N * D, D, 1), strict=True)}
 
 
 def _tensor(dtype: str, rows: int, head_dim: int, tma: bool) -> str:
@@ -124,21 +119,20 @@ class _Attention:
                 raise ValueError(f"{name}: expected a power of 2, got {value}")
         return base._replace(**chosen)
 
-    def rows(self, *names: str) -> dict:
-        """Return the strides of Q-like and K-like tensors by their letter in the kernel's signature."""
+    def strides(self, *names: str) -> dict:
+        """Return the strides of contiguous tensors by their name in the kernel's signature."""
         strides = {}
         for name in names:
-            queries = name in ("q", "o", "g", "dq")
-            strides |= _strides("bhmd" if queries else "bhnd", name,
-                                self.heads if queries else self.kv_heads,
-                                self.Nq if queries else self.Nk, self.D)
+            heads, N = ((self.heads, self.Nq) if name in ("q", "o", "do", "dq") else
+                        (self.kv_heads, self.Nk))
+            strides[f"stride_{name}"] = (heads * N * self.D, N * self.D, self.D, 1)
         return strides
 
     def common(self, c: Config, ragged: bool) -> dict:
-        return dict(H=self.heads, GROUP=self.heads // self.kv_heads, N_Q=self.Nq, N_K=self.Nk, D=self.D,
+        return dict(sizes=(self.heads, self.heads // self.kv_heads, self.Nq, self.Nk, self.D),
                     BLOCK_M=c.BLOCK_M, BLOCK_N=c.BLOCK_N, HEAD_DIM=self.head_dim,
                     IS_CAUSAL=self.causal, EVEN_D=self.head_dim == self.D, RAGGED=ragged,
-                    USE_TMA=self.tma, PRECISION="ieee" if self.dtype == "float32" else "tf32")
+                    USE_TMA=self.tma)
 
     def label(self, c: Config, *more: str) -> str:
         """Return the choices in words."""
@@ -160,7 +154,7 @@ def forward_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=N
                  num_stages=num_stages)
     keys = a.tensor(c.BLOCK_N)
     return Call({"Q": a.tensor(c.BLOCK_M), "K": keys, "V": keys, "O": f"*{a.kind}", "LSE": "*fp32",
-                 "scale_log2": LOG2E, **a.rows("q", "k", "v", "o"),
+                 "scale_log2": LOG2E, **a.strides("q", "k", "v", "o"),
                  **a.common(c, Nk % c.BLOCK_N != 0)}, c.num_warps, c.num_stages, label=a.label(c))
 
 
@@ -178,10 +172,10 @@ def dkdv_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=None
     a.tma = a.tma and min(Nq, Nk) > 1                       # as the launch does
     rows, pointer = a.tensor(c.BLOCK_M), f"*{a.kind}"
     return Call({"Q": rows, "K": pointer, "V": pointer, "DO": rows, "LSE": "*fp32", "DELTA": "*fp32",
-                 "DK": pointer, "DV": pointer, "scale": 1.0, "scale_log2": LOG2E,
-                 **a.rows("q", "k", "v", "g", "dk", "dv"),
-                 **a.common(c, Nq % c.BLOCK_M != 0 or Nk % c.BLOCK_N != 0),
-                 "WANT_DK": bool(want_dk), "WANT_DV": bool(want_dv)}, c.num_warps, c.num_stages,
+                 "DK": pointer if want_dk else None, "DV": pointer if want_dv else None,
+                 "scale": 1.0, "scale_log2": LOG2E,
+                 **a.strides("q", "k", "v", "do", "dk", "dv"),
+                 **a.common(c, Nq % c.BLOCK_M != 0 or Nk % c.BLOCK_N != 0)}, c.num_warps, c.num_stages,
                 label=a.label(c, "" if both else "dK alone" if want_dk else "dV alone"))
 
 
@@ -195,7 +189,7 @@ def dq_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=None, 
     keys, pointer = a.tensor(c.BLOCK_N), f"*{a.kind}"
     return Call({"Q": pointer, "K": keys, "V": keys, "DO": pointer, "LSE": "*fp32", "DELTA": "*fp32",
                  "DQ": pointer, "scale": 1.0, "scale_log2": LOG2E,
-                 **a.rows("q", "k", "v", "g", "dq"),
+                 **a.strides("q", "k", "v", "do", "dq"),
                  **a.common(c, Nk % c.BLOCK_N != 0)}, c.num_warps, c.num_stages, label=a.label(c))
 
 
@@ -205,8 +199,8 @@ def delta_call(*, arch, dtype="bfloat16", head_dim=128, Nq=4096, heads=16, BLOCK
     a = _Attention(arch, dtype, head_dim, False, Nq, Nq, heads, None, False)
     c = a.config(Config(64, 64, 4, 3), None, BLOCK_M=BLOCK_M, num_warps=num_warps)
     return Call({"O": f"*{a.kind}", "DO": f"*{a.kind}", "DLSE": "*fp32" if has_dlse else None,
-                 "DELTA": "*fp32", **a.rows("o", "g"), "H": heads, "N_Q": Nq, "D": a.D,
-                 "BLOCK_M": c.BLOCK_M, "HEAD_DIM": a.head_dim, "HAS_DLSE": bool(has_dlse)},
+                 "DELTA": "*fp32", **a.strides("o", "do"), "H": heads, "N_Q": Nq, "D": a.D,
+                 "BLOCK_M": c.BLOCK_M, "HEAD_DIM": a.head_dim},
                 c.num_warps, c.num_stages,
                 label=f"{a.what} d={head_dim} {c.BLOCK_M} rows, {c.num_warps} warps")
 
@@ -289,8 +283,8 @@ def _specialized(a, dtype, c, Nq, Nk, heads, head_dim, scales, switches):
     return Call({
         "q_desc": _tensor(dtype, rows, a.head_dim, True), "k_desc": keys, "v_desc": values,
         "o_desc": _tensor(a.dtype, rows, a.head_dim // c.O_PARTS, True), "LSE": "*fp32", **scales,
-        "scale_log2": LOG2E, "ORDER": "*i32", "ENTRIES": tiles + 2, "H": heads,
-        "GROUP": heads // a.kv_heads, "N_Q": Nq, "N_K": Nk, "BLOCK_N": c.BLOCK_N,
+        "scale_log2": LOG2E, "ORDER": "*i32", "ENTRIES": tiles + 2,
+        "sizes": (heads, heads // a.kv_heads, Nq, Nk), "BLOCK_N": c.BLOCK_N,
         "HEAD_DIM": a.head_dim, "IS_CAUSAL": a.causal, "RAGGED": Nk % c.BLOCK_N != 0,
         "CONSUMERS": c.CONSUMERS, "STAGES": c.STAGES, "Q_SLOTS": c.Q_SLOTS, "O_PARTS": c.O_PARTS,
         "PING_PONG": c.PING_PONG, **switches, "REGISTERS": registers},
@@ -313,7 +307,7 @@ def pipelined_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config
     rows, keys = (_tensor(dtype, n, a.head_dim, True) for n in (c.BLOCK_M, c.BLOCK_N))
     return Call({
         "q_desc": rows, "k_desc": keys, "v_desc": keys, "o_desc": rows, "LSE": "*fp32",
-        "scale_log2": LOG2E, "H": heads, "GROUP": heads // a.kv_heads, "N_Q": Nq, "N_K": Nk,
+        "scale_log2": LOG2E, "sizes": (heads, heads // a.kv_heads, Nq, Nk),
         "TILE_M": c.BLOCK_M, "BLOCK_N": c.BLOCK_N, "HEAD_DIM": a.head_dim, "IS_CAUSAL": a.causal,
         "RAGGED": Nk % c.BLOCK_N != 0, "STAGES": c.STAGES, "OVERLAP": c.OVERLAP},
         num_warps=4 * c.CONSUMERS, label=" ".join(filter(None, (
@@ -350,13 +344,13 @@ def register(name: str, module: str, builder: Callable[..., Call]) -> None:
     _KERNELS[name] = (module, builder)
 
 
-register("flash_fwd_kernel", "flashlib.kernels.flash_forward", forward_call)
-register("flash_bwd_delta_kernel", "flashlib.kernels.flash_backward", delta_call)
-register("flash_bwd_dkdv_kernel", "flashlib.kernels.flash_backward", dkdv_call)
-register("flash_bwd_dq_kernel", "flashlib.kernels.flash_backward", dq_call)
-register("flash_fwd_hopper_kernel", "flashlib.kernels.gluon_hopper", hopper_call)
-register("flash_fwd_fp8_kernel", "flashlib.kernels.gluon_fp8", fp8_call)
-register("flash_fwd_pipelined_kernel", "flashlib.kernels.gluon_pipelined", pipelined_call)
+register("flash_fwd_kernel", "flashlib.kernels.triton.forward", forward_call)
+register("flash_bwd_delta_kernel", "flashlib.kernels.triton.backward", delta_call)
+register("flash_bwd_dkdv_kernel", "flashlib.kernels.triton.backward", dkdv_call)
+register("flash_bwd_dq_kernel", "flashlib.kernels.triton.backward", dq_call)
+register("flash_fwd_hopper_kernel", "flashlib.kernels.gluon.forward", hopper_call)
+register("flash_fwd_fp8_kernel", "flashlib.kernels.gluon.forward_fp8", fp8_call)
+register("flash_fwd_pipelined_kernel", "flashlib.kernels.gluon.forward_unspecialized", pipelined_call)
 
 
 for _impl in ("3pass", "online", "fused"):

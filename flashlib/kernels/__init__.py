@@ -14,10 +14,10 @@ from flashlib.extras import load
 if TYPE_CHECKING:                  # for completion and types; at run time each comes when asked for
     from flashlib.kernels.attention import flash_attention as flash_attention
     from flashlib.kernels.fp8 import flash_attention_fp8 as flash_attention_fp8
+    from flashlib.kernels.tuning.search import tune as tune
     from flashlib.kernels.tuning.store import forget_tuned as forget_tuned
     from flashlib.kernels.tuning.store import load_tuned as load_tuned
     from flashlib.kernels.tuning.store import save_tuned as save_tuned
-    from flashlib.kernels.tuning.search import tune as tune
 
 _HOMES = {"flash_attention": "attention", "flash_attention_fp8": "fp8", "tune": "tuning.search",
           "save_tuned": "tuning.store", "load_tuned": "tuning.store", "forget_tuned": "tuning.store"}
@@ -41,8 +41,8 @@ def why_not() -> str | None:
 
     if knobs.runtime.interpret or torch.cuda.is_available():
         return None
-    return ("There is no GPU here, and Triton's interpreter is off: set TRITON_INTERPRET=1 before Python"
-            " starts.")
+    return ("There is no GPU here, and Triton's interpreter is off: set TRITON_INTERPRET=1 before"
+            " Python starts.")
 
 
 def __getattr__(name: str):

@@ -196,7 +196,8 @@ def padded(D: int) -> int:
     return max(16, 1 << (D - 1).bit_length())
 
 
-def configs_for(capability: tuple[int, int] | None, itemsize: int, D: int, causal: bool) -> TritonConfigs:
+def configs_for(capability: tuple[int, int] | None, itemsize: int, D: int,
+                causal: bool) -> TritonConfigs:
     """Return the table's entry; `capability` is (major, minor), None for the interpreter."""
     head_dim = padded(D)
     if capability is None or itemsize == 4:

@@ -6,11 +6,11 @@ of profilers. Three things are kept here, so that a later call does none of that
 - A `Plan` says what is launched, by name. It holds no length: sequences that grow share one, and the
   binaries that Triton compiled for it.
 - A `Launch` is a plan at one problem: its grid, its lengths and strides, its tables, and the
-  descriptors, which are encoded once for each address. A new length costs a new launch, about 25 µs, and
-  no new plan. Of launches and of plans the least recently used is dropped.
-- A launch with a table that a CUDA graph has captured is pinned: it is never freed, for the graph may be
-  replayed as long as the process lives. A process that captures without end keeps a table for each
-  different problem that it captured.
+  descriptors, which are encoded once for each address. A new length costs a new launch, some tens of
+  microseconds, and no new plan. Of launches and of plans the least recently used are dropped.
+- A launch whose table a CUDA graph has captured is pinned: it is never freed, for the graph may be
+  replayed as long as the process lives. So a process that captures without end keeps one table for
+  each different problem that it captured. A shape has to be called once before it is captured.
 
 Where hooks are set, or Triton's launcher looks different from the one known here, each launch goes
 Triton's way; `fast_launch` says why.
@@ -58,7 +58,7 @@ class Plan:
         options: Triton's own, such as num_warps.
         blocks: name → shape, of each tensor that the kernel takes as a descriptor of such blocks.
         describe: a function from tensor and block to descriptor.
-        tables: a function from problem to the tensors that a launch owns, by name.
+        tables: name → function from problem to a tensor that a launch owns.
     """
 
     kernel: Any
@@ -69,7 +69,7 @@ class Plan:
     options: dict[str, Any]
     blocks: dict[str, list[int]] = field(default_factory=dict)
     describe: Callable | None = None
-    tables: Callable[[Problem], dict[str, torch.Tensor]] = lambda p: {}
+    tables: dict[str, Callable[[Problem], torch.Tensor]] = field(default_factory=dict)
     # What Triton compiled, by what it looks at: see `_kind`.
     binaries: dict[tuple, _Binary] = field(default_factory=dict, repr=False)
 
@@ -81,7 +81,8 @@ class Launch:
 
     def __init__(self, plan: Plan, p: Problem):
         self.plan, self.grid = plan, (plan.grid(p), 1, 1)
-        sizes, self.tables, count = plan.sizes(p), plan.tables(p), len(plan.tensors)
+        self.tables = {name: make(p) for name, make in plan.tables.items()}
+        sizes, count = plan.sizes(p), len(plan.tensors)
         given, names = {**plan.constants, **sizes, **self.tables}, plan.kernel.arg_names
         if tuple(names[:count]) != plan.tensors or set(names[count:]) != given.keys():
             raise TypeError(f"plan: expected arguments for {', '.join(names)}, got"
@@ -121,7 +122,7 @@ class Launch:
         run(*self.grid, stream_of(device), function, packed, None, None, None, *flat, *self._tail)
 
     def _find(self, leading) -> _Binary | None:
-        """Return the binary that launches directly; without one, launch Triton's way and return None."""
+        """Return the binary that launches directly; without one, launch Triton's way and give None."""
         binary = None if _hooked() else self.plan.binaries.get(self._kind)
         if binary is None:
             kernel = self.plan.kernel[self.grid](*self.bound(*leading), **self.plan.options)
@@ -153,7 +154,7 @@ class _Binary:
         self.direct = None if run is None else (run, driver.get_current_stream,
                                                 driver.get_current_device(), function, packed)
         if run is None:
-            _slow[getattr(kernel, "name", "a kernel")] = "its launcher looks different from the one known"
+            _slow[getattr(kernel, "name", "a kernel")] = "its launcher is not the one known here"
 
 
 class _Descriptor:
@@ -197,7 +198,7 @@ def launches_for(backend, p: Problem, direction: str, config=None, *more) -> dic
     found = kept.launches.get(key)
     if found is None:
         config = config or backend.config(p, direction)
-        kind = (backend.name, direction, config, backend.copies(p, direction), p.H, p.H_K, p.D, p.dtype,
+        kind = (backend.name, direction, config, backend.copies(p, direction), p.D, p.dtype,
                 p.device, p.window, *more)
         plans = kept.plans.get(kind)
         if plans is None:
@@ -254,7 +255,7 @@ def fast_launch() -> str | None:
 
 
 def _kind(value):
-    """Return what Triton's compiler looks at in an argument: whether it is 1, or 16 divides it, or so."""
+    """Return what Triton's compiler looks at in an argument, such as whether 16 divides it."""
     if type(value) is int:
         return 1 if value == 1 else (value % 16 == 0, value.bit_length() > 31)
     return tuple(map(_kind, value)) if isinstance(value, tuple) else value

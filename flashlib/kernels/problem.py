@@ -24,13 +24,18 @@ COPY_BYTES = 16                                             # what the copy engi
 
 
 class Device(NamedTuple):
-    """What decides which kernel runs on a device, and how: a GPU need not be there to be asked about."""
+    """What decides which kernel runs on a device, and how; one without an index is only asked about."""
 
     type: str
     index: int | None
     capability: tuple[int, int] | None
     sms: int
     name: str
+
+    @property
+    def here(self) -> bool:
+        """Tell whether the device is in this machine."""
+        return self.type != "cuda" or self.index is not None
 
     @property
     def place(self) -> torch.device:
@@ -130,7 +135,7 @@ class Problem:
 
     @property
     def narrow(self) -> bool:
-        """Tell whether a 16-bit head is so narrow that rounding P and dS would make all of its error."""
+        """Tell whether a 16-bit head is so narrow that rounding P and dS would make all its error."""
         return self.dtype.itemsize == 2 and self.D < NARROW
 
     def widened(self) -> Problem:

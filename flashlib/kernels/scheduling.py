@@ -13,7 +13,7 @@ import numpy as np
 
 from flashlib.masks import Window, visits
 
-HALVES_TO_START = 3                                         # a tile's start-up, in half key tiles: measured
+HALVES_TO_START = 3                                         # of a key tile's time: measured, roughly
 L2_SHARE_BYTES = 32 * 2**20                                 # of keys and values at a time
 MANY_TILES = 100_000                                        # beyond, dealing them out is not worth it
 

@@ -87,8 +87,8 @@ TestAnswers = examine(right=PAIRS, wrong=WRONG)
 
 
 @pytest.mark.parametrize(("module", "name"), [
-    ("flash_forward", "_attend"), ("flash_forward", "flash_fwd_kernel"),
-    ("flash_backward", "_fold_keys"), ("attention", "flash_attention")])
+    ("triton/forward", "_attend"), ("triton/forward", "flash_fwd_kernel"),
+    ("triton/backward", "_fold_keys"), ("attention", "flash_attention")])
 def test_show_kernel_prints_source_without_docstring(module, name, capsys):
     ch10.show_kernel(module, name)
     text = capsys.readouterr().out
@@ -97,12 +97,12 @@ def test_show_kernel_prints_source_without_docstring(module, name, capsys):
 
 
 def test_show_kernel_splits_signature_and_body(capsys):
-    ch10.show_kernel("flash_forward", "_attend", "signature")
+    ch10.show_kernel("triton/forward", "_attend", "signature")
     assert capsys.readouterr().out.rstrip().endswith("):")
-    ch10.show_kernel("flash_forward", "_attend", "body")
+    ch10.show_kernel("triton/forward", "_attend", "body")
     assert "def " not in capsys.readouterr().out
     with pytest.raises(ValueError, match="expected a function"):
-        ch10.show_kernel("flash_forward", "nothing")
+        ch10.show_kernel("triton/forward", "nothing")
 
 
 @pytest.mark.parametrize(("module", "name"), [("torch", "PyTorch"), ("triton", "Triton")])

@@ -33,7 +33,8 @@ class Kernel:
 
     function, packed_metadata = "function", "packed"
 
-    def __init__(self, metas, *, odd=False):
+    def __init__(self, metas, *names, odd=False):
+        self.arg_names = names
         self.metadata = types.SimpleNamespace(tensordesc_meta=metas)
         self.seen, self.bound = [], []
         from triton.backends.nvidia.driver import wrap_handle_tensordesc
@@ -84,8 +85,8 @@ def flat(x):
 
 
 def test_the_first_launch_is_tritons_and_later_ones_hand_over_encoded_descriptors():
-    kernel = Kernel([META])
-    launch = dispatch.Launch(kernel, 5, ("tail", 64), {1: describe}, num_warps=4)
+    kernel = Kernel([META], "X", "Y", "factor", "what", "BLOCK")
+    launch = dispatch.Launch(kernel, 5, {"BLOCK": 64, "what": "tail"}, {1: describe}, num_warps=4)
     x, y = torch.zeros(2, 3), torch.zeros(2, 3)
     launch("first", x, 0.5)
     assert kernel.bound == [((5, 1, 1), ("first", describe(x), 0.5, "tail", 64), {"num_warps": 4})]
@@ -101,7 +102,7 @@ def test_a_descriptor_is_encoded_once_for_an_address(monkeypatch):
     encoded = []
     monkeypatch.setattr(dispatch, "make_tensordesc_arg",
                         lambda described, meta: encoded.append(described) or [described[0]])
-    launch = dispatch.Launch(Kernel([META]), 1, (), {0: describe})
+    launch = dispatch.Launch(Kernel([META]), 1, {}, {0: describe})
     x, y = torch.zeros(4), torch.zeros(4)
     for tensor in (x, x, y, x, y, x[:]):                    # x[:] lies where x lies
         launch(tensor)
@@ -121,11 +122,11 @@ def test_no_more_addresses_are_kept_than_said(monkeypatch):
 
 
 def test_a_kernel_without_descriptors_is_launched_as_it_is():
-    kernel = Kernel([])
-    launch = dispatch.Launch(kernel, 2, (7,))
+    kernel = Kernel([], "X", "strides")
+    launch = dispatch.Launch(kernel, 2, {"strides": (7, 1)})
     for value in ("a", "b"):
         launch(value)
-    assert kernel.seen == [(2, 1, 1, (3, 70), "function", "packed", None, None, None, "b", 7)]
+    assert kernel.seen == [(2, 1, 1, (3, 70), "function", "packed", None, None, None, "b", (7, 1))]
 
 
 @pytest.mark.parametrize("why", ["another launcher", "no metadata", "one not encoded", "no encoder",
@@ -139,7 +140,7 @@ def test_where_triton_is_not_as_known_each_launch_goes_its_way(why, monkeypatch)
         monkeypatch.setattr(triton.knobs.runtime, "launch_enter_hook", print)
     if why == "no encoder":
         monkeypatch.setattr(dispatch, "make_tensordesc_arg", None)
-    launch = dispatch.Launch(kernel, 1, (), {0: describe})
+    launch = dispatch.Launch(kernel, 1, {}, {0: describe})
     tensors = [torch.zeros(n) for n in (4, 5, 6)]
     for x in tensors:
         launch(x)
@@ -149,7 +150,7 @@ def test_where_triton_is_not_as_known_each_launch_goes_its_way(why, monkeypatch)
 
 def test_a_hook_that_is_set_later_is_called(monkeypatch):
     kernel = Kernel([])
-    launch = dispatch.Launch(kernel, 1, ())
+    launch = dispatch.Launch(kernel, 1, {})
     launch()
     launch()
     monkeypatch.setattr(triton.knobs.runtime.launch_enter_hook, "calls", [print])
@@ -161,13 +162,21 @@ def test_the_interpreter_binds_the_arguments_each_time():
     seen = []
 
     class Interpreted:
+        arg_names = ("X", "N")
+
         def __getitem__(self, grid):
             return lambda *args, **options: seen.append((grid, args, options))
 
-    launch = dispatch.Launch(Interpreted(), 3, (1,), num_stages=2)
+    launch = dispatch.Launch(Interpreted(), 3, {"N": 1}, num_stages=2)
     launch("a")
     launch("b")
     assert seen == [((3, 1, 1), (x, 1), {"num_stages": 2}) for x in "ab"]
+
+
+@pytest.mark.parametrize("constants", [{"N": 1}, {"N": 1, "BLOCK": 2, "D": 3}, {"N": 1, "X": 2}])
+def test_a_launch_names_the_last_arguments_of_its_kernel(constants):
+    with pytest.raises(TypeError, match=r"^constants: expected the kernel's last arguments, .*, got N"):
+        dispatch.Launch(Kernel([], "X", "N", "BLOCK"), 1, constants)
 
 
 def test_a_plan_serves_all_tensors_that_lie_alike():
@@ -191,7 +200,7 @@ def test_a_plan_serves_all_tensors_that_lie_alike():
 def test_a_hook_of_none_is_none(monkeypatch):
     monkeypatch.setattr(triton.knobs.runtime, "launch_enter_hook", None)
     kernel = Kernel([])
-    launch = dispatch.Launch(kernel, 1, ())
+    launch = dispatch.Launch(kernel, 1, {})
     launch()
     launch()
     assert len(kernel.seen) == 1

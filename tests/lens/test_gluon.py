@@ -32,9 +32,9 @@ pytestmark = [needs_triton, pytest.mark.slow]
 HOPPER, PIPELINED = "flash_fwd_hopper_kernel", "flash_fwd_pipelined_kernel"
 FP8 = "flash_fwd_fp8_kernel"
 CARRIES_NOTHING = ((
-    "_, _, start = read_entry(order, nth + 1)\nnext_end, _ = key_tiles(start,",
-    "_, _, upcoming = read_entry(order, nth + 1)\nnext_end, _ = key_tiles(upcoming,"),)
-SOURCE = Path(flashlib.kernels.__file__).parent / "gluon_hopper.py"
+    "_, _, start = read_entry(work.order, nth + 1)\nnext_end, _ = key_tiles(start,",
+    "_, _, upcoming = read_entry(work.order, nth + 1)\nnext_end, _ = key_tiles(upcoming,"),)
+SOURCE = Path(flashlib.kernels.__file__).parent / "gluon" / "forward.py"
 RAGGED = 4000                                               # keys, divided by no BLOCK_N of a table
 WHOLE = 4096
 FEW = {64: (1024,), 128: (1024, 1000)}                      # keys for which 16 bits have other entries
@@ -83,7 +83,7 @@ def test_every_entry_of_the_tables_is_compiled():
         assert found(dtype) == {(d, *mask) for d, _ in CONFIGS for mask in masks}
         for case, _ in compiled(dtype):
             a = case.call.arguments
-            table = config_for(a["HEAD_DIM"], a["IS_CAUSAL"], a["N_K"])
+            table = config_for(a["HEAD_DIM"], a["IS_CAUSAL"], a["sizes"][3])
             for name in set(table._fields) & set(a):
                 assert a[name] == getattr(table, name), f"{case}: {name}"
     assert found("float8_e4m3") == {(d, *mask) for d, _ in FP8_CONFIGS for mask in masks}
@@ -91,7 +91,7 @@ def test_every_entry_of_the_tables_is_compiled():
 
 @every_dtype
 def test_nothing_spills(dtype):
-    bad = [f"{case}, {case.call.arguments['N_K']} keys: {report.spill_store_bytes} B stored,"
+    bad = [f"{case}, {case.call.arguments['sizes'][3]} keys: {report.spill_store_bytes} B stored,"
            f" {report.spill_load_bytes} B loaded"
            for case, report in compiled(dtype) if report.spills]
     assert not bad, "\n".join(bad)
@@ -356,7 +356,7 @@ def test_the_report_holds_every_stage_and_source_lines():
     assert len(rows) == 1 and all(any(word in text for text in getattr(rows[0], stage))
                                   for stage, word in (("ttir", "warp_group_dot"), ("sass", "HGMMA"),
                                                       ("ttgir", "warp_group_dot"), ("ptx", "wgmma")))
-    softmax = report.side_by_side("exp2(x)", file="gluon_parts.py").rows
+    softmax = report.side_by_side("exp2(x)", file="softmax.py").rows
     assert any("MUFU.EX2" in text for row in softmax for text in row.sass)
     assert str(report).startswith(f"{HOPPER} sm_90 bfloat16 d=128 128×128, 2 consumers, 2 stages")
 

@@ -27,7 +27,7 @@ def forward():
 def test_the_report_holds_every_stage(forward):
     assert "tt.dot" in forward.ttir and "ttng.warp_group_dot" in forward.ttgir
     assert ".entry flash_fwd_kernel" in forward.ptx and ".target sm_90a" in forward.ptx
-    assert "HGMMA.64x64x16.F32.BF16" in forward.sass and "// flash_forward.py:" in forward.sass
+    assert "HGMMA.64x64x16.F32.BF16" in forward.sass and "// forward.py:" in forward.sass
     assert forward.cubin.startswith(b"\x7fELF")
     assert "/*0000*/" in forward.sass and forward.instructions["HGMMA"] > 8
 
@@ -71,7 +71,7 @@ def test_side_by_side_follows_a_line_through_all_stages(forward):
 
 def test_side_by_side_knows_helpers_and_ranges(forward):
     whole = forward.side_by_side()
-    assert whole.file == "flash_forward.py" and len(whole.rows) > 20
+    assert whole.file == "forward.py" and len(whole.rows) > 20
     lines = [row.line for row in whole.rows]
     assert lines == sorted(lines)
     some = forward.side_by_side((lines[3], lines[5]))
@@ -124,11 +124,12 @@ def test_what_the_lens_does_not_know_it_names(choices, words):
 
 def test_the_compilers_own_reason_is_given():
     with pytest.raises(lens.CompileError) as caught:
-        lens.compile("flashlib.kernels.flash_backward:flash_bwd_delta_kernel", arguments={"O": "*bf16"})
+        lens.compile("flashlib.kernels.triton.backward:flash_bwd_delta_kernel",
+                     arguments={"O": "*bf16"})
     assert "missing ['DO'" in str(caught.value)
     assert "Traceback" in caught.value.full_text
     good, bad = lens.compile_many([lens.request("flash_bwd_delta_kernel"), lens.request(
-        "flashlib.kernels.tiles:nothing", arguments={})], errors="return")
+        "flashlib.kernels.triton.tiles:nothing", arguments={})], errors="return")
     assert good.registers and "no attribute 'nothing'" in str(bad)
 
 
@@ -178,7 +179,7 @@ def test_a_kernel_from_a_cell_compiles_under_the_interpreter(tmp_path):
         assert lens.compile(double_kernel, arch="A100", num_warps=4,
                             arguments=example | {"N": 4095}).loads_by_width == {"LDG 32": 8}
         print(report.side_by_side("double(tl.load"))
-        from flashlib.kernels.flash_backward import flash_bwd_delta_kernel
+        from flashlib.kernels.triton.backward import flash_bwd_delta_kernel
         print(lens.compile(flash_bwd_delta_kernel, arch="sm_80").registers)
         '''), encoding="utf-8")
     env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -216,15 +217,14 @@ def test_the_lens_takes_the_dtype_that_a_launch_computes_in(dtype, head_dim, mon
         assert len(tensors) >= 2 and all(kind in tensor for tensor in tensors), kernel
         assert str(launched.value) in call.label
         assert (f"(for {dtype})" in call.label) == (str(launched.value) != dtype)
-        if "PRECISION" in call.arguments:
-            assert call.arguments["PRECISION"] == ("ieee" if kind == "fp32" else "tf32")
-            assert not (kind == "fp32" and call.arguments["USE_TMA"])
+        assert not (kind == "fp32" and call.arguments.get("USE_TMA"))
 
 
 def test_a_narrow_head_is_compiled_without_tensor_cores():
     narrow, wide = lens.compile_many([lens.request("flash_fwd_kernel", arch="H100", dtype="bfloat16",
                                                    head_dim=d) for d in (8, 16)])
     assert narrow.matrix_family is None and "bf16" not in narrow.ttir
+    assert narrow.ttir.count("tt.dot ") == 2 and "tf32" not in narrow.ttir
     assert wide.matrix_family == "wgmma" and "bf16" in wide.ttir
     assert "float32 (for bfloat16) d=8" in str(narrow)
     with pytest.raises(ValueError, match=r"USE_TMA: expected False.*float32 \(for bfloat16\), 8"):
@@ -250,7 +250,7 @@ def test_the_lens_compiles_what_a_launch_would(forward, tmp_path):
         import torch, triton
         from triton.backends.compiler import GPUTarget
         from triton.tools.tensor_descriptor import TensorDescriptor
-        from flashlib.kernels.flash_forward import flash_fwd_kernel
+        from flashlib.kernels.triton.forward import flash_fwd_kernel
 
         class Driver:
             utils = type("Utils", (), {"get_device_properties": lambda self, device: {}})()
@@ -263,8 +263,8 @@ def test_the_lens_compiles_what_a_launch_would(forward, tmp_path):
         x = torch.empty(1, 16, 4096, 128, dtype=torch.bfloat16)
         tile = TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, 64, 128])
         kernel = flash_fwd_kernel.warmup(
-            tile, tile, tile, x, torch.float32, 0.1, *x.stride() * 4, 16, 1, 4096, 4096, 128, 64, 64,
-            128, True, True, False, True, "tf32", num_warps=4, num_stages=2, grid=(1,))
+            tile, tile, tile, x, torch.float32, 0.1, *[x.stride()] * 4, (16, 1, 4096, 4096, 128), 64,
+            64, 128, True, True, False, True, num_warps=4, num_stages=2, grid=(1,))
         import flashlib.lens as lens
         print(lens.inspect(kernel).registers)
         sys.stdout.write(kernel.asm["ptx"])

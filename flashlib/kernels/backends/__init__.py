@@ -1,7 +1,7 @@
 """Backends, and the one place that chooses among them.
 
-A backend is one file here that defines `BACKEND`, and a name in `order`. Backends import nothing of each
-other; whoever wants one asks `choose`.
+A new backend is one file here, which defines `BACKEND`, and its name in `order`. Backends import
+nothing of each other; whoever wants one asks `choose`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Planner(Backend, Protocol):
 
 
 def order(p: Problem, impl: str, direction: str) -> tuple[str, ...]:
-    """Return the backends to ask, the preferred one first. What "auto" means stands here and only here."""
+    """Return the backends to ask, the preferred one first: what "auto" means stands here alone."""
     if impl == "auto":
         if p.device.type != "cuda":
             return ("reference",)
@@ -80,8 +80,9 @@ def choose(p: Problem, impl: str, direction: str) -> Backend:
         try:
             backend = named(name)
         except ImportError as error:
-            reasons.append(f"impl: expected a backend of this machine, got {name!r}, and Triton does not"
-                           f" import ({error}). Use impl='reference', or a Linux machine with Triton")
+            reasons.append(f"impl: expected a backend of this machine, got {name!r}, and Triton does"
+                           f" not import ({error}). Use impl='reference', or a Linux machine with"
+                           " Triton")
             continue
         reason = backend.refusal(p, direction)
         if reason is None:

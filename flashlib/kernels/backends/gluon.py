@@ -20,9 +20,9 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from flashlib.exp2 import LOG2E
 from flashlib.kernels import configs, plans, scheduling
 from flashlib.kernels.configs import WARPGROUP_ROWS, GluonConfig
-from flashlib.kernels.gluon_fp8 import flash_fwd_fp8_kernel
-from flashlib.kernels.gluon_hopper import flash_fwd_hopper_kernel
-from flashlib.kernels.gluon_pipelined import flash_fwd_pipelined_kernel
+from flashlib.kernels.gluon.forward import flash_fwd_hopper_kernel
+from flashlib.kernels.gluon.forward_fp8 import flash_fwd_fp8_kernel
+from flashlib.kernels.gluon.forward_unspecialized import flash_fwd_pipelined_kernel
 from flashlib.kernels.problem import CAUSAL, FULL, NARROW, Device, Problem
 from flashlib.kernels.tuning import store
 
@@ -81,12 +81,12 @@ def _order(p: Problem, c: GluonConfig) -> tuple:
 
 
 def _constants(p: Problem, c: GluonConfig) -> dict:
-    return {"H": p.H, "GROUP": p.H // p.H_K, "BLOCK_N": c.BLOCK_N, "HEAD_DIM": head_dim_of(p),
-            "IS_CAUSAL": p.causal, "STAGES": c.STAGES}
+    return {"BLOCK_N": c.BLOCK_N, "HEAD_DIM": head_dim_of(p), "IS_CAUSAL": p.causal,
+            "STAGES": c.STAGES}
 
 
 def _sizes(p: Problem, c: GluonConfig) -> dict:
-    return {"N_Q": p.N_Q, "N_K": p.N_K, "RAGGED": p.N_K % c.BLOCK_N != 0}
+    return {"sizes": (p.H, p.H // p.H_K, p.N_Q, p.N_K), "RAGGED": p.N_K % c.BLOCK_N != 0}
 
 
 def specialized(p: Problem, c: GluonConfig, kernel, tensors, v_block, switches) -> plans.Plan:
@@ -102,7 +102,7 @@ def specialized(p: Problem, c: GluonConfig, kernel, tensors, v_block, switches) 
         lambda p: scheduling.order_table(*_order(p, c)).shape[0], {"num_warps": 4, "maxnreg": cap},
         {"q_desc": [*rows, head_dim], "k_desc": [1, 1, c.BLOCK_N, head_dim], "v_desc": v_block,
          "o_desc": [*rows, head_dim // c.O_PARTS]},
-        describe, lambda p: {"ORDER": _placed(p.device, *_order(p, c))})
+        describe, {"ORDER": lambda p: _placed(p.device, *_order(p, c))})
 
 
 def pipelined(p: Problem, c: GluonConfig) -> plans.Plan:
@@ -114,6 +114,23 @@ def pipelined(p: Problem, c: GluonConfig) -> plans.Plan:
         flash_fwd_pipelined_kernel, (*TENSORS, "scale_log2"),
         _constants(p, c) | {"TILE_M": c.BLOCK_M, "OVERLAP": c.OVERLAP}, lambda p: _sizes(p, c),
         lambda p: -(-p.N_Q // c.BLOCK_M) * p.B * p.H, {"num_warps": 4 * c.CONSUMERS}, blocks, describe)
+
+
+def _unfit(p: Problem) -> str | None:
+    """Return what the kernel expects and a problem has not."""
+    if p.device.capability is None or p.device.capability[0] != 9:
+        found = ".".join(map(str, p.device.capability or ())) or "none"
+        return f"a Hopper GPU (compute capability 9.0), got compute capability {found}"
+    if p.window not in (FULL, CAUSAL):
+        return f"no window but causal's, got ({p.window.left}, {p.window.right})"
+    if p.dtype not in (torch.float16, torch.bfloat16):
+        return f"float16 or bfloat16, got {p.dtype}"
+    if p.D < NARROW:
+        return f"a head dimension D of at least {NARROW}, got {p.D}"
+    if not p.copyable(0, 1, 2):
+        return ("q, k and v as the copy engine reads them: the last dimension contiguous, other strides"
+                " positive multiples of 8 elements, addresses of 16 bytes")
+    return None
 
 
 class Gluon:
@@ -128,27 +145,11 @@ class Gluon:
         if p.device.type != "cuda":
             return (f"impl: 'gluon' expected tensors on a Hopper GPU, got {p.device.type}; Gluon has no"
                     " interpreter: use impl='reference'")
-        if triton.knobs.runtime.interpret:
+        if p.device.here and triton.knobs.runtime.interpret:
             return ("impl: 'gluon' expected Triton's interpreter to be off, as Gluon has none, and"
                     " TRITON_INTERPRET is set: use impl='triton'")
-        why = self._refusal(p)
-        return f"impl: 'gluon' expected {why}; use impl='auto'" if why else None
-
-    def _refusal(self, p: Problem) -> str | None:
-        capability = p.device.capability
-        if capability is None or capability[0] != 9:
-            found = "none" if capability is None else "{}.{}".format(*capability)
-            return f"a Hopper GPU (compute capability 9.0), got compute capability {found}"
-        if p.window not in (FULL, CAUSAL):
-            return f"no window but causal's, got ({p.window.left}, {p.window.right})"
-        if p.dtype not in (torch.float16, torch.bfloat16):
-            return f"float16 or bfloat16, got {p.dtype}"
-        if p.D < NARROW:
-            return f"a head dimension D of at least {NARROW}, got {p.D}"
-        if not p.copyable(0, 1, 2):
-            return ("q, k and v as the copy engine reads them: the last dimension contiguous, other"
-                    " strides positive multiples of 8 elements, addresses of 16 bytes")
-        return None
+        expected = _unfit(p)
+        return f"impl: 'gluon' expected {expected}; use impl='auto'" if expected else None
 
     def table(self, p: Problem, direction: str) -> GluonConfig:
         """Return the table's entry."""
@@ -200,15 +201,27 @@ class GluonFP8:
 
     name = "gluon_fp8"
 
-    def config(self, p: Problem, direction: str) -> GluonConfig:
+    def refusal(self, p: Problem, direction: str) -> str | None:
+        """Return why the kernel cannot run, or None."""
+        if p.device.capability is None or p.device.capability[0] != 9:
+            return "arch: FP8 attention expected a Hopper GPU"
+        if p.dtype != torch.float8_e4m3fn or (p.D, p.causal) not in configs.FP8:
+            return ("dtype, head_dim: FP8 attention expected float8_e4m3 and 64, 128 or 256, got"
+                    f" {p.dtype} and {p.D}")
+        return None
+
+    def table(self, p: Problem, direction: str) -> GluonConfig:
         """Return the table's entry."""
         return configs.FP8[p.D, p.causal]
+
+    config = table
 
     def copies(self, p: Problem, direction: str) -> bool:
         """Tell that the copy engine reads what was prepared."""
         return True
 
-    def plan(self, p: Problem, direction: str, config: GluonConfig, dtype=None) -> dict[str, plans.Plan]:
+    def plan(self, p: Problem, direction: str, config: GluonConfig,
+             dtype=None) -> dict[str, plans.Plan]:
         """Return the plan of the forward; O comes in `dtype`."""
         return {"forward": specialized(
             p, config, flash_fwd_fp8_kernel, (*TENSORS, *SCALES, "scale_log2"),

@@ -15,13 +15,13 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from flashlib.exp2 import LOG2E
 from flashlib.kernels import configs, plans
-from flashlib.kernels.flash_backward import (
+from flashlib.kernels.problem import CAUSAL, FULL, Layout, Problem
+from flashlib.kernels.triton.backward import (
     flash_bwd_delta_kernel,
     flash_bwd_dkdv_kernel,
     flash_bwd_dq_kernel,
 )
-from flashlib.kernels.flash_forward import flash_fwd_kernel
-from flashlib.kernels.problem import CAUSAL, FULL, Layout, Problem
+from flashlib.kernels.triton.forward import flash_fwd_kernel
 from flashlib.kernels.tuning import store
 
 DELTA_ROWS = 64                                             # of a program that sums rows of dO ∘ O
@@ -47,12 +47,6 @@ def _cdiv(n: int, d: int) -> int:
     return -(-n // d)
 
 
-def _strides(**layouts: Layout) -> dict[str, int]:
-    """Return strides by the letters of the kernels' signatures: q="bhmd" gives stride_qb and so on."""
-    return {f"stride_{name}{letter}": stride for name, (letters, layout) in layouts.items()
-            for letter, stride in zip(letters, layout.strides, strict=True)}
-
-
 class Triton:
     """The backend as `flashlib.kernels.backends` knows it."""
 
@@ -63,20 +57,22 @@ class Triton:
         if p.window not in (FULL, CAUSAL):
             return ("window: impl='triton' expected no window but causal's, got"
                     f" ({p.window.left}, {p.window.right}): use impl='reference'")
-        if p.device.type == "cpu":
-            if not interpreted():
-                return ("impl: 'triton' on CPU tensors needs Triton's interpreter: set TRITON_INTERPRET=1"
-                        " before Python starts, or use impl='reference'")
-            if p.dtype not in (torch.float32, torch.float16):
-                return (f"impl: Triton's interpreter is wrong for {p.dtype}: expected float32 or float16,"
-                        " or use impl='reference'")
-        elif p.device.type != "cuda":
-            return (f"impl: 'triton' expected CUDA tensors, got {p.device.type}: use impl='reference'")
+        if p.device.type not in ("cpu", "cuda"):
+            return f"impl: 'triton' expected CUDA tensors, got {p.device.type}: use impl='reference'"
+        if p.device.type == "cuda":
+            return None
+        if not interpreted():
+            return ("impl: 'triton' on CPU tensors needs Triton's interpreter: set TRITON_INTERPRET=1"
+                    " before Python starts, or use impl='reference'")
+        if p.dtype not in (torch.float32, torch.float16):
+            return (f"impl: Triton's interpreter is wrong for {p.dtype}: expected float32 or float16,"
+                    " or use impl='reference'")
         return None
 
     def table(self, p: Problem, direction: str):
         """Return the table's entry: a `TritonConfig`, for a backward `TritonConfigs`."""
-        found = configs.configs_for(p.device.capability, p.dtype.itemsize, p.D, p.causal)
+        itemsize = 4 if p.narrow else p.dtype.itemsize
+        found = configs.configs_for(p.device.capability, itemsize, p.D, p.causal)
         return found.forward if direction == "forward" else found
 
     def config(self, p: Problem, direction: str):
@@ -91,60 +87,61 @@ class Triton:
         return min(p.N_Q, p.N_K) > 1 and p.copyable(Q, DO), p.copyable(K, V)
 
     def plan(self, p: Problem, direction: str, config, has_dlse: bool = False) -> dict[str, plans.Plan]:
-        """Return the plan of a forward, or those of the four parts of a backward."""
+        """Return the plan of a forward, or those of the parts of a backward.
+
+        `has_dlse` only tells plans apart: a kernel to which DLSE is None is compiled without it. So are
+        the kernel of dK alone, to which DV is None, and that of dV alone.
+        """
         if p.narrow:
             p = p.widened()
         if direction == "forward":
             return {"forward": self._forward(p, config)}
         parts = {"dkdv": config.dkdv} if config.dkdv else {"dk": config.dk, "dv": config.dv}
-        return {"delta": self._delta(p, has_dlse),
-                **{part: self._by_key(p, c, part) for part, c in parts.items()},
+        return {"delta": self._delta(p), **{part: self._by_key(p, c) for part, c in parts.items()},
                 "dq": self._by_query(p, config.dq)}
 
-    def _constants(self, p: Problem, c, tma: bool) -> dict:
-        return {"H": p.H, "GROUP": p.H // p.H_K, "D": p.D, "BLOCK_M": c.BLOCK_M, "BLOCK_N": c.BLOCK_N,
-                "HEAD_DIM": p.head_dim, "IS_CAUSAL": p.causal, "EVEN_D": p.head_dim == p.D,
-                "USE_TMA": tma, "PRECISION": "ieee" if p.dtype == torch.float32 else "tf32"}
-
-    def _plan(self, kernel, tensors, p, c, tma, walked, strides, ragged, rows_of_program, more=None):
+    def _plan(self, kernel, tensors, p, c, tma, walked, strides, ragged, programs):
         """Return a plan; `walked` tensors come as descriptors where the copy engine reads them."""
-        blocks = {name: [1, 1, rows, p.head_dim] for name, rows in walked.items() if tma}
         return plans.Plan(
-            kernel, tensors, self._constants(p, c, tma) | (more or {}),
-            lambda p: {**_strides(**strides(p)), "N_Q": p.N_Q, "N_K": p.N_K, "RAGGED": ragged(p)},
-            rows_of_program, {"num_warps": c.num_warps, "num_stages": c.num_stages}, blocks, describe)
+            kernel, tensors,
+            {"BLOCK_M": c.BLOCK_M, "BLOCK_N": c.BLOCK_N, "HEAD_DIM": p.head_dim, "IS_CAUSAL": p.causal,
+             "EVEN_D": p.head_dim == p.D, "USE_TMA": tma},
+            lambda p: {**strides(p), "sizes": (p.H, p.H // p.H_K, p.N_Q, p.N_K, p.D),
+                       "RAGGED": ragged(p)},
+            programs, {"num_warps": c.num_warps, "num_stages": c.num_stages},
+            {name: [1, 1, rows, p.head_dim] for name, rows in walked.items() if tma}, describe)
 
     def _forward(self, p: Problem, c) -> plans.Plan:
         return self._plan(
             flash_fwd_kernel, ("Q", "K", "V", "O", "LSE", "scale_log2"), p, c,
             self.copies(p, "forward"), {"Q": c.BLOCK_M, "K": c.BLOCK_N, "V": c.BLOCK_N},
-            lambda p: {"q": ("bhmd", p.layout[Q]), "k": ("bhnd", p.layout[K]),
-                       "v": ("bhnd", p.layout[V]), "o": ("bhmd", Layout.like(p.layout[Q]))},
+            lambda p: _strides(p, Q=Q, K=K, V=V) | {"stride_o": Layout.like(p.layout[Q]).strides},
             lambda p: p.N_K % c.BLOCK_N != 0, lambda p: _cdiv(p.N_Q, c.BLOCK_M) * p.B * p.H)
 
-    def _delta(self, p: Problem, has_dlse: bool) -> plans.Plan:
+    def _delta(self, p: Problem) -> plans.Plan:
         return plans.Plan(
             flash_bwd_delta_kernel, ("O", "DO", "DLSE", "DELTA"),
-            {"H": p.H, "D": p.D, "BLOCK_M": DELTA_ROWS, "HEAD_DIM": p.head_dim, "HAS_DLSE": has_dlse},
-            lambda p: {**_strides(o=("bhmd", p.layout[O]), g=("bhmd", p.layout[DO])), "N_Q": p.N_Q},
+            {"BLOCK_M": DELTA_ROWS, "HEAD_DIM": p.head_dim},
+            lambda p: _strides(p, O=O, DO=DO) | {"H": p.H, "N_Q": p.N_Q, "D": p.D},
             lambda p: _cdiv(p.N_Q, DELTA_ROWS) * p.B * p.H, {"num_warps": 4})
 
-    def _by_key(self, p: Problem, c, part: str) -> plans.Plan:
+    def _by_key(self, p: Problem, c) -> plans.Plan:
         return self._plan(
             flash_bwd_dkdv_kernel,
             ("Q", "K", "V", "DO", "LSE", "DELTA", "DK", "DV", "scale", "scale_log2"), p, c,
             self.copies(p, "backward")[0], {"Q": c.BLOCK_M, "DO": c.BLOCK_M},
-            lambda p: _of_backward(p) | {"dk": ("bhnd", Layout.like(p.layout[K])),
-                                         "dv": ("bhnd", Layout.like(p.layout[V]))},
+            lambda p: _strides(p, Q=Q, K=K, V=V, DO=DO) | {
+                "stride_dk": Layout.like(p.layout[K]).strides,
+                "stride_dv": Layout.like(p.layout[V]).strides},
             lambda p: p.N_Q % c.BLOCK_M != 0 or p.N_K % c.BLOCK_N != 0,
-            lambda p: _cdiv(p.N_K, c.BLOCK_N) * p.B * p.H_K,
-            {"WANT_DK": part != "dv", "WANT_DV": part != "dk"})
+            lambda p: _cdiv(p.N_K, c.BLOCK_N) * p.B * p.H_K)
 
     def _by_query(self, p: Problem, c) -> plans.Plan:
         return self._plan(
             flash_bwd_dq_kernel, ("Q", "K", "V", "DO", "LSE", "DELTA", "DQ", "scale", "scale_log2"), p,
             c, self.copies(p, "backward")[1], {"K": c.BLOCK_N, "V": c.BLOCK_N},
-            lambda p: _of_backward(p) | {"dq": ("bhmd", Layout.like(p.layout[Q]))},
+            lambda p: _strides(p, Q=Q, K=K, V=V, DO=DO) | {
+                "stride_dq": Layout.like(p.layout[Q]).strides},
             lambda p: p.N_K % c.BLOCK_N != 0, lambda p: _cdiv(p.N_Q, c.BLOCK_M) * p.B * p.H)
 
     def forward(self, q, k, v, p: Problem, scale: float, config=None):
@@ -174,9 +171,9 @@ class Triton:
         delta = torch.empty_like(lse)
         with plans.on(q.device):
             launches["delta"](o, do, dlse, delta)
-            for part in ("dkdv", "dk", "dv"):
+            for part, written in (("dkdv", (dk, dv)), ("dk", (dk, None)), ("dv", (None, dv))):
                 if part in launches:
-                    launches[part](q, k, v, do, lse, delta, dk, dv, scale, scale * LOG2E)
+                    launches[part](q, k, v, do, lse, delta, *written, scale, scale * LOG2E)
             launches["dq"](q, k, v, do, lse, delta, dq, scale, scale * LOG2E)
         return dq, dk, dv
 
@@ -198,14 +195,14 @@ class Triton:
             found[part] = [c._replace(BLOCK_M=c.BLOCK_N, BLOCK_N=c.BLOCK_M) for c in configs.candidates(
                 width, _fitting(keys, p.N_K), _fitting(rows, p.N_Q), WARPS, stages, most)]
         rows, keys = (SMALL_SIZES, SMALL_SIZES) if small else ((64, 128), (32, 64))
-        found["dq"] = configs.candidates(p.head_dim, _fitting(rows, p.N_Q), _fitting(keys, p.N_K), WARPS,
-                                         stages, most)
+        found["dq"] = configs.candidates(p.head_dim, _fitting(rows, p.N_Q), _fitting(keys, p.N_K),
+                                         WARPS, stages, most)
         return found
 
 
-def _of_backward(p: Problem) -> dict:
-    return {"q": ("bhmd", p.layout[Q]), "k": ("bhnd", p.layout[K]), "v": ("bhnd", p.layout[V]),
-            "g": ("bhmd", p.layout[DO])}
+def _strides(p: Problem, **places: int) -> dict[str, tuple[int, ...]]:
+    """Return the strides of a problem's tensors by the names of the kernels' signatures."""
+    return {f"stride_{name.lower()}": p.layout[at].strides for name, at in places.items()}
 
 
 def _row_statistics(x):

@@ -124,7 +124,7 @@ def _tune(p, impl, direction, call, clock):
     """One part of the configuration after the other, the rest as the table has it or as was found."""
     backend = choose(p, impl, direction)
     if not isinstance(backend, Planner):
-        raise NotImplementedError(f"impl: tune expected a backend that has kernels, got {backend.name!r}")
+        raise NotImplementedError(f"impl: tune expected a backend with kernels, got {backend.name!r}")
     table = backend.table(p, direction)
     found = Search(table, {}, {}, {})
     for part, candidates in backend.candidates(p, direction).items():

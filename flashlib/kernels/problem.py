@@ -158,3 +158,8 @@ class Problem:
 
 
 _seen: Recent = Recent(KEPT)
+
+
+def forget() -> None:
+    """Let later calls make their problems anew."""
+    _seen.clear()

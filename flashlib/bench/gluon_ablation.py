@@ -185,12 +185,15 @@ def measure_here(shape=SHAPES[0], causal=False) -> None:
     if torch is None or not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
         print("No Hopper GPU here: all times in this chapter are the recorded ones.")
         return
+    from flashlib.kernels.backends import named
+
     try:
-        count = len(variants(shape[3], causal, shape[2]))
+        named("gluon")
     except ImportError as error:                            # Triton: none, or an old one
         print(f"Not measured here, the kernel cannot be imported ({error}):"
               " all times in this chapter are the recorded ones.")
         return
+    count = len(variants(shape[3], causal, shape[2]))
     print(f"Compiling {count} variants takes about a minute.", flush=True)
     try:
         rows = ablation(shape, causal, rounds=3)

@@ -6,12 +6,12 @@ import pytest
 
 from flashlib.exercises import ch09, interpreted
 from flashlib.exercises.core import Wrong
-from flashlib.kernels.presence import available
+from flashlib.kernels.presence import why_not
 
-needs_triton = pytest.mark.skipif(not available(), reason="torch or Triton is not installed")
+needs_triton = pytest.mark.skipif(bool(why_not()), reason="torch or Triton is not installed")
 FORGED = json.dumps({"passed": True, "message": "right.", "nonce": "0"})
 
-if available():
+if not why_not():
     import triton.language as tl
 
     def prints_a_verdict(X, Y, stride_xm, N, BLOCK: tl.constexpr):

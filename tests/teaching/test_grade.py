@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flashlib.exercises.overview import of_chapter
-from flashlib.kernels.presence import available
+from flashlib.kernels.presence import why_not
 from scripts import grade
 
 CHAPTER = "05_fuse_attention_into_one_pass"
@@ -97,7 +97,7 @@ def test_helpers_of_the_students_own_come_along(graded):
     assert got["05.1"][0]
 
 
-@pytest.mark.skipif(not available(), reason="torch or Triton is not installed")
+@pytest.mark.skipif(bool(why_not()), reason="torch or Triton is not installed")
 @pytest.mark.parametrize(("helper", "kernel", "passed", "words"), [
     (TWICE, KERNEL, True, "any strides"),
     (TWICE, "@triton.jit" + KERNEL, True, "any strides"),

@@ -27,7 +27,7 @@ RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 NARROW = {                         # tighter than its layer
     "algorithms": {"machine", "masks", "checks", "errors", "algorithms", "warps", "exp2",
                    "quant"},
-    "kernels": {"kernels", "checks", "errors", "extras", "masks"},  # never the algorithms
+    "kernels": {"kernels", "checks", "errors", "exp2", "quant", "extras", "masks"},  # never the algorithms
     "plots": {"plots", "models", "machine", "hardware", "masks", "trace", "traffic", "numerics",
               "data", "chapters", "errors", "extras"},
     "machine": {"values", "trace", "traffic", "errors", "checks"}, "values": {"errors", "quant"},
@@ -164,3 +164,40 @@ def test_algorithms_fit_on_a_page_or_two(path):
 def test_errors_are_raised_and_not_asserted(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     assert not [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+
+
+def arrows():
+    """Return module → the modules of the package that it imports, wherever in the file."""
+    return {module: {name for name in imports(path) if name in MODULES and name != module}
+            for module, path in MODULES.items()}
+
+
+def test_no_part_imports_in_a_circle():
+    """Not even inside of functions: what two modules need of each other belongs into a third."""
+    found, done = arrows(), set()
+
+    def walk(module, trail):
+        if module in trail:
+            return [*trail[trail.index(module):], module]
+        if module in done:
+            return None
+        for name in sorted(found[module]):
+            if name.split(".")[1:2] == module.split(".")[1:2] and not name.endswith("__init__"):
+                circle = walk(name, [*trail, module])
+                if circle:
+                    return circle
+        done.add(module)
+        return None
+
+    circles = [circle for module in sorted(found) if (circle := walk(module, []))]
+    assert not circles, "\n".join(" → ".join(circle) for circle in circles)
+
+
+BACKENDS = sorted((PACKAGE / "kernels" / "backends").glob("[!_]*.py"))
+
+
+def test_backends_import_nothing_of_each_other():
+    assert len(BACKENDS) >= 3
+    for path in BACKENDS:
+        others = {f"flashlib.kernels.backends.{other.stem}" for other in BACKENDS if other != path}
+        assert not others & set(imports(path)), path.name

@@ -92,10 +92,19 @@ def example(arch: Arch, *, dtype="bfloat16", head_dim=128, causal=False, Nq=4096
         dtype=getattr(torch, DTYPES[dtype][1]), device=Device("cuda", None, arch.capability, SMS, ""))
 
 
+def _dtype(p) -> str:
+    """Return what the lens calls a problem's dtype."""
+    return next(name for name, (_, dtype) in DTYPES.items() if f"torch.{dtype}" == str(p.dtype))
+
+
+def _what(p) -> str:
+    """Return the dtype that is launched, and beside it the one that was asked for."""
+    return f"float32 (for {_dtype(p)})" if p.narrow else _dtype(p)
+
+
 def call_of(plan, p, absent=(), label="") -> Call:
     """Return the call of a plan at a problem, by example; `absent` tensors are None."""
-    asked = {dtype: name for name, (_, dtype) in DTYPES.items()}[str(p.dtype).removeprefix("torch.")]
-    kind = "fp32" if p.narrow else DTYPES[asked][0]
+    kind = "fp32" if p.narrow else DTYPES[_dtype(p)][0]
     given: dict = dict.fromkeys(plan.tensors, f"*{kind}")
     given |= dict.fromkeys([name for name in given if name.startswith("scale")], 1.0)
     given |= dict.fromkeys([name for name in given if name in STATISTICS], "*fp32")
@@ -105,8 +114,7 @@ def call_of(plan, p, absent=(), label="") -> Call:
     given |= dict.fromkeys(absent) | plan.constants | plan.sizes(p) | dict.fromkeys(plan.tables, "*i32")
     options = {"num_warps": 4, "num_stages": 3} | plan.options
     warps, stages = options.pop("num_warps"), options.pop("num_stages")
-    what = f"float32 (for {asked})" if p.narrow else asked
-    words = [what, f"d={p.D}", "causal" if plan.constants.get("IS_CAUSAL") else "", label]
+    words = [_what(p), f"d={p.D}", "causal" if plan.constants.get("IS_CAUSAL") else "", label]
     return Call(given, warps, stages, options, " ".join(filter(None, words)))
 
 
@@ -146,8 +154,7 @@ def triton_call(*, arch, direction="forward", config=None, want_dk=True, want_dv
     plan = BACKEND.plan(p, direction, made)[part]
     if USE_TMA and not plan.blocks:
         raise ValueError("USE_TMA: expected False: descriptors need sm_90 or newer, a 16-bit dtype and"
-                         f" rows of whole 16 bytes, got {arch.name},"
-                         f" {'float32 (for a narrow head)' if p.narrow else p.dtype}, {p.D}")
+                         f" rows of whole 16 bytes, got {arch.name}, {_what(p)}, {p.D}")
     if USE_TMA is False:
         plan = replace(plan, blocks={}, constants=plan.constants | {"USE_TMA": False})
     if part == "delta":

@@ -4,7 +4,7 @@ import pytest
 
 from flashlib.bench import tuned
 from flashlib.kernels.configs import TritonConfig, TritonConfigs
-from tests.kernels.conftest import gpu, hopper, nothing_kept  # noqa: F401
+from tests.kernels.conftest import gpu, hopper, nothing_kept  # noqa: F401, the fixtures
 
 TABLE, BEST, WRONG = TritonConfig(64, 64, 4, 2), TritonConfig(128, 64, 8, 3), TritonConfig(64, 32, 4, 2)
 ROWS = TritonConfigs(TABLE, None, TABLE, BEST, TABLE)
@@ -33,7 +33,7 @@ def test_a_row_for_each_kernel_names_the_tables_entry_and_the_best():
     assert [part.split()[0] for part in backward["table"].split("; ")] == ["dk", "dv", "dq"]
 
 
-def test_all_that_a_search_runs_is_compiled_before(hopper, monkeypatch):
+def test_all_that_a_search_runs_is_compiled_before(hopper, monkeypatch):  # noqa: F811
     torch = pytest.importorskip("torch")
     pytest.importorskip("triton.experimental.gluon")
     from flashlib.kernels.backends import gluon, triton

@@ -99,7 +99,8 @@ def test_auto_on_a_gpu_takes_the_kernel_that_can_and_is_faster(gpu, monkeypatch,
     p = on_gpu(gpu, *capability, **options)
     assert [choose(p, "auto", direction).name for direction in DIRECTIONS] == [takes, "triton"]
     x, asked = torch.zeros(1, 1, 16, p.D, dtype=p.dtype), []
-    monkeypatch.setattr(type(named(takes)), "forward", lambda self, *a: asked.append(self.name) or (x, x))
+    monkeypatch.setattr(type(named(takes)), "forward",
+                        lambda self, *a: asked.append(self.name) or (x, x))
     for _ in range(2):                                      # known from before, too
         flash_attention(x, x, x)
     assert asked == [takes] * 2

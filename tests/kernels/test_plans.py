@@ -220,9 +220,10 @@ def test_the_interpreter_binds_the_arguments_each_time():
     assert seen == [((3, 1, 1), (x, 1), {"num_stages": 2}) for x in "ab"]
 
 
-@pytest.mark.parametrize("constants", [{"BLOCK": 1}, {"N": 1, "BLOCK": 1, "other": 1}, {"n": 1, "BLOCK": 1}])
+@pytest.mark.parametrize("constants", [{"BLOCK": 1}, {"N": 1, "BLOCK": 1, "other": 1},
+                                       {"n": 1, "BLOCK": 1}])
 def test_an_argument_too_few_or_unknown_is_named(constants):
-    with pytest.raises(TypeError, match="^plan: expected arguments for X, N, BLOCK, got X, "):
+    with pytest.raises(TypeError, match=r"^plan: expected arguments for X, N, BLOCK, got X, "):
         plans.Launch(plan_of(Kernel([], "X", "N", "BLOCK"), ("X",), constants), some_problem())
 
 

@@ -31,12 +31,6 @@ def clock(call):
     return 2.0 - 0.5 * sum(parts)
 
 
-def tiles(q, k, v):
-    """Return the rows of a query and of a key tile that a causal forward has."""
-    constants = dispatch.plan_for(launch._plan_forward, (q, k, v), True, None).constants
-    return constants["BLOCK_M"], constants["BLOCK_N"]
-
-
 def everything():
     """Yield (name, what is wrong or "")."""
     backend.SMALL_SIZES, backend.WARPS, backend.SMALL_STAGES = (16, 32), (4,), (1,)

@@ -108,10 +108,11 @@ def test_too_much_shared_memory_is_flagged_and_not_hidden():
     (dict(arch="sm_55"), "arch: expected sm_75, sm_80"),
     (dict(arch="V100"), "whose generation the lens does not know"),
     (dict(block=3), "block: flash_fwd_kernel has no such choice; expected one of dtype"),
-    (dict(dtype="float64"), "dtype: expected 'float16', 'bfloat16' or 'float32', got 'float64'"),
+    (dict(dtype="float64"), "dtype: expected one of float16, bfloat16, float32, float8_e4m3, got 'float64'"),
+    (dict(dtype="float8_e4m3"), "dtype: expected 'float16', 'bfloat16' or 'float32', got 'float8_e4m3'"),
     (dict(arch="T4"), "sm_75 has no bfloat16"),
-    (dict(BLOCK_M=48), "BLOCK_M: expected a power of 2, got 48"),
-    (dict(num_warps=0), "num_warps: expected an integer of at least 1, got 0"),
+    (dict(BLOCK_M=48), "BLOCK_M: expected a power of 2 from 8 to 256, got 48"),
+    (dict(num_warps=0), "num_warps: expected a power of 2 from 1 to 32, got 0"),
     (dict(arch="sm_80", USE_TMA=True), "USE_TMA: expected False"),
     (dict(heads=6, kv_heads=4), "kv_heads, head_dim: expected a divisor"),
     (dict(kernel="flash_bwd_dkdv_kernel", want_dk=False, want_dv=False), "at least one True"),
@@ -193,20 +194,22 @@ def test_a_kernel_from_a_cell_compiles_under_the_interpreter(tmp_path):
 def test_the_lens_takes_the_dtype_that_a_launch_computes_in(dtype, head_dim, monkeypatch):
     """Heads narrower than 16 are computed in float32, whatever their own dtype."""
     torch = pytest.importorskip("torch")
-    from flashlib.kernels import dispatch, launch
+    from flashlib.kernels import plans
+    from flashlib.kernels.backends.triton import BACKEND
+    from flashlib.kernels.problem import Problem
 
     class Launched(Exception):
         pass
 
-    def stop(make, tensors, *options):
-        raise Launched(str(tensors[0].dtype).removeprefix("torch."))
+    def stop(backend, p, *options):
+        raise Launched(str(p.dtype).removeprefix("torch."))
 
-    monkeypatch.setattr(dispatch, "plan_for", stop)
+    monkeypatch.setattr(plans, "launches_for", stop)
     x = torch.zeros(1, 1, 4, head_dim, dtype=getattr(torch, dtype))
-    passes = {"flash_fwd_kernel": lambda: launch.forward(x, x, x, causal=False, scale=1.0)}
+    p = Problem.of(x, x, x, x, x)
+    passes = {"flash_fwd_kernel": lambda: BACKEND.forward(x, x, x, p, 1.0)}
     for kernel in ("flash_bwd_delta_kernel", "flash_bwd_dkdv_kernel", "flash_bwd_dq_kernel"):
-        passes[kernel] = lambda: launch.backward(x, x, x, x, x[..., 0].float(), x, None, causal=False,
-                                                 scale=1.0)
+        passes[kernel] = lambda: BACKEND.backward(x, x, x, x, x[..., 0].float(), x, None, p, 1.0)
     for kernel, start in passes.items():
         with pytest.raises(Launched) as launched:
             start()

@@ -27,7 +27,7 @@ RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 NARROW = {                         # tighter than its layer
     "algorithms": {"machine", "masks", "checks", "errors", "algorithms", "warps", "exp2",
                    "quant"},
-    "kernels": {"kernels", "checks", "errors", "exp2", "quant", "extras", "masks"},  # never the algorithms
+    "kernels": {"kernels", "checks", "errors", "exp2", "quant", "extras", "masks"},
     "plots": {"plots", "models", "machine", "hardware", "masks", "trace", "traffic", "numerics",
               "data", "chapters", "errors", "extras"},
     "machine": {"values", "trace", "traffic", "errors", "checks"}, "values": {"errors", "quant"},

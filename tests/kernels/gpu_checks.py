@@ -344,7 +344,7 @@ def check_tune(where, N=1024):
 
 
 def check_graph_outlives_its_plans(where, N=1024):
-    """A graph replays right after far more other shapes than are kept, and a step of decoding is a hit."""
+    """A graph replays right after more other shapes than are kept; growing lengths share plans."""
     from flashlib.kernels import plans
 
     if where.device == "cpu":

@@ -181,7 +181,8 @@ def test_fp8_takes_its_own_table(hopper):
     (dict(BLOCK_N=48), "BLOCK_N: expected a power of 2 from 8 to 256, got 48"),
     (dict(TAU=9.0), r"TAU: expected a number from 0 to 8, got 9\.0"),
     (dict(PING_PONG=1), "PING_PONG: expected True or False, got 1"),
-    (dict(CONSUMERS=3, SPECIALIZED=False), "CONSUMERS: expected 2 without SPECIALIZED, got 3")], ids=str)
+    (dict(CONSUMERS=3, SPECIALIZED=False), "CONSUMERS: expected 2 without SPECIALIZED, got 3"),
+], ids=str)
 def test_a_configuration_refuses_what_it_cannot_be(wrong, words):
     good = dict(BLOCK_N=128, CONSUMERS=2, STAGES=4)
     with pytest.raises(ValueError, match=f"^{words}"):

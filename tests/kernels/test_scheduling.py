@@ -66,7 +66,8 @@ def test_the_order_holds_every_tile_once_and_keeps_groups_of_heads_together(head
 
 
 def test_the_order_by_hand():
-    assert order_tiles(3, [1, 2], 2).tolist() == [1, 3, 0, 2, 5, 4]  # heads 0 and 1 hold tiles 0, 1 and 2, 3
+    # heads 0 and 1 hold tiles 0, 1 and 2, 3
+    assert order_tiles(3, [1, 2], 2).tolist() == [1, 3, 0, 2, 5, 4]
     assert order_tiles(3, [1, 2], 9).tolist() == [1, 3, 5, 0, 2, 4]
 
 

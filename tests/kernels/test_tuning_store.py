@@ -56,7 +56,8 @@ def test_a_file_brings_back_what_was_kept(tmp_path):
     assert store._kept == before
     for found, config in before.items():
         assert type(store._kept[found]) is type(config)
-    assert type(store._kept[next(c for c in before if c.kernel == "triton_backward")].dq) is TritonConfig
+    backward = next(c for c in before if c.kernel == "triton_backward")
+    assert type(store._kept[backward].dq) is TritonConfig
 
 
 def test_a_file_adds_and_replaces_and_the_rest_stays(tmp_path):
@@ -136,7 +137,8 @@ ENTRIES = {                        # the entry and its change, words of the mess
     "too many": ({"config.BLOCK_M": 2**20}, "entry 0: config.BLOCK_M: .* got 1048576"),
     "no stages": ({"config.num_stages": 0}, "entry 0: config.num_stages: .* from 1 to .*, got 0"),
     "no dq": ((1, {"config.dq": None}), "entry 1: config: expected forward, dq, and .*, got dkdv, for"),
-    "all three": ((1, {"config.dk": {n: 8 for n in TritonConfig._fields}}), "entry 1: config: .* got dk, "),
+    "all three": ((1, {"config.dk": {n: 8 for n in TritonConfig._fields}}),
+                  "entry 1: config: .* got dk, "),
     "dk alone": ((2, {"config.dv": None}), "entry 2: config: expected forward, dq, and dkdv or both"),
     "a part's rows": ((1, {"config.dq.BLOCK_M": 3}), "entry 1: dq.BLOCK_M: expected a power of 2"),
     "a part a list": ((2, {"config.dk": [1]}), r"entry 2: dk: expected the fields .*, got \[1\]"),

@@ -37,13 +37,13 @@ def one_pass_attention(Q, K, V, *, causal=False, scale=None, machine=None):
     lse = machine.hbm_empty("lse", (Nq,), kind="stats")
     with machine.kernel("one_pass_attention") as sram:
         for i in range(Nq):
-            row, seen = slice(i, i + 1), min(Nk, mask.seen(i) if causal else Nk)
+            row, (first, stop) = slice(i, i + 1), mask.keys_of(i)
             with sram.scope():
                 qi = sram.load(Q[row])
                 m = sram.tile("m", row, kind="stats", fill=lowest)
                 l = sram.tile("l", row, kind="stats", fill=0.0)
                 oi = sram.tile("O", row, d, kind="accumulator", fill=0.0)
-                for j in range(seen):
+                for j in range(first, stop):
                     with sram.scope():
                         kj, vj = sram.load(K[j:j + 1]), sram.load(V[j:j + 1])
                         s = ((qi @ kj.T) * scale)[:, 0]

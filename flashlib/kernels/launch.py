@@ -20,6 +20,7 @@ from flashlib.kernels.triton.backward import (
     flash_bwd_dq_kernel,
 )
 from flashlib.kernels.triton.forward import flash_fwd_kernel
+from flashlib.masks import Window
 
 if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 5):     # no `disable_licm`
     raise ImportError(f"the kernels need Triton 3.5 or newer, got {triton.__version__}")
@@ -75,11 +76,20 @@ def _contiguous(x: torch.Tensor) -> tuple[int, int, int, int]:
     return H * N * D, N * D, D, 1
 
 
-def _constants(q, k, c, causal: bool, ragged: bool, tma: bool) -> dict:
+def sides_of(window: Window | None, N_Q: int, N_K: int) -> tuple[int, int] | None:
+    """Return a window as kernels take it: two numbers, of which what is far away is no bound."""
+    if window is None:
+        return None
+    return tuple(N_Q + N_K if side is None else min(side, N_Q + N_K)
+                 for side in (window.left, window.right))
+
+
+def _constants(q, k, c, seen, ragged: bool, tma: bool) -> dict:
     """Return what all kernels but that of delta are told beside strides, by name."""
-    (_, H, N_Q, D), (H_K, N_K), head_dim = q.shape, k.shape[1:3], padded(q.shape[3])
-    return dict(sizes=(H, H // H_K, N_Q, N_K, D), BLOCK_M=c.BLOCK_M, BLOCK_N=c.BLOCK_N,
-                HEAD_DIM=head_dim, IS_CAUSAL=causal, EVEN_D=head_dim == D, RAGGED=ragged, USE_TMA=tma)
+    (causal, window), (_, H, N_Q, D), (H_K, N_K) = seen, q.shape, k.shape[1:3]
+    return dict(sizes=(H, H // H_K, N_Q, N_K, D), window=sides_of(window, N_Q, N_K), BLOCK_M=c.BLOCK_M,
+                BLOCK_N=c.BLOCK_N, HEAD_DIM=padded(D), IS_CAUSAL=causal, EVEN_D=padded(D) == D,
+                RAGGED=ragged, USE_TMA=tma)
 
 
 def _is_narrow(q: torch.Tensor) -> bool:
@@ -87,7 +97,7 @@ def _is_narrow(q: torch.Tensor) -> bool:
     return q.element_size() == 2 and q.shape[3] < NARROW
 
 
-def _plan_forward(q, k, v, causal, config):
+def _plan_forward(q, k, v, causal, config, window=None):
     B, H, N_Q, D = q.shape
     N_K, head_dim = k.shape[2], padded(D)
     tma = _uses_tma(q, k, v)
@@ -96,17 +106,18 @@ def _plan_forward(q, k, v, causal, config):
     return dispatch.Launch(
         flash_fwd_kernel, triton.cdiv(N_Q, c.BLOCK_M) * B * H,
         dict(stride_q=q.stride(), stride_k=k.stride(), stride_v=v.stride(), stride_o=_contiguous(q),
-             **_constants(q, k, c, causal, N_K % c.BLOCK_N != 0, tma)),
+             **_constants(q, k, c, (causal, window), N_K % c.BLOCK_N != 0, tma)),
         _described(tma, head_dim, {0: (q, c.BLOCK_M), 1: (k, c.BLOCK_N), 2: (v, c.BLOCK_N)}),
         num_warps=c.num_warps, num_stages=c.num_stages)
 
 
-def forward(q, k, v, *, causal: bool, scale: float, config=None):
-    """Return O, like q but contiguous, and lse (B, H, N_Q) float32."""
+def forward(q, k, v, *, causal: bool, scale: float, config=None, window: Window | None = None):
+    """Return O, like q but contiguous, and lse (B, H, N_Q) float32; a window excludes causal."""
     if _is_narrow(q):
-        o, lse = forward(q.float(), k.float(), v.float(), causal=causal, scale=scale, config=config)
+        o, lse = forward(q.float(), k.float(), v.float(), causal=causal, scale=scale, config=config,
+                         window=window)
         return o.to(q.dtype), lse
-    launch = dispatch.plan_for(_plan_forward, (q, k, v), causal, config)
+    launch = dispatch.plan_for(_plan_forward, (q, k, v), causal, config, window)
     o = torch.empty_like(q, memory_format=torch.contiguous_format)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     with dispatch.on(q.device):
@@ -120,7 +131,7 @@ def _tma_of_backward(q, k, v, do) -> tuple[bool, bool]:
     return min(q.shape[2], k.shape[2]) > 1 and _uses_tma(q, do), _uses_tma(k, v)
 
 
-def _plan_backward(q, k, v, o, do, has_dlse, causal, configs):
+def _plan_backward(q, k, v, o, do, has_dlse, causal, configs, window=None):
     """Return the launches of delta, of dK and dV with what each writes, and of dQ.
 
     `has_dlse` only tells plans apart: a kernel to which DLSE is None is compiled without it.
@@ -144,7 +155,7 @@ def _plan_backward(q, k, v, o, do, has_dlse, causal, configs):
         launch = dispatch.Launch(
             flash_bwd_dkdv_kernel, triton.cdiv(N_K, c.BLOCK_N) * B * H_K,
             dict(strides, stride_dk=_contiguous(k), stride_dv=_contiguous(v),
-                 **_constants(q, k, c, causal, ragged, tma)),
+                 **_constants(q, k, c, (causal, window), ragged, tma)),
             _described(tma, head_dim, {0: (q, c.BLOCK_M), 3: (do, c.BLOCK_M)}),
             num_warps=c.num_warps, num_stages=c.num_stages)
         by_key.append((launch, want_dk, want_dv))
@@ -153,7 +164,7 @@ def _plan_backward(q, k, v, o, do, has_dlse, causal, configs):
     by_query = dispatch.Launch(
         flash_bwd_dq_kernel, triton.cdiv(N_Q, c.BLOCK_M) * B * H,
         dict(strides, stride_dq=_contiguous(q),
-             **_constants(q, k, c, causal, N_K % c.BLOCK_N != 0, tma_of_dq)),
+             **_constants(q, k, c, (causal, window), N_K % c.BLOCK_N != 0, tma_of_dq)),
         _described(tma_of_dq, head_dim, {1: (k, c.BLOCK_N), 2: (v, c.BLOCK_N)}),
         num_warps=c.num_warps, num_stages=c.num_stages)
     return delta, by_key, by_query
@@ -165,16 +176,17 @@ def _row_statistics(x):
     return x if x.data_ptr() % 16 == 0 else x.clone()
 
 
-def backward(q, k, v, o, lse, do, dlse, *, causal: bool, scale: float, configs=None):
+def backward(q, k, v, o, lse, do, dlse, *, causal: bool, scale: float, configs=None,
+             window: Window | None = None):
     """Return dq, dk, dv, contiguous, in the dtype of their tensors; dlse may be None."""
     if _is_narrow(q):
         wide = backward(q.float(), k.float(), v.float(), o.float(), lse, do.float(), dlse,
-                        causal=causal, scale=scale, configs=configs)
+                        causal=causal, scale=scale, configs=configs, window=window)
         return tuple(x.to(q.dtype) for x in wide)
     lse = _row_statistics(lse)
     dlse = None if dlse is None else _row_statistics(dlse)
     sum_rows, by_key, by_query = dispatch.plan_for(
-        _plan_backward, (q, k, v, o, do), dlse is not None, causal, configs)
+        _plan_backward, (q, k, v, o, do), dlse is not None, causal, configs, window)
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
     delta = torch.empty_like(lse)
     with dispatch.on(q.device):

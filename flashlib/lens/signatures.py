@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from flashlib.kernels.configs import Config, configs_for, padded
 from flashlib.lens.targets import Arch, arch_of
+from flashlib.masks import Window
 
 # What Triton calls the dtypes that kernels take, and their size in bytes.
 DTYPES = {"float16": ("fp16", 2), "bfloat16": ("bf16", 2), "float32": ("fp32", 4),
@@ -74,7 +75,7 @@ def _tensor(dtype: str, rows: int, head_dim: int, tma: bool) -> str:
 class _Attention:
     """What the builders of the attention kernels share: sizes, the configuration, descriptors."""
 
-    def __init__(self, arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, USE_TMA):
+    def __init__(self, arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, USE_TMA, window=None):
         if dtype not in ("float16", "bfloat16", "float32"):
             raise ValueError(f"dtype: expected 'float16', 'bfloat16' or 'float32', got {dtype!r}")
         if dtype == "bfloat16" and arch.number < 80:
@@ -88,6 +89,12 @@ class _Attention:
         if heads % kv_heads or head_dim > 256:
             raise ValueError("kv_heads, head_dim: expected a divisor of heads and at most 256, got"
                              f" {kv_heads} of {heads} and {head_dim}")
+        if causal and window is not None:
+            raise ValueError("causal, window: expected one of them: causal is window=(None, 0)")
+        far = Nq + Nk                                       # no bound, as the launch says it
+        self.window = None if window is None else tuple(
+            far if side is None else min(side, far) for side in (Window(*window).left,
+                                                                 Window(*window).right))
         self.asked, narrow = dtype, head_dim < NARROW and DTYPES[dtype][1] == 2
         self.dtype = "float32" if narrow else dtype
         self.arch, self.D, self.causal = arch, head_dim, bool(causal)
@@ -130,13 +137,14 @@ class _Attention:
 
     def common(self, c: Config, ragged: bool) -> dict:
         return dict(sizes=(self.heads, self.heads // self.kv_heads, self.Nq, self.Nk, self.D),
+                    window=self.window,
                     BLOCK_M=c.BLOCK_M, BLOCK_N=c.BLOCK_N, HEAD_DIM=self.head_dim,
                     IS_CAUSAL=self.causal, EVEN_D=self.head_dim == self.D, RAGGED=ragged,
                     USE_TMA=self.tma)
 
     def label(self, c: Config, *more: str) -> str:
         """Return the choices in words."""
-        causal = "causal" if self.causal else ""
+        causal = "causal" if self.causal else "window" if self.window else ""
         tiles = f"{c.BLOCK_M}×{c.BLOCK_N}, {c.num_warps} warps, {c.num_stages} stages"
         return " ".join(filter(None, (self.what, f"d={self.D}", causal, *more, tiles)))
 
@@ -147,9 +155,9 @@ class _Attention:
 
 def forward_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=None, BLOCK_M=None,
                  BLOCK_N=None, num_warps=None, num_stages=None, Nq=4096, Nk=4096, heads=16,
-                 kv_heads=None, USE_TMA=None) -> Call:
+                 kv_heads=None, USE_TMA=None, window=None) -> Call:
     """Call `flash_fwd_kernel` as `flash_attention` does on contiguous tensors."""
-    a = _Attention(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, USE_TMA)
+    a = _Attention(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, USE_TMA, window)
     c = a.config(a.table.forward, config, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=num_warps,
                  num_stages=num_stages)
     keys = a.tensor(c.BLOCK_N)
@@ -160,9 +168,9 @@ def forward_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=N
 
 def dkdv_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=None, BLOCK_M=None,
               BLOCK_N=None, num_warps=None, num_stages=None, Nq=4096, Nk=4096, heads=16,
-              kv_heads=None, USE_TMA=None, want_dk=True, want_dv=True) -> Call:
+              kv_heads=None, USE_TMA=None, want_dk=True, want_dv=True, window=None) -> Call:
     """Call `flash_bwd_dkdv_kernel`; it writes dK, dV, or both."""
-    a = _Attention(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, USE_TMA)
+    a = _Attention(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, USE_TMA, window)
     if not (want_dk or want_dv):
         raise ValueError("want_dk, want_dv: expected at least one True, got neither")
     both, table = want_dk and want_dv, a.table
@@ -181,9 +189,9 @@ def dkdv_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=None
 
 def dq_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=None, BLOCK_M=None,
             BLOCK_N=None, num_warps=None, num_stages=None, Nq=4096, Nk=4096, heads=16, kv_heads=None,
-            USE_TMA=None) -> Call:
+            USE_TMA=None, window=None) -> Call:
     """Call `flash_bwd_dq_kernel`."""
-    a = _Attention(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, USE_TMA)
+    a = _Attention(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, USE_TMA, window)
     c = a.config(a.table.dq, config, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=num_warps,
                  num_stages=num_stages)
     keys, pointer = a.tensor(c.BLOCK_N), f"*{a.kind}"

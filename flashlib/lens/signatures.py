@@ -20,7 +20,7 @@ from flashlib.lens.targets import Arch, arch_of
 # What Triton and torch call the dtypes that kernels take.
 DTYPES = {"float16": ("fp16", "float16"), "bfloat16": ("bf16", "bfloat16"),
           "float32": ("fp32", "float32"), "float8_e4m3": ("fp8e4nv", "float8_e4m3fn")}
-SIZES = ("dtype", "head_dim", "causal", "Nq", "Nk", "heads", "kv_heads")
+SIZES = ("dtype", "head_dim", "causal", "window", "Nq", "Nk", "heads", "kv_heads")
 STATISTICS = ("LSE", "DELTA", "DLSE", "Q_SCALE", "K_SCALE", "V_SCALE")
 SMS = 132                                                   # of a Hopper GPU
 
@@ -67,12 +67,13 @@ class Case:
         return " ".join(filter(None, (self.kernel, self.arch.name, self.call.label)))
 
 
-def example(arch: Arch, *, dtype="bfloat16", head_dim=128, causal=False, Nq=4096, Nk=4096, heads=16,
-            kv_heads=None):
+def example(arch: Arch, *, dtype="bfloat16", head_dim=128, causal=False, window=None, Nq=4096, Nk=4096,
+            heads=16, kv_heads=None):
     """Return the problem of new tensors of these sizes on a GPU of a generation, or refuse by name."""
     import torch
 
-    from flashlib.kernels.problem import CAUSAL, FULL, Device, Problem
+    from flashlib.kernels.problem import Device, Problem
+    from flashlib.masks import window_of
 
     if dtype not in DTYPES:
         raise ValueError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
@@ -88,7 +89,7 @@ def example(arch: Arch, *, dtype="bfloat16", head_dim=128, causal=False, Nq=4096
         raise ValueError("kv_heads, head_dim: expected a divisor of heads and at most 256, got"
                          f" {kv_heads} of {heads} and {head_dim}")
     return Problem.example(
-        H=heads, H_K=kv_heads, N_Q=Nq, N_K=Nk, D=head_dim, window=CAUSAL if causal else FULL,
+        H=heads, H_K=kv_heads, N_Q=Nq, N_K=Nk, D=head_dim, window=window_of(bool(causal), window),
         dtype=getattr(torch, DTYPES[dtype][1]), device=Device("cuda", None, arch.capability, SMS, ""))
 
 
@@ -114,7 +115,8 @@ def call_of(plan, p, absent=(), label="") -> Call:
     given |= dict.fromkeys(absent) | plan.constants | plan.sizes(p) | dict.fromkeys(plan.tables, "*i32")
     options = {"num_warps": 4, "num_stages": 3} | plan.options
     warps, stages = options.pop("num_warps"), options.pop("num_stages")
-    words = [_what(p), f"d={p.D}", "causal" if plan.constants.get("IS_CAUSAL") else "", label]
+    words = [_what(p), f"d={p.D}", "causal" if plan.constants.get("IS_CAUSAL")
+             else "window" if given.get("window") else "", label]
     return Call(given, warps, stages, options, " ".join(filter(None, words)))
 
 

@@ -54,9 +54,6 @@ class Triton:
 
     def refusal(self, p: Problem, direction: str) -> str | None:
         """Return why the kernels cannot run, or None."""
-        if p.window not in (FULL, CAUSAL):
-            return ("window: impl='triton' expected no window but causal's, got"
-                    f" ({p.window.left}, {p.window.right}): use impl='reference'")
         if p.device.type not in ("cpu", "cuda"):
             return f"impl: 'triton' expected CUDA tensors, got {p.device.type}: use impl='reference'"
         if p.device.type == "cuda":
@@ -107,7 +104,7 @@ class Triton:
             {"BLOCK_M": c.BLOCK_M, "BLOCK_N": c.BLOCK_N, "HEAD_DIM": p.head_dim, "IS_CAUSAL": p.causal,
              "EVEN_D": p.head_dim == p.D, "USE_TMA": tma},
             lambda p: {**strides(p), "sizes": (p.H, p.H // p.H_K, p.N_Q, p.N_K, p.D),
-                       "RAGGED": ragged(p)},
+                       "window": _sides(p), "RAGGED": ragged(p)},
             programs, {"num_warps": c.num_warps, "num_stages": c.num_stages},
             {name: [1, 1, rows, p.head_dim] for name, rows in walked.items() if tma}, describe)
 
@@ -203,6 +200,14 @@ class Triton:
 def _strides(p: Problem, **places: int) -> dict[str, tuple[int, ...]]:
     """Return the strides of a problem's tensors by the names of the kernels' signatures."""
     return {f"stride_{name.lower()}": p.layout[at].strides for name, at in places.items()}
+
+
+def _sides(p: Problem) -> tuple[int, ...] | None:
+    """Return a window as kernels take it, two numbers, of which what is far away is no bound."""
+    if p.window in (FULL, CAUSAL):                          # of which IS_CAUSAL tells
+        return None
+    return tuple(p.N_Q + p.N_K if side is None else min(side, p.N_Q + p.N_K)
+                 for side in (p.window.left, p.window.right))
 
 
 def _row_statistics(x):

@@ -54,15 +54,14 @@ class Wanted:
 
 
 @triton.jit
-def _fold_queries(sums, k, v, queries, dos, statistics, lo, hi, col, scale_log2, sizes,
-                  MASKED: tl.constexpr, want, o):
+def _fold_queries(sums, k, v, rows, lo, hi, col, scale_log2, sizes, window, MASKED: tl.constexpr, want,
+                  o):
     """Add what the queries lo … hi of one head give to (dk, dv); P and dS are held transposed.
 
-    `queries` and `dos` are that head of Q and dO, as `load_rows` takes it; `statistics` points to its
-    lse and its delta.
+    `rows` are that head of Q and of dO, as `load_rows` takes it, and pointers to its lse and delta.
     """
     dk, dv = sums
-    LSE, DELTA = statistics
+    queries, dos, LSE, DELTA = rows
     _H, _GROUP, N_Q, N_K, D = sizes
     WHOLE: tl.constexpr = o.EVEN_D and not MASKED
     # LLVM would compute k and v's addresses for wgmma before the loop: 64 registers at 256.
@@ -80,7 +79,7 @@ def _fold_queries(sums, k, v, queries, dos, statistics, lo, hi, col, scale_log2,
         qk_t = tl.dot(k, q.T, input_precision=o.PRECISION)  # (BLOCK_N, BLOCK_M)
         p_t = tl.exp2(qk_t * scale_log2 - lse_log2[None, :])
         if MASKED:
-            seen = visible(row[None, :], col[:, None], N_Q, N_K, o.IS_CAUSAL)
+            seen = visible(row[None, :], col[:, None], N_Q, N_K, window, o.IS_CAUSAL)
             p_t = tl.where(seen, p_t, 0.0)
         do = load_rows(dos, start, N_Q, D, o.BLOCK_M, o.HEAD_DIM, WHOLE, o.USE_TMA)
         if want.DV:
@@ -94,9 +93,10 @@ def _fold_queries(sums, k, v, queries, dos, statistics, lo, hi, col, scale_log2,
     return dk, dv
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["window"])
 def flash_bwd_dkdv_kernel(Q, K, V, DO, LSE, DELTA, DK, DV, scale, scale_log2,
                           stride_q, stride_k, stride_v, stride_do, stride_dk, stride_dv, sizes,
+                          window,
                           BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
                           IS_CAUSAL: tl.constexpr, EVEN_D: tl.constexpr, RAGGED: tl.constexpr,
                           USE_TMA: tl.constexpr):
@@ -122,20 +122,19 @@ def flash_bwd_dkdv_kernel(Q, K, V, DO, LSE, DELTA, DK, DV, scale, scale_log2,
     dk = tl.zeros([BLOCK_N, HEAD_DIM], tl.float32)
     dv = tl.zeros([BLOCK_N, HEAD_DIM], tl.float32)
 
-    begin, whole, cut = query_range(tile, N_Q, N_K, RAGGED, o)
+    begin, whole, cut, end = query_range(tile, N_Q, N_K, window, RAGGED, o)
     for member in range(GROUP):
         h = hk * GROUP + member
         head = (b.to(tl.int64) * H + h) * N_Q
-        queries, dos = (Q, stride_q, b, h), (DO, stride_do, b, h)
-        rows = (LSE + head, DELTA + head)
-        if IS_CAUSAL or RAGGED:
-            dk, dv = _fold_queries((dk, dv), k, v, queries, dos, rows, begin, whole, col, scale_log2,
-                                   sizes, True, want, o)
-        dk, dv = _fold_queries((dk, dv), k, v, queries, dos, rows, whole, cut, col, scale_log2,
-                               sizes, False, want, o)
-        if RAGGED:
-            dk, dv = _fold_queries((dk, dv), k, v, queries, dos, rows, cut, N_Q, col, scale_log2,
-                                   sizes, True, want, o)
+        rows = (Q, stride_q, b, h), (DO, stride_do, b, h), LSE + head, DELTA + head
+        if IS_CAUSAL or RAGGED or window is not None:
+            dk, dv = _fold_queries((dk, dv), k, v, rows, begin, whole, col, scale_log2, sizes, window,
+                                   True, want, o)
+        dk, dv = _fold_queries((dk, dv), k, v, rows, whole, cut, col, scale_log2, sizes, window,
+                               False, want, o)
+        if RAGGED or window is not None:
+            dk, dv = _fold_queries((dk, dv), k, v, rows, cut, end, col, scale_log2, sizes, window,
+                                   True, want, o)
     if want.DK:
         store_rows(dk * scale, (DK, stride_dk, b, hk), start, N_K, D, BLOCK_N, HEAD_DIM)
     if want.DV:
@@ -143,9 +142,10 @@ def flash_bwd_dkdv_kernel(Q, K, V, DO, LSE, DELTA, DK, DV, scale, scale_log2,
 
 
 @triton.jit
-def _fold_keys(dq, q, do, lse_log2, delta, keys, values, lo, hi, row, scale_log2, sizes,
+def _fold_keys(dq, q, do, statistics, keys, values, lo, hi, row, scale_log2, sizes, window,
                MASKED: tl.constexpr, o):
-    """Add what the keys lo … hi give to dq."""
+    """Add what the keys lo … hi give to dq; `statistics` are the rows' lse (base 2) and delta."""
+    lse_log2, delta = statistics
     _H, _GROUP, N_Q, N_K, D = sizes
     WHOLE: tl.constexpr = o.EVEN_D and not MASKED
     # LLVM would compute q and do's addresses for wgmma before the loop: 64 registers at 256.
@@ -159,15 +159,15 @@ def _fold_keys(dq, q, do, lse_log2, delta, keys, values, lo, hi, row, scale_log2
         ds = p * (dp - delta[:, None])
         if MASKED:
             col = start + tl.arange(0, o.BLOCK_N)
-            seen = visible(row[:, None], col[None, :], N_Q, N_K, o.IS_CAUSAL)
+            seen = visible(row[:, None], col[None, :], N_Q, N_K, window, o.IS_CAUSAL)
             ds = tl.where(seen, ds, 0.0)
         dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=o.PRECISION)
     return dq
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["window"])
 def flash_bwd_dq_kernel(Q, K, V, DO, LSE, DELTA, DQ, scale, scale_log2,
-                        stride_q, stride_k, stride_v, stride_do, stride_dq, sizes,
+                        stride_q, stride_k, stride_v, stride_do, stride_dq, sizes, window,
                         BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
                         IS_CAUSAL: tl.constexpr, EVEN_D: tl.constexpr, RAGGED: tl.constexpr,
                         USE_TMA: tl.constexpr):
@@ -192,10 +192,14 @@ def flash_bwd_dq_kernel(Q, K, V, DO, LSE, DELTA, DQ, scale, scale_log2,
     delta = tl.load(DELTA + at, mask=row < N_Q, other=0.0)
     dq = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
 
-    cut, end = key_range(tile, N_Q, N_K, o)
+    begin, whole, cut, end = key_range(tile, N_Q, N_K, window, o)
     keys, values = (K, stride_k, b, h // GROUP), (V, stride_v, b, h // GROUP)
-    dq = _fold_keys(dq, q, do, lse_log2, delta, keys, values, 0, cut, row, scale_log2, sizes, False, o)
-    if IS_CAUSAL or RAGGED:                                 # the tiles that a mask cuts through
-        dq = _fold_keys(dq, q, do, lse_log2, delta, keys, values, cut, end, row, scale_log2, sizes,
-                        True, o)
+    if window is not None:
+        dq = _fold_keys(dq, q, do, (lse_log2, delta), keys, values, begin, whole, row, scale_log2,
+                        sizes, window, True, o)
+    dq = _fold_keys(dq, q, do, (lse_log2, delta), keys, values, whole, cut, row, scale_log2, sizes,
+                    window, False, o)
+    if IS_CAUSAL or RAGGED or window is not None:           # the tiles that a mask cuts through
+        dq = _fold_keys(dq, q, do, (lse_log2, delta), keys, values, cut, end, row, scale_log2, sizes,
+                        window, True, o)
     store_rows(dq * scale, (DQ, stride_dq, b, h), start, N_Q, D, BLOCK_M, HEAD_DIM)

@@ -15,7 +15,8 @@ LOWEST = tl.constexpr(-1.0e30)
 
 
 @triton.jit
-def _attend(acc, l_i, m_i, q, keys, values, lo, hi, row, scale_log2, sizes, MASKED: tl.constexpr, o):
+def _attend(acc, l_i, m_i, q, keys, values, lo, hi, row, scale_log2, sizes, window,
+            MASKED: tl.constexpr, o):
     """Fold the keys lo … hi into (acc, l_i, m_i); MASKED tiles look at every pair, others at none.
 
     `keys` and `values` are one head each, as `load_rows` takes it.
@@ -31,7 +32,7 @@ def _attend(acc, l_i, m_i, q, keys, values, lo, hi, row, scale_log2, sizes, MASK
             v = load_rows(values, start, N_K, D, o.BLOCK_N, o.HEAD_DIM, WHOLE, o.USE_TMA)
         if MASKED:
             col = start + tl.arange(0, o.BLOCK_N)
-            seen = visible(row[:, None], col[None, :], N_Q, N_K, o.IS_CAUSAL)
+            seen = visible(row[:, None], col[None, :], N_Q, N_K, window, o.IS_CAUSAL)
             # A NaN in a forbidden key ends here; LOWEST · scale must not overflow.
             qk = tl.where(seen, qk, -1.0e28)
         m_new = tl.maximum(m_i, tl.max(qk, 1) * scale_log2)
@@ -48,8 +49,8 @@ def _attend(acc, l_i, m_i, q, keys, values, lo, hi, row, scale_log2, sizes, MASK
     return acc, l_i, m_i
 
 
-@triton.jit
-def flash_fwd_kernel(Q, K, V, O, LSE, scale_log2, stride_q, stride_k, stride_v, stride_o, sizes,
+@triton.jit(do_not_specialize=["window"])
+def flash_fwd_kernel(Q, K, V, O, LSE, scale_log2, stride_q, stride_k, stride_v, stride_o, sizes, window,
                      BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
                      IS_CAUSAL: tl.constexpr, EVEN_D: tl.constexpr, RAGGED: tl.constexpr,
                      USE_TMA: tl.constexpr):
@@ -61,9 +62,10 @@ def flash_fwd_kernel(Q, K, V, O, LSE, scale_log2, stride_q, stride_k, stride_v, 
         scale_log2: the non-negative factor on the logits, times log2(e): exponentials are base 2.
         stride_q, …: four each, in elements: from one batch entry, head, row, column to the next.
         sizes: (H, GROUP, N_Q, N_K, D): query heads, query heads per key head, lengths, columns.
+        window: None, or (left, right): row i sees keys i + N_K − N_Q − left … i + N_K − N_Q + right.
         BLOCK_M, BLOCK_N: rows of a query and of a key tile.  HEAD_DIM: D rounded up to a power of 2.
-        IS_CAUSAL: row i sees keys j ≤ i + N_K − N_Q.  EVEN_D: D = HEAD_DIM.
-        RAGGED: BLOCK_N does not divide N_K.
+        IS_CAUSAL: row i sees keys 0 … i + N_K − N_Q; a window says what it sees without.
+        EVEN_D: D = HEAD_DIM.  RAGGED: BLOCK_N does not divide N_K.
     """
     PRECISION: tl.constexpr = "ieee" if O.dtype.element_ty == tl.float32 else "tf32"
     o = Options(BLOCK_M, BLOCK_N, HEAD_DIM, IS_CAUSAL, EVEN_D, USE_TMA, PRECISION)
@@ -83,13 +85,16 @@ def flash_fwd_kernel(Q, K, V, O, LSE, scale_log2, stride_q, stride_k, stride_v, 
     l_i = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
 
-    cut, end = key_range(tile, N_Q, N_K, o)
+    begin, whole, cut, end = key_range(tile, N_Q, N_K, window, o)
     keys, values = (K, stride_k, b, h // GROUP), (V, stride_v, b, h // GROUP)
-    if IS_CAUSAL or RAGGED:                                 # the tiles that a mask cuts through
+    if IS_CAUSAL or RAGGED or window is not None:           # the tiles that a mask cuts through
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, keys, values, cut, end, row, scale_log2, sizes,
-                                True, o)
-    acc, l_i, m_i = _attend(acc, l_i, m_i, q, keys, values, 0, cut, row, scale_log2, sizes,
-                            False, o)
+                                window, True, o)
+    acc, l_i, m_i = _attend(acc, l_i, m_i, q, keys, values, whole, cut, row, scale_log2, sizes,
+                            window, False, o)
+    if window is not None:
+        acc, l_i, m_i = _attend(acc, l_i, m_i, q, keys, values, begin, whole, row, scale_log2, sizes,
+                                window, True, o)
 
     acc = acc / tl.where(l_i == 0.0, 1.0, l_i)[:, None]     # one late division; an empty row is 0
     lse = tl.where(l_i == 0.0, float("-inf"), (m_i + tl.log2(tl.where(l_i == 0.0, 1.0, l_i))) * LN2)

@@ -61,44 +61,70 @@ def store_rows(tile, head, start, N, D, ROWS: tl.constexpr, HEAD_DIM: tl.constex
 
 
 @triton.jit
-def visible(row, col, N_Q, N_K, IS_CAUSAL: tl.constexpr):
+def visible(row, col, N_Q, N_K, window, IS_CAUSAL: tl.constexpr):
     """Return which pairs exist and may see each other; row and col broadcast against each other."""
     seen = (row < N_Q) & (col < N_K)
     if IS_CAUSAL:
         seen = seen & (col <= row + (N_K - N_Q))            # aligned bottom right
+    if window is not None:
+        left, right = window
+        on = row + (N_K - N_Q)                              # the key that a row lies on
+        seen = seen & (col >= on - left) & (col <= on + right)
     return seen
 
 
 @triton.jit
-def key_range(tile, N_Q, N_K, o):
-    """Return (cut, end): of the keys 0 … end that a query tile sees, those from `cut` need a mask.
+def key_range(tile, N_Q, N_K, window, o):
+    """Return (begin, whole, cut, end): a query tile sees keys begin … end, all rows whole … cut.
 
-    `cut` lies between two key tiles.
+    The first three lie between two key tiles: so begin … whole and cut … end are the tiles that a mask
+    cuts through. Where a tile is cut from both sides, whole is beyond cut, and nothing lies between.
     """
+    begin = 0
+    whole = 0
     end = N_K
     cut = N_K // o.BLOCK_N * o.BLOCK_N
     if o.IS_CAUSAL:
         first_row_sees = tl.maximum(tile * o.BLOCK_M + 1 + N_K - N_Q, 0)
         end = tl.minimum(N_K, tl.maximum((tile + 1) * o.BLOCK_M + N_K - N_Q, 0))
         cut = tl.minimum(cut, first_row_sees // o.BLOCK_N * o.BLOCK_N)
-    return cut, end
+    if window is not None:
+        left, right = window
+        first = tile * o.BLOCK_M + N_K - N_Q                # the keys that the first row lies on,
+        last = tl.minimum((tile + 1) * o.BLOCK_M, N_Q) - 1 + N_K - N_Q      # and the last
+        begin = tl.maximum(first - left, 0) // o.BLOCK_N * o.BLOCK_N
+        whole = tl.cdiv(tl.maximum(last - left, 0), o.BLOCK_N) * o.BLOCK_N
+        end = tl.minimum(N_K, tl.maximum(last + 1 + right, 0))
+        cut = tl.minimum(cut, tl.maximum(first + 1 + right, 0) // o.BLOCK_N * o.BLOCK_N)
+        cut = tl.maximum(cut, whole)
+    return begin, whole, cut, end
 
 
 @triton.jit
-def query_range(tile, N_Q, N_K, RAGGED: tl.constexpr, o):
-    """Return (begin, whole, cut): the queries begin … N_Q see a key tile, those whole … cut all of it.
+def query_range(tile, N_Q, N_K, window, RAGGED: tl.constexpr, o):
+    """Return (begin, whole, cut, end): queries begin … end see a key tile, whole … cut all of it.
 
-    The three lie between two query tiles. begin … whole meet the diagonal or the end of the keys,
-    cut … N_Q is the ragged end of the queries.
+    The first three lie between two query tiles: so begin … whole and cut … end are the tiles that a
+    mask, or the end of queries or keys, cuts through.
     """
     begin = 0
     whole = 0
     cut = N_Q // o.BLOCK_M * o.BLOCK_M
+    end = N_Q
     if o.IS_CAUSAL:
         shift = N_K - N_Q
         begin = tl.minimum(tl.maximum(tile * o.BLOCK_N - shift, 0) // o.BLOCK_M * o.BLOCK_M, cut)
         whole = tl.cdiv(tl.maximum((tile + 1) * o.BLOCK_N - 1 - shift, 0), o.BLOCK_M) * o.BLOCK_M
+    if window is not None:
+        left, right = window
+        first = tile * o.BLOCK_N - N_K + N_Q                # the rows that lie on the first key,
+        last = tl.minimum((tile + 1) * o.BLOCK_N, N_K) - 1 - N_K + N_Q      # and on the last
+        begin = tl.maximum(first - right, 0) // o.BLOCK_M * o.BLOCK_M
+        whole = tl.cdiv(tl.maximum(last - right, 0), o.BLOCK_M) * o.BLOCK_M
+        end = tl.minimum(N_Q, tl.maximum(last + 1 + left, 0))
+        cut = tl.minimum(cut, tl.maximum(first + 1 + left, 0) // o.BLOCK_M * o.BLOCK_M)
+        cut = tl.maximum(cut, begin)
     if RAGGED:                                              # noqa: SIM102, the outer one compiles
         if (tile + 1) * o.BLOCK_N > N_K:
             whole = cut
-    return begin, tl.minimum(tl.maximum(whole, begin), cut), cut
+    return begin, tl.minimum(tl.maximum(whole, begin), cut), cut, end

@@ -24,7 +24,7 @@ import triton
 
 from flashlib.kernels import plans
 from flashlib.kernels.configs import GluonConfig, TritonConfig, TritonConfigs
-from flashlib.kernels.problem import Problem
+from flashlib.kernels.problem import CAUSAL, FULL, Problem
 
 FORMAT = 1
 CONFIGS = {"triton_forward": TritonConfig, "triton_backward": TritonConfigs,
@@ -61,7 +61,9 @@ def case_of(backend, p: Problem, direction: str) -> Case:
 
 def kept(backend, p: Problem, direction: str):
     """Return the configuration that tuning found for this problem, or None."""
-    return _kept.get(case_of(backend, p, direction)) if _kept else None
+    if not _kept or p.window not in (FULL, CAUSAL):         # no other window is tuned
+        return None
+    return _kept.get(case_of(backend, p, direction))
 
 
 def keep(case: Case, config) -> None:

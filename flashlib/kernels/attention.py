@@ -6,9 +6,10 @@ from typing import Literal, Never, overload
 
 import torch
 
-from flashlib.checks import check_scale
+from flashlib.arguments import check_scale
 from flashlib.kernels import ops
 from flashlib.kernels.autocast import of_one_dtype
+from flashlib.kernels.problem import CAUSAL, FULL
 from flashlib.masks import window_of
 
 MAX_HEAD_DIM = 256
@@ -86,8 +87,8 @@ def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
         name = next(iter(unknown))
         raise TypeError(f"flash_attention() got an unexpected keyword argument {name!r}"
                         + (f": {MEANT[name]}" if name in MEANT else ""))
-    q, k, v, scale = _check(q, k, v, causal, scale, return_lse, impl)
-    seen = (ops.CAUSAL if causal else ops.FULL) if window is None else window_of(causal, window)
+    q, k, v, scale = check_arguments(q, k, v, causal, scale, return_lse, impl)
+    seen = (CAUSAL if causal else FULL) if window is None else window_of(causal, window)
     if torch.compiler.is_compiling():
         o, lse = ops.attention_forward(q, k, v, seen.left, seen.right, scale, impl)
     elif ops.transformed():
@@ -99,7 +100,7 @@ def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
     return (o, lse) if return_lse else o
 
 
-def _check(q, k, v, causal, scale, return_lse, impl):
+def check_arguments(q, k, v, causal, scale, return_lse, impl):
     """Return q, k and v in one dtype, and the scale as a float, or refuse by name."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, torch.Tensor):

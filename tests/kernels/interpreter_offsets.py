@@ -14,7 +14,6 @@ if __name__ == "__main__":
 
 import numpy as np
 import torch
-
 from flashlib.kernels.watch import watch
 
 ROWS, D, H, N_Q = 16, 16, 4, 2**28                          # rows of a tile; one head has 2³² elements

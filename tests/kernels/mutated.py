@@ -25,8 +25,8 @@ from tests.kernels.behaviours import require
 from tests.kernels.problems import NAMES, Problem, Shape, dense, off, problem, solve
 from tests.mutants.edits import edited
 
-KERNELS = Path(flashlib.__file__).parent / "kernels"
-MODULES = ("tiles", "flash_forward", "flash_backward")      # fresh copies are made in this order
+KERNELS = Path(flashlib.__file__).parent / "kernels" / "triton"
+MODULES = ("tiles", "forward", "backward")                  # fresh copies are made in this order
 
 
 class Mutant(NamedTuple):
@@ -41,26 +41,26 @@ class Mutant(NamedTuple):
 
 MUTANTS = [Mutant(*fields) for fields in (
     # forward
-    ("acc is not rescaled", "flash_forward", "acc = acc * alpha[:, None]", "acc = acc * 1.0", "value"),
-    ("l is not rescaled", "flash_forward", "l_i * alpha + tl.sum", "l_i + tl.sum", "value"),
-    ("m is not carried", "flash_forward", "m_i = m_new\n", "m_i = m_i\n", "value"),
-    ("no division at the end", "flash_forward", "acc = acc / tl.where(l_i == 0.0, 1.0, l_i)[:, None]",
+    ("acc is not rescaled", "forward", "acc = acc * alpha[:, None]", "acc = acc * 1.0", "value"),
+    ("l is not rescaled", "forward", "l_i * alpha + tl.sum", "l_i + tl.sum", "value"),
+    ("m is not carried", "forward", "m_i = m_new\n", "m_i = m_i\n", "value"),
+    ("no division at the end", "forward", "acc = acc / tl.where(l_i == 0.0, 1.0, l_i)[:, None]",
      "acc = acc / 1.0", "value"),
-    ("lse in base 2", "flash_forward", "tl.constexpr(0.6931471805599453)", "tl.constexpr(1.0)", "lse"),
-    ("lse without its maximum", "flash_forward", "(m_i + tl.log2(", "(0.0 + tl.log2(", "lse"),
-    ("the maximum of the first tile for all", "flash_forward",
+    ("lse in base 2", "forward", "tl.constexpr(0.6931471805599453)", "tl.constexpr(1.0)", "lse"),
+    ("lse without its maximum", "forward", "(m_i + tl.log2(", "(0.0 + tl.log2(", "lse"),
+    ("the maximum of the first tile for all", "forward",
      "m_new = tl.maximum(m_i, tl.max(qk, 1) * scale_log2)",
      "m_new = tl.where(m_i > LOWEST, m_i, tl.max(qk, 1) * scale_log2)", "overflow"),
-    ("an empty row divides by zero", "flash_forward", "tl.where(l_i == 0.0, 1.0, l_i)[:, None]",
+    ("an empty row divides by zero", "forward", "tl.where(l_i == 0.0, 1.0, l_i)[:, None]",
      "l_i[:, None]", "blind"),
-    ("an empty row weighs its keys alike", "flash_forward", "p = tl.where(seen, p, 0.0)",
+    ("an empty row weighs its keys alike", "forward", "p = tl.where(seen, p, 0.0)",
      "p = tl.where(seen, p, p)", "blind"),
-    ("a diagonal tile passes for whole", "flash_forward", "tl.maximum(tile * BLOCK_M + 1 + N_K",
-     "tl.maximum(tile * BLOCK_M + BLOCK_M + N_K", "mask"),
-    ("the last visible key is skipped", "flash_forward", "tl.maximum((tile + 1) * BLOCK_M + N_K",
-     "tl.maximum((tile + 1) * BLOCK_M - 1 + N_K", "mask"),
-    ("all heads read the first keys", "flash_forward", "h // GROUP", "h * 0", "group"),
-    ("O rounds past the largest half", "flash_forward", "tl.abs(acc) < 65600.0", "tl.abs(acc) < 0.0",
+    ("a diagonal tile passes for whole", "tiles", "tl.maximum(tile * o.BLOCK_M + 1 + N_K",
+     "tl.maximum(tile * o.BLOCK_M + o.BLOCK_M + N_K", "mask"),
+    ("the last visible key is skipped", "tiles", "tl.maximum((tile + 1) * o.BLOCK_M + N_K",
+     "tl.maximum((tile + 1) * o.BLOCK_M - 1 + N_K", "mask"),
+    ("all heads read the first keys", "forward", "h // GROUP", "h * 0", "group"),
+    ("O rounds past the largest half", "forward", "tl.abs(acc) < 65600.0", "tl.abs(acc) < 0.0",
      "largest"),
     # what forward and backward share
     ("the mask hides the diagonal", "tiles", "col <= row + (N_K", "col < row + (N_K", "mask"),
@@ -72,30 +72,30 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("columns behind the end are loaded", "tiles", "mask=(n < N)[:, None] & (d < D)[None, :], other",
      "mask=(n < N)[:, None] & (d > -1)[None, :], other", "poison"),
     ("the strides of a tile are swapped", "tiles",
-     "[:, None] * stride_n + d.to(tl.int64)[None, :] * stride_d\nif",
-     "[:, None] * stride_d + d.to(tl.int64)[None, :] * stride_n\nif", "square"),
+     "[:, None] * stride[2] + d.to(tl.int64)[None, :] * stride[3]\nif",
+     "[:, None] * stride[3] + d.to(tl.int64)[None, :] * stride[2]\nif", "square"),
     # backward
-    ("delta has the wrong sign in dK", "flash_backward", "(dp_t - delta[None, :])",
+    ("delta has the wrong sign in dK", "backward", "(dp_t - delta[None, :])",
      "(dp_t + delta[None, :])", "dK"),
-    ("delta has the wrong sign in dQ", "flash_backward", "(dp - delta[:, None])",
+    ("delta has the wrong sign in dQ", "backward", "(dp - delta[:, None])",
      "(dp + delta[:, None])", "dQ"),
-    ("delta sums dO twice", "flash_backward", "o.to(tl.float32) * do", "do.to(tl.float32) * do", "dQ"),
-    ("dlse is ignored", "flash_backward", "if HAS_DLSE:", "if False:", "dlse"),
-    ("dlse has the wrong sign", "flash_backward", "delta -= tl.load(DLSE", "delta += tl.load(DLSE",
+    ("delta sums dO twice", "backward", "o.to(tl.float32) * do", "do.to(tl.float32) * do", "dQ"),
+    ("dlse is ignored", "backward", "if DLSE is not None:", "if False:", "dlse"),
+    ("dlse has the wrong sign", "backward", "delta -= tl.load(DLSE", "delta += tl.load(DLSE",
      "dlse"),
-    ("scale twice in dK", "flash_backward", "dk * scale,", "dk * scale * scale,", "dK"),
-    ("no scale in dQ", "flash_backward", "dq * scale,", "dq,", "dQ"),
-    ("lse read as base 2", "flash_backward", "tl.constexpr(1.4426950408889634)", "tl.constexpr(1.0)",
+    ("scale twice in dK", "backward", "dk * scale,", "dk * scale * scale,", "dK"),
+    ("no scale in dQ", "backward", "dq * scale,", "dq,", "dQ"),
+    ("lse read as base 2", "backward", "tl.constexpr(1.4426950408889634)", "tl.constexpr(1.0)",
      "dV"),
-    ("dV is scaled", "flash_backward", "store_rows(DV, dv,", "store_rows(DV, dv * scale,", "dV"),
-    ("the first query tile is skipped", "flash_backward", "tl.maximum(tile * BLOCK_N - shift, 0)",
-     "tl.maximum(tile * BLOCK_N + BLOCK_M - shift, 0)", "mask_backward"),
-    ("the diagonal counts as whole in dK", "flash_backward", "(tile + 1) * BLOCK_N - 1 - shift",
-     "tile * BLOCK_N - shift", "mask_backward"),
-    ("the last queries are dropped", "flash_backward", "b, h, last, N_Q,", "b, h, last, last,", "dV"),
-    ("only the first head of a group counts", "flash_backward", "h = hk * GROUP + member",
+    ("dV is scaled", "backward", "store_rows(dv,", "store_rows(dv * scale,", "dV"),
+    ("the first query tile is skipped", "tiles", "tl.maximum(tile * o.BLOCK_N - shift, 0)",
+     "tl.maximum(tile * o.BLOCK_N + o.BLOCK_M - shift, 0)", "mask_backward"),
+    ("the diagonal counts as whole in dK", "tiles", "(tile + 1) * o.BLOCK_N - 1 - shift",
+     "tile * o.BLOCK_N - shift", "mask_backward"),
+    ("the last queries are dropped", "backward", "rows, cut, N_Q,", "rows, cut, cut,", "dV"),
+    ("only the first head of a group counts", "backward", "h = hk * GROUP + member",
      "h = hk * GROUP", "group_backward"),
-    ("all heads read the first keys in dQ", "flash_backward", "h // GROUP", "h * 0", "group_backward"),
+    ("all heads read the first keys in dQ", "backward", "h // GROUP", "h * 0", "group_backward"),
 )]
 
 
@@ -106,8 +106,9 @@ def patched(module, *edits):
 
 
 def install(folder, mutant=None):
-    """Make fresh kernels from their sources, one of them patched, and have `launch` run them."""
-    from flashlib.kernels import dispatch, launch
+    """Make fresh kernels from their sources, one of them patched, and have the backend run them."""
+    from flashlib.kernels import plans
+    from flashlib.kernels.backends import triton as backend
 
     made = {}
     for name in MODULES:
@@ -120,14 +121,14 @@ def install(folder, mutant=None):
         spec = importlib.util.spec_from_file_location(path.stem, path)
         module = made[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        for shared in ("load_rows", "store_rows", "visible"):
-            if name != "tiles" and hasattr(module, shared):
-                setattr(module, shared, getattr(made["tiles"], shared))
+        for shared, function in vars(made["tiles"]).items():
+            if hasattr(function, "fn") and hasattr(module, shared):
+                setattr(module, shared, function)
     for name in ("flash_fwd_kernel", "flash_bwd_delta_kernel", "flash_bwd_dkdv_kernel",
                  "flash_bwd_dq_kernel"):
-        home = "flash_forward" if "fwd" in name else "flash_backward"
-        setattr(launch, name, getattr(made[home], name))
-    dispatch.forget()
+        home = "forward" if "fwd" in name else "backward"
+        setattr(backend, name, getattr(made[home], name))
+    plans.forget()
 
 
 def roomy(x):

@@ -42,7 +42,7 @@ def measure(shapes, device):
     """Yield one row for every dtype, shape, mask, implementation and tensor."""
     import torch
 
-    found, _ = peers.available(device)
+    found, _ = peers.present(device)
     impls = {"ours": found["ours"], "sdpa_flash": found["sdpa_flash"], "plain": plain}
     for name, shape, causal in itertools.product(DTYPES, shapes, (False, True)):
         generator = torch.Generator(device=device).manual_seed(shape[2] + shape[3])

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("triton.experimental.gluon")
 
-from flashlib.kernels import gluon_parts
+from flashlib.kernels.gluon import softmax
 
 
 def add_down(x, y):
@@ -72,7 +72,7 @@ GRID = GRID[GRID >= -126]
 
 @pytest.mark.parametrize("emulated", [0, 1, 2])
 def test_each_of_four_registers_is_an_exponential(emulated):
-    ptx = gluon_parts.exp2_asm(emulated)
+    ptx = softmax.exp2_asm(emulated)
     inputs = [np.roll(GRID, 17 * i) for i in range(4)]
     assert ptx.count("ex2.approx") == 4 - emulated
     for i, (x, y) in enumerate(zip(inputs, run(ptx, inputs), strict=True)):
@@ -82,29 +82,29 @@ def test_each_of_four_registers_is_an_exponential(emulated):
 
 
 def test_whole_numbers_are_exact_and_nothing_is_above_one():
-    assert (run(gluon_parts.exp2_asm(1), [WHOLE] * 4)[0] == np.exp2(WHOLE)).all()
-    assert run(gluon_parts.exp2_asm(1), [GRID] * 4)[0].max() == 1
+    assert (run(softmax.exp2_asm(1), [WHOLE] * 4)[0] == np.exp2(WHOLE)).all()
+    assert run(softmax.exp2_asm(1), [GRID] * 4)[0].max() == 1
 
 
 def test_below_the_smallest_exponent_it_is_as_good_as_zero():
     x = np.array([-127, -128, -150, -1e4, -3e38, -np.inf], np.float32)
-    y = run(gluon_parts.exp2_asm(1), [x] * 4)[0]
+    y = run(softmax.exp2_asm(1), [x] * 4)[0]
     assert ((y >= 0) & (y < 1.2e-38)).all()
 
 
 def test_the_cubic_is_one_at_zero_and_errs_as_documented():
     f = np.linspace(0, 1, 100_001)
-    cubic = np.polynomial.polynomial.polyval(f, gluon_parts.CUBIC)
-    assert gluon_parts.CUBIC[0] == 1
+    cubic = np.polynomial.polynomial.polyval(f, softmax.CUBIC)
+    assert softmax.CUBIC[0] == 1
     assert 8.4e-5 < np.abs(cubic / np.exp2(f) - 1).max() < 8.65e-5
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -127.0, 1.5 * 2**23, float("-inf")])
 def test_constants_are_written_as_ptx_reads_them(value):
-    text = gluon_parts.hex32(value)
+    text = softmax.hex32(value)
     assert re.fullmatch(r"0f[0-9A-F]{8}", text)
     assert struct.unpack(">f", bytes.fromhex(text[2:]))[0] == value
-    assert gluon_parts.hex32(-127.0) == "0fC2FE0000" and gluon_parts.hex32(1.5 * 2**23) == "0f4B400000"
+    assert softmax.hex32(-127.0) == "0fC2FE0000" and softmax.hex32(1.5 * 2**23) == "0f4B400000"
 
 
 def grow(ptx, registers):
@@ -163,7 +163,7 @@ def rows_of(generator, grows):
 @pytest.mark.parametrize("grows", [[], [(0, 5)], [(1, 31)], [(0, 0), (0, 2), (1, 2), (1, 17)]], ids=str)
 def test_a_maximum_grows_in_all_threads_of_its_row_or_in_none(grows):
     m, top = rows_of(np.random.default_rng(0), grows)
-    results, skipped = grow(gluon_parts.grow_asm(TAU), {0: m[0], 1: m[1], 4: top[0], 5: top[1]})
+    results, skipped = grow(softmax.grow_asm(TAU), {0: m[0], 1: m[1], 4: top[0], 5: top[1]})
     assert skipped == (not grows)                           # no thread meets another
     exact = np.repeat(top.reshape(2, 8, 4).max(axis=2), 4, axis=1)
     new = np.where(exact - m > TAU, exact, m)
@@ -178,7 +178,7 @@ def test_a_maximum_grows_in_all_threads_of_its_row_or_in_none(grows):
     (2.0, 10.5, 10.5, 2**-8.5)])
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_a_maximum_begins_at_minus_infinity_and_survives_it(m, top, new, factor):
-    results, _ = grow(gluon_parts.grow_asm(TAU), {i: np.full(32, x) for i, x in
+    results, _ = grow(softmax.grow_asm(TAU), {i: np.full(32, x) for i, x in
                                                   {0: m, 1: m, 4: top, 5: top}.items()})
     for found, expected in zip(results, (new, new, factor, factor), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-6)

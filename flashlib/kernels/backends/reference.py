@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from flashlib.kernels.autocast import without_autocast
+from flashlib.kernels.problem import Problem
 from flashlib.masks import Mask, Window, tiles
 
 BLOCKS = 128, 1024                                          # the fewest and most rows of a tile
@@ -108,3 +109,24 @@ def backward(q, k, v, o, lse, do, dlse, *, window: Window, scale: float):
     if H_K != H:
         dk, dv = (x.unflatten(1, (H_K, H // H_K)).sum(2) for x in (dk, dv))
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+
+
+class Reference:
+    """The backend as `flashlib.kernels.backends` knows it: nothing to refuse, nothing to configure."""
+
+    name = "reference"
+
+    def refusal(self, p: Problem, direction: str) -> str | None:
+        """Return None: torch runs everywhere."""
+        return None
+
+    def forward(self, q, k, v, p: Problem, scale: float, config=None):
+        """Return O and lse."""
+        return forward(q, k, v, window=p.window, scale=scale)
+
+    def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None):
+        """Return dq, dk, dv."""
+        return backward(q, k, v, o, lse, do, dlse, window=p.window, scale=scale)
+
+
+BACKEND = Reference()

@@ -6,6 +6,10 @@ The front door imports NumPy only; everything else arrives when it is first aske
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flashlib.kernels.attention import flash_attention as flash_attention
 
 __version__ = "0.1.0"
 
@@ -42,7 +46,9 @@ __all__ = [*_HOMES, *_MODULES]
 
 def __getattr__(name: str):
     if name in _HOMES:
-        value = getattr(importlib.import_module(f"flashlib.{_HOMES[name]}"), name)
+        from flashlib.extras import load
+
+        value = getattr(load(f"flashlib.{_HOMES[name]}", name), name)
         globals()[name] = value
         return value
     if name in _MODULES:

@@ -68,9 +68,13 @@ def check_scale(scale, d: int) -> float:
         return 1.0 / math.sqrt(d)
     if isinstance(scale, bool) or not isinstance(scale, numbers.Real):
         raise TypeError(f"scale: expected a number or None, got {scale!r}")
-    if not math.isfinite(scale):
+    try:
+        value = float(scale)
+    except OverflowError:                                  # a whole number beyond every float
+        value = math.inf
+    if not math.isfinite(value):
         raise ValueError(f"scale: expected a finite number, got {scale}")
-    return float(scale)
+    return value
 
 
 def check_attention(Q, K, V, causal, scale) -> tuple[int, int, int, float]:

@@ -41,11 +41,10 @@ class Window:
             bound = getattr(self, side)
             if bound is None:
                 continue
-            expected = f"window: expected for {side} a whole number from 0 or None, got {bound!r}"
-            if isinstance(bound, bool) or not isinstance(bound, int | np.integer):
-                raise TypeError(expected)
-            if bound < 0:
-                raise ValueError(expected)
+            wrong = isinstance(bound, bool) or not isinstance(bound, int | np.integer)
+            if wrong or bound < 0:
+                raise (TypeError if wrong else ValueError)(
+                    f"window: expected for {side} a whole number from 0 or None, got {bound!r}")
             object.__setattr__(self, side, int(bound))
 
     def keys_of(self, rows, Nq: int, Nk: int):

@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import pkgutil
 from functools import partial
 
 import numpy as np
 from hypothesis import HealthCheck, settings
 
 import flashlib as fl
+from flashlib import algorithms
+
+
+def public_functions():
+    """Yield every public function that a file of `flashlib.algorithms` defines."""
+    for file in pkgutil.iter_modules(algorithms.__path__):
+        module = importlib.import_module(f"flashlib.algorithms.{file.name}")
+        for name, value in vars(module).items():
+            if inspect.isfunction(value) and value.__module__ == module.__name__ and name[0] != "_":
+                yield value
+
+
+def _takes(function, *names):
+    return set(names) <= inspect.signature(function).parameters.keys()
 
 
 def _unblocked(algorithm):
     return lambda Q, K, V, *, Br, Bc, **kwargs: algorithm(Q, K, V, **kwargs)
 
 
-# Every one takes (Q, K, V, *, Br, Bc, causal, scale, machine); those without blocks ignore them.
-TILED = {
-    "standard": fl.standard_attention,
-    "flash_v1": fl.flash_v1,
-    "flash_v2": fl.flash_v2,
-    "flash_v3": fl.flash_v3,
-    "flash_v4": fl.flash_v4,
-    "flash_v4_tau8": partial(fl.flash_v4, tau=8.0),
-}
-STREAMED = {
-    "multi_pass": _unblocked(fl.multi_pass_attention),
-    "one_pass": _unblocked(fl.one_pass_attention),
-}
+# Found and not listed: whoever writes an algorithm into a file of its own has it tested here.
+FUNCTIONS = {f.__name__: f for f in public_functions()}
+FORWARD = {name: f for name, f in FUNCTIONS.items() if _takes(f, "Q", "K", "V", "causal", "machine")
+           and not _takes(f, "dO") and not _takes(f, "drop")}
+BLOCKED = [name for name, f in FORWARD.items() if _takes(f, "Br", "Bc")]
+
+# All take (Q, K, V, *, Br, Bc, causal, window, scale, machine); those without blocks ignore them.
+TILED = {name.removesuffix("_attention"): FORWARD[name] for name in BLOCKED}
+TILED["flash_v4_tau8"] = partial(fl.flash_v4, tau=8.0)
+STREAMED = {name.removesuffix("_attention"): _unblocked(f) for name, f in FORWARD.items()
+            if name not in BLOCKED}
 IDEAL = {"ideal": _unblocked(fl.standard_attention)}
 ATTENTION = TILED | IDEAL | STREAMED
 SOFTMAX = {"naive": fl.naive_softmax, "safe": fl.safe_softmax, "online": fl.online_softmax}

@@ -19,20 +19,27 @@ def softmax(x):
     return np.reshape([row / (math.fsum(row) or 1.0) for row in rows], x.shape)
 
 
-def attention(Q, K, V, *, causal=False, scale=None):
+def sees(Nq, Nk, causal=False, window=None):
+    """Return who sees whom, a whole matrix of booleans: the last query lies on the last key."""
+    left, right = window or (None, None)
+    ahead = np.arange(Nk)[None] - Nk - (np.arange(Nq)[:, None] - Nq)   # keys after that of the row
+    return ((ahead <= (0 if causal else np.inf)) & (ahead >= (-np.inf if left is None else -left))
+            & (ahead <= (np.inf if right is None else right)))
+
+
+def attention(Q, K, V, *, causal=False, window=None, scale=None):
     """Return O and lse in float64: row i takes the keys that it sees and no others."""
     Q, K, V = (np.asarray(a, np.float64) for a in (Q, K, V))
     (Nq, d), Nk = Q.shape, K.shape[0]
     scale = 1 / math.sqrt(d) if scale is None else scale
     O, lse = np.zeros((Nq, d)), np.full(Nq, -math.inf)
-    for i in range(Nq):
-        seen = max(0, i + Nk - Nq + 1) if causal else Nk
-        if seen:
-            s = (K[:seen] * Q[i]).sum(axis=1) * scale
+    for i, seen in enumerate(sees(Nq, Nk, causal, window)):
+        if seen.any():
+            s = (K[seen] * Q[i]).sum(axis=1) * scale
             top = s.max()
             p = np.exp(s - top)
             mass = math.fsum(p)
-            O[i], lse[i] = (p[:, None] * V[:seen]).sum(axis=0) / mass, top + math.log(mass)
+            O[i], lse[i] = (p[:, None] * V[seen]).sum(axis=0) / mass, top + math.log(mass)
     return O, lse
 
 
@@ -44,10 +51,10 @@ def largest_logit(Q, K, scale=None):
     return float(np.abs(np.asarray(Q, np.float64) @ np.asarray(K, np.float64).T).max() * abs(scale))
 
 
-def assert_attention(got, Q, K, V, *, causal=False, scale=None, exact_logits=False):
+def assert_attention(got, Q, K, V, *, causal=False, window=None, scale=None, exact_logits=False):
     """Hold (O, lse) against the oracle, to the rounding that the dtype and the logits allow."""
     O, lse = got
-    expected_O, expected_lse = attention(Q, K, V, causal=causal, scale=scale)
+    expected_O, expected_lse = attention(Q, K, V, causal=causal, window=window, scale=scale)
     assert O.dtype == lse.dtype == Q.dtype
     assert O.shape == expected_O.shape and lse.shape == expected_lse.shape
     logit = largest_logit(Q, K, scale)
@@ -58,7 +65,7 @@ def assert_attention(got, Q, K, V, *, causal=False, scale=None, exact_logits=Fal
                                atol=bound + np.finfo(Q.dtype).eps * 2 * logit)
 
 
-def gradients(Q, K, V, dO, *, dlse=None, causal=False, scale=None):
+def gradients(Q, K, V, dO, *, dlse=None, causal=False, window=None, scale=None):
     """Return dQ, dK, dV in float64 by the chain rule through a dense Jacobian, row by row.
 
     The Jacobian of softmax is written out as diag(p) − ppᵀ; no delta appears anywhere.
@@ -67,16 +74,15 @@ def gradients(Q, K, V, dO, *, dlse=None, causal=False, scale=None):
     (Nq, d), Nk = Q.shape, K.shape[0]
     scale = 1 / math.sqrt(d) if scale is None else scale
     dQ, dK, dV = np.zeros_like(Q), np.zeros_like(K), np.zeros_like(V)
-    for i in range(Nq):
-        seen = max(0, i + Nk - Nq + 1) if causal else Nk
-        if not seen:
+    for i, seen in enumerate(sees(Nq, Nk, causal, window)):
+        if not seen.any():
             continue
-        k, v = K[:seen], V[:seen]
+        k, v = K[seen], V[seen]
         p = softmax((k * Q[i]).sum(axis=1) * scale)
         ds = (np.diag(p) - np.outer(p, p)) @ (v @ dO[i])
         if dlse is not None:
             ds = ds + p * float(dlse[i])
-        dV[:seen] += np.outer(p, dO[i])
-        dK[:seen] += scale * np.outer(ds, Q[i])
+        dV[seen] += np.outer(p, dO[i])
+        dK[seen] += scale * np.outer(ds, Q[i])
         dQ[i] = scale * (ds @ k)
     return dQ, dK, dV

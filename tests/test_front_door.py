@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import flashlib as fl
+from tests.cases import FUNCTIONS
 
 ROOT = Path(fl.__file__).parent.parent
 HEAVY = ("matplotlib", "torch", "triton", "ipywidgets", "IPython", "pandas", "scipy", "tqdm",
@@ -94,6 +95,14 @@ def test_the_lens_opens_without_loading_a_compiler():
     loaded = python("import flashlib; flashlib.lens.ARCHS; flashlib.lens.defaults('H100');"
                     " print(json.dumps(sorted(sys.modules)))")
     assert "flashlib.lens" in loaded and not [name for name in HEAVY if name in loaded]
+
+
+def test_every_algorithm_stands_at_the_front_door():
+    """Whoever writes a file of flashlib/algorithms is told where else its function must be entered."""
+    steps = {"unfused_matmuls", "fused_matmuls", "split_k", "split_q"}     # one chapter's comparison
+    missing = {name: f.__module__ for name, f in FUNCTIONS.items()
+               if name not in fl._HOMES and name not in steps}
+    assert not missing, f"add to _HOMES in flashlib/__init__.py: {missing}"
 
 
 def test_the_contract_is_offered():

@@ -17,7 +17,7 @@ every_file = pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative
 # A module may import from its own layer and from those below; a package counts by its name.
 LAYERS = [
     {"errors", "checks", "trace", "traffic", "numerics", "hardware", "data", "chapters",
-     "exp2", "quant"},
+     "exp2", "quant", "extras"},
     {"values", "masks", "machine", "warps", "kernels"},
     {"algorithms", "models", "lens"},
     {"plots"},
@@ -27,13 +27,13 @@ RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 NARROW = {                         # tighter than its layer
     "algorithms": {"machine", "masks", "checks", "errors", "algorithms", "warps", "exp2",
                    "quant"},
-    "kernels": {"kernels", "checks", "errors"},                    # never the algorithms
+    "kernels": {"kernels", "checks", "errors", "extras", "masks"},  # never the algorithms
     "plots": {"plots", "models", "machine", "hardware", "masks", "trace", "traffic", "numerics",
-              "data", "chapters", "errors"},
+              "data", "chapters", "errors", "extras"},
     "machine": {"values", "trace", "traffic", "errors", "checks"}, "values": {"errors", "quant"},
     "exp2": {"checks"}, "quant": {"checks", "numerics"},
     "masks": {"checks"},
-    "checks": set(), "trace": set(), "traffic": set(), "errors": set(),
+    "checks": set(), "trace": set(), "traffic": set(), "errors": set(), "extras": set(),
 }
 LIGHT = {"__init__", "algorithms", "models", "machine", "masks", "checks", "trace", "traffic",
          "errors", "numerics", "hardware", "values", "exp2", "quant"}

@@ -15,8 +15,8 @@ from flashlib.machine import Machine
 from flashlib.masks import mask_of, tiles
 
 
-def flash_backward(Q, K, V, O, lse, dO, *, Br, Bc, dlse=None, order="kv", causal=False, scale=None,
-                   machine=None):
+def flash_backward(Q, K, V, O, lse, dO, *, Br, Bc, dlse=None, order="kv", causal=False, window=None,
+                   scale=None, machine=None):
     """Gradients of attention from Q, K, V, O, lse and dO, tile by tile, weights recomputed.
 
     FlashAttention-2 (Dao 2023, arXiv:2307.08691), Algorithm 2, for `order="kv"`. Taught in notebook
@@ -32,6 +32,7 @@ def flash_backward(Q, K, V, O, lse, dO, *, Br, Bc, dlse=None, order="kv", causal
             (atomic on a GPU, where K/V tiles run in parallel); "q" adds a second pass with a Q tile
             on chip, which needs no accumulation in HBM and computes the weights twice.
         causal: hide later keys.  scale: factor on the logits, None for 1/√d.
+        window: (left, right), the keys that row i sees before and after key i + Nk − Nq; None: all.
         machine: the `Machine` that counts; None for one without limits.
     Returns:
         dQ (Nq, d), dK (Nk, d) and dV (Nk, d).
@@ -46,7 +47,7 @@ def flash_backward(Q, K, V, O, lse, dO, *, Br, Bc, dlse=None, order="kv", causal
     check_choice("order", order, ("kv", "q"))
     Br, Bc = check_block("Br", Br), check_block("Bc", Bc)
     machine = Machine.or_unbounded(machine)
-    mask, lowest = mask_of(causal, Nq, Nk), np.finfo(Q.dtype).min
+    mask, lowest = mask_of(causal, Nq, Nk, window), np.finfo(Q.dtype).min
 
     Q, K, V, O, dO = machine.hbm(Q=Q, K=K, V=V, O=O, dO=dO)
     lse = machine.hbm(kind="stats", lse=lse)

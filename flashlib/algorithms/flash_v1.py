@@ -9,7 +9,7 @@ from flashlib.machine import Machine
 from flashlib.masks import mask_of, tiles
 
 
-def flash_v1(Q, K, V, *, Br, Bc, causal=False, scale=None, machine=None):
+def flash_v1(Q, K, V, *, Br, Bc, causal=False, window=None, scale=None, machine=None):
     """Attention with keys and values in the outer loop: O, m and l are read and written per tile.
 
     FlashAttention (Dao et al. 2022, arXiv:2205.14135), Algorithm 1, and its block-sparse skipping
@@ -20,6 +20,7 @@ def flash_v1(Q, K, V, *, Br, Bc, causal=False, scale=None, machine=None):
         Q: queries, (Nq, d).  K, V: keys and values, (Nk, d); float64 or float32.
         Br, Bc: tile heights, in rows of Q and of K.
         causal: hide later keys.  scale: factor on the logits, None for 1/√d.
+        window: (left, right), the keys that row i sees before and after key i + Nk − Nq; None: all.
         machine: the `Machine` that counts; None for one without limits.
     Returns:
         O (Nq, d) and lse (Nq,), natural log; lse is m + ln l of what HBM holds at the end.
@@ -32,7 +33,7 @@ def flash_v1(Q, K, V, *, Br, Bc, causal=False, scale=None, machine=None):
     Nq, Nk, d, scale = check_attention(Q, K, V, causal, scale)
     Br, Bc = check_block("Br", Br), check_block("Bc", Bc)
     machine = Machine.or_unbounded(machine)
-    mask = mask_of(causal, Nq, Nk)
+    mask = mask_of(causal, Nq, Nk, window)
     lowest, tiny = np.finfo(Q.dtype).min, np.finfo(Q.dtype).tiny
 
     Q, K, V = machine.hbm(Q=Q, K=K, V=V)

@@ -12,7 +12,7 @@ from flashlib.quant import quantise, random_signs, rotate
 SHIFT = 8 * float(np.log(2))           # P = 256·e^(S − m): its small weights stay off the grid's end
 
 
-def flash_v3(Q, K, V, *, Br, Bc, causal=False, scale=None, dtype=None, block_scales=True,
+def flash_v3(Q, K, V, *, Br, Bc, causal=False, window=None, scale=None, dtype=None, block_scales=True,
              rotation=True, seed=0, machine=None):
     """Attention with Q, K, V and P in eight bits; v2 to the bit and to the byte with `dtype=None`.
 
@@ -25,6 +25,7 @@ def flash_v3(Q, K, V, *, Br, Bc, causal=False, scale=None, dtype=None, block_sca
         Q: queries, (Nq, d).  K, V: keys and values, (Nk, d); float64 or float32.
         Br, Bc: tile heights, in rows of Q and of K.
         causal: hide later keys.  scale: factor on the logits, None for 1/√d.
+        window: (left, right), the keys that row i sees before and after key i + Nk − Nq; None: all.
         dtype: "e4m3" or "e5m2", the grid of Q, K, V and P, or None for the arithmetic of v2. S, m, l
             and O are computed in the dtype of the arrays, as a GPU does in float32.
         block_scales: one scale for each tile's rows of Q, K and V; False for one per tensor.
@@ -46,7 +47,7 @@ def flash_v3(Q, K, V, *, Br, Bc, causal=False, scale=None, dtype=None, block_sca
     check_block("seed", seed, least=0)
     fp8 = dtype is not None
     machine = Machine.or_unbounded(machine)
-    mask = mask_of(causal, Nq, Nk)
+    mask = mask_of(causal, Nq, Nk, window)
     lowest, tiny = np.finfo(Q.dtype).min, np.finfo(Q.dtype).tiny
     shift = SHIFT if fp8 else 0.0
 

@@ -12,7 +12,7 @@ from flashlib.masks import mask_of, tiles
 HIGHEST_TAU = 64.0                     # weights reach 2^tau, and their sum must stay finite in float32
 
 
-def flash_v4(Q, K, V, *, Br, Bc, causal=False, scale=None, machine=None, exp2_degree=None,
+def flash_v4(Q, K, V, *, Br, Bc, causal=False, window=None, scale=None, machine=None, exp2_degree=None,
              emulated_share=0.0, tau=0.0):
     """Attention that rescales only when it must, and computes part of its exponentials in software.
 
@@ -23,6 +23,7 @@ def flash_v4(Q, K, V, *, Br, Bc, causal=False, scale=None, machine=None, exp2_de
         Q: queries, (Nq, d).  K, V: keys and values, (Nk, d); float64 or float32.
         Br, Bc: tile heights, in rows of Q and of K.
         causal: hide later keys.  scale: factor on the logits, None for 1/√d.
+        window: (left, right), the keys that row i sees before and after key i + Nk − Nq; None: all.
         machine: the `Machine` that counts; None for one without limits.
         exp2_degree: degree of the polynomial that stands for 2ˣ; None for no polynomial.
         emulated_share: of the keys of a tile, rounded to whole keys, 0…1: those whose exponentials
@@ -41,7 +42,7 @@ def flash_v4(Q, K, V, *, Br, Bc, causal=False, scale=None, machine=None, exp2_de
     Br, Bc = check_block("Br", Br), check_block("Bc", Bc)
     emulated_share, tau = _check_v4(exp2_degree, emulated_share, tau)
     machine = Machine.or_unbounded(machine)
-    mask = mask_of(causal, Nq, Nk)
+    mask = mask_of(causal, Nq, Nk, window)
     lowest, tiny = np.finfo(Q.dtype).min, np.finfo(Q.dtype).tiny
 
     Q, K, V = machine.hbm(Q=Q, K=K, V=V)

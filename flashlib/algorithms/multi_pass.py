@@ -9,7 +9,7 @@ from flashlib.machine import Machine
 from flashlib.masks import mask_of
 
 
-def multi_pass_attention(Q, K, V, *, causal=False, scale=None, machine=None):
+def multi_pass_attention(Q, K, V, *, causal=False, window=None, scale=None, machine=None):
     """Attention key by key in two passes: first m and l of a row, then its weighted values.
 
     Z. Ye, "From Online Softmax to FlashAttention" (2023), Algorithm Multi-pass Self-Attention.
@@ -19,6 +19,7 @@ def multi_pass_attention(Q, K, V, *, causal=False, scale=None, machine=None):
     Args:
         Q: queries, (Nq, d).  K, V: keys and values, (Nk, d); float64 or float32.
         causal: hide later keys.  scale: factor on the logits, None for 1/√d.
+        window: (left, right), the keys that row i sees before and after key i + Nk − Nq; None: all.
         machine: the `Machine` that counts; None for one without limits.
     Returns:
         O (Nq, d) and lse (Nq,), natural log.
@@ -29,7 +30,7 @@ def multi_pass_attention(Q, K, V, *, causal=False, scale=None, machine=None):
     """
     Nq, Nk, d, scale = check_attention(Q, K, V, causal, scale)
     machine = Machine.or_unbounded(machine)
-    mask = mask_of(causal, Nq, Nk)
+    mask = mask_of(causal, Nq, Nk, window)
     lowest, tiny = np.finfo(Q.dtype).min, np.finfo(Q.dtype).tiny
 
     Q, K, V = machine.hbm(Q=Q, K=K, V=V)

@@ -9,19 +9,21 @@ from flashlib.machine import Machine, SRAMOverflow
 from flashlib.masks import mask_of, tiles
 
 
-def standard_attention(Q, K, V, *, causal=False, scale=None, Br=None, Bc=None, machine=None):
+def standard_attention(Q, K, V, *, causal=False, window=None, scale=None, Br=None, Bc=None,
+                       machine=None):
     """Attention in three kernels that hand N×N matrices to each other through HBM: the baseline.
 
     FlashAttention (Dao et al. 2022, arXiv:2205.14135), Algorithm 0. Taught in notebooks 00 and 06.
 
     Without Br and Bc it is the *ideal* baseline: every matrix moves once, through an SRAM without
     limit. With them it is the *same-SRAM* baseline: the matmuls are tiled, softmax works row by row.
-    Both are dense: a causal mask saves nothing. Causal aligns bottom right (row i sees keys
+    Both are dense: a mask saves nothing. Causal aligns bottom right (row i sees keys
     j ≤ i + Nk − Nq); torch aligns top left.
 
     Args:
         Q: queries, (Nq, d).  K, V: keys and values, (Nk, d); float64 or float32.
         causal: hide later keys.  scale: factor on the logits, None for 1/√d.
+        window: (left, right), the keys that row i sees before and after key i + Nk − Nq; None: all.
         Br, Bc: tile heights, in rows of Q and of K; both or neither.
         machine: the `Machine` that counts; None for one without limits.
     Returns:
@@ -43,7 +45,7 @@ def standard_attention(Q, K, V, *, causal=False, scale=None, Br=None, Bc=None, m
         raise SRAMOverflow("standard_attention", whole, machine.sram_bytes,
                            "Without Br and Bc this is the ideal baseline, which assumes an SRAM"
                            " without limit: give Br and Bc for the same-SRAM baseline")
-    mask = mask_of(causal, Nq, Nk)
+    mask = mask_of(causal, Nq, Nk, window)
     lowest, tiny = np.finfo(Q.dtype).min, np.finfo(Q.dtype).tiny
 
     Q, K, V = machine.hbm(Q=Q, K=K, V=V)

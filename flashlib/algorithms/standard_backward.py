@@ -12,7 +12,7 @@ from flashlib.machine import Machine
 from flashlib.masks import mask_of
 
 
-def standard_training_forward(Q, K, V, *, keep=None, drop=0.0, causal=False, scale=None,
+def standard_training_forward(Q, K, V, *, keep=None, drop=0.0, causal=False, window=None, scale=None,
                               machine=None):
     """Standard attention as a framework runs it in training: a kernel per operation, P kept.
 
@@ -25,6 +25,7 @@ def standard_training_forward(Q, K, V, *, keep=None, drop=0.0, causal=False, sca
         keep: which weights survive dropout, booleans (Nq, Nk), one byte each; None for no dropout.
         drop: the share that is dropped, 0 ≤ drop < 1.
         causal: hide later keys, aligned bottom right.  scale: factor on the logits, None for 1/√d.
+        window: (left, right), the keys that row i sees before and after key i + Nk − Nq; None: all.
         machine: the `Machine` that counts; it must be without a capacity.
     Returns:
         O (Nq, d), P (Nq, Nk), and Z (Nq, Nk), which is P itself without dropout.
@@ -34,7 +35,7 @@ def standard_training_forward(Q, K, V, *, keep=None, drop=0.0, causal=False, sca
     Nq, Nk, d, scale = check_attention(Q, K, V, causal, scale)
     kept = _check_dropout(keep, drop, (Nq, Nk), Q.dtype)
     machine = _ideal(machine, "standard_training_forward", Nq, Nk)
-    mask = mask_of(causal, Nq, Nk)
+    mask = mask_of(causal, Nq, Nk, window)
     lowest, tiny = np.finfo(Q.dtype).min, np.finfo(Q.dtype).tiny
     rows, keys = slice(0, Nq), slice(0, Nk)
 

@@ -7,6 +7,17 @@
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
+
+from flashlib.extras import load
+
+if TYPE_CHECKING:                  # for completion and types; at run time each comes when asked for
+    from flashlib.kernels.attention import flash_attention as flash_attention
+    from flashlib.kernels.fp8 import flash_attention_fp8 as flash_attention_fp8
+    from flashlib.kernels.tuned import forget_tuned as forget_tuned
+    from flashlib.kernels.tuned import load_tuned as load_tuned
+    from flashlib.kernels.tuned import save_tuned as save_tuned
+    from flashlib.kernels.tuning import tune as tune
 
 _HOMES = {"flash_attention": "attention", "flash_attention_fp8": "fp8", "tune": "tuning",
           "save_tuned": "tuned", "load_tuned": "tuned", "forget_tuned": "tuned"}
@@ -38,7 +49,11 @@ def available() -> tuple[bool, str]:
 
 def __getattr__(name: str):
     if name in _HOMES:
-        value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        value = getattr(load(f"{__name__}.{_HOMES[name]}", name), name)
         globals()[name] = value
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return __all__

@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
-import math
-import numbers
+from typing import Literal, Never, overload
 
 import torch
 
+from flashlib.checks import check_scale
 from flashlib.kernels import ops
+from flashlib.kernels.autocast import of_one_dtype
+from flashlib.masks import window_of
 
 MAX_HEAD_DIM = 256
+MAX_SCALE = 1e15                   # times the largest float16 score, 65,504² · 256, is still a float32
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 IMPLS = ("auto", "triton", "gluon", "reference")
+Impl = Literal["auto", "triton", "gluon", "reference"]
+Sides = tuple[int | None, int | None] | None
+MEANT = {                          # how others call what we have, or do not
+    "is_causal": "did you mean causal=? It aligns bottom right, torch's is_causal top left",
+    "softmax_scale": "did you mean scale=?", "sm_scale": "did you mean scale=?",
+    "enable_gqa": "leave it out: k and v may always have fewer heads than q",
+    "window_size": "did you mean window=(left, right)? None, not −1, is no bound",
+    "attn_mask": "there is no mask but causal= and window=", "dropout_p": "there is no dropout",
+}
 
 
-def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, impl="auto"):
+@overload
+def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False,
+                    window: Sides = None, scale: float | None = None,
+                    return_lse: Literal[False] = False, impl: Impl = "auto") -> torch.Tensor: ...
+@overload
+def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False,
+                    window: Sides = None, scale: float | None = None,
+                    return_lse: Literal[True], impl: Impl = "auto"
+                    ) -> tuple[torch.Tensor, torch.Tensor]: ...
+def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False,
+                    window: Sides = None, scale: float | None = None, return_lse: bool = False,
+                    impl: Impl = "auto", **unknown: Never
+                    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Exact attention with O(N) memory: FlashAttention-2 as a differentiable torch function.
 
     Layout as in `torch.nn.functional.scaled_dot_product_attention`. With `causal`, row i sees keys
@@ -23,8 +48,13 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, impl
     Args:
         q: queries, (B, H, N_q, D).  k, v: (B, H_k, N_k, D); H_k may be smaller if it divides H
             (grouped or multi-query attention). float16, bfloat16 or float32; on the CPU float64 too.
-            Any strides. D up to 256.
-        causal: hide later keys.  scale: factor on the logits, None for 1/√D; may be 0 or negative.
+            Any strides. D up to 256. Inside `torch.autocast`, tensors of unlike dtypes are cast to
+            its dtype, as SDPA does; tensors of one dtype are computed in that dtype.
+        causal: hide later keys.
+        window: (left, right), two whole numbers from 0: row i sees the keys from i + N_k − N_q − left
+            to i + N_k − N_q + right, and None is no bound (FlashAttention's `window_size`, with its
+            −1). With `causal`, right is 0 whatever it says. Tiles outside cost nothing.
+        scale: factor on the logits, None for 1/√D; may be 0 or negative, at most 1e15 in size.
         return_lse: return (O, lse), lse (B, H, N_q) float32, natural log; both are differentiable.
         impl: "auto" (on a GPU the faster of our kernels for the shape, tiled torch on the CPU);
             "triton" (on CPU tensors it runs in Triton's interpreter, which must be switched on: float16
@@ -36,22 +66,33 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, impl
         ValueError, TypeError, NotImplementedError: before any launch, naming the argument, what was
             expected and what came.
 
+    Differentiable once, backward: a double backward and forward-mode derivatives are refused.
+    `torch.func.grad`, `vjp`, `jacrev` and `vmap` work; what vmap maps over joins the batch.
+
     Bit-identical from run to run. A NaN in a key or value beyond what a tile of rows sees never
     reaches them; inside the tiles that the causal diagonal cuts, on the GPU backends, a NaN or
     infinite value reaches O of all rows of that tile, and such a key their dQ, because a tensor core
     multiplies zeros too.
     """
-    scale = _check(q, k, v, causal, scale, return_lse, impl)
+    if unknown:
+        name = next(iter(unknown))
+        raise TypeError(f"flash_attention() got an unexpected keyword argument {name!r}"
+                        + (f": {MEANT[name]}" if name in MEANT else ""))
+    q, k, v, scale = _check(q, k, v, causal, scale, return_lse, impl)
+    seen = (ops.CAUSAL if causal else ops.FULL) if window is None else window_of(causal, window)
     if torch.compiler.is_compiling():
-        o, lse = ops.attention_forward(q, k, v, causal, scale, impl)
+        o, lse = ops.attention_forward(q, k, v, seen.left, seen.right, scale, impl)
+    elif ops.transformed():
+        o, lse = ops.TransformedAttention.apply(q, k, v, seen, scale, impl)
     elif torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        o, lse = ops.Attention.apply(q, k, v, causal, scale, impl)
+        o, lse = ops.Attention.apply(q, k, v, seen, scale, impl)
     else:
-        o, lse = ops.forward(q, k, v, causal, scale, impl)
+        o, lse = ops.forward(q, k, v, seen, scale, impl)
     return (o, lse) if return_lse else o
 
 
-def _check(q, k, v, causal, scale, return_lse, impl) -> float:
+def _check(q, k, v, causal, scale, return_lse, impl):
+    """Return q, k and v in one dtype, and the scale as a float, or refuse by name."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name}: expected a torch.Tensor, got {type(x).__name__}")
@@ -62,22 +103,22 @@ def _check(q, k, v, causal, scale, return_lse, impl) -> float:
             raise ValueError(f"{name}: expected 4 dimensions (B, H, N, D), got shape"
                              f" {tuple(x.shape)}")
     if not q.dtype == k.dtype == v.dtype:
-        raise TypeError(f"q, k, v: expected one dtype, got {q.dtype}, {k.dtype}, {v.dtype}")
+        q, k, v = of_one_dtype(q, k, v)
     if not q.device == k.device == v.device:
         raise ValueError(f"q, k, v: expected one device, got {q.device}, {k.device}, {v.device}")
-    floats = (torch.float16, torch.bfloat16, torch.float32)
-    if q.dtype not in floats and not (q.dtype == torch.float64 and not q.is_cuda):
+    if q.dtype not in FLOATS and not (q.dtype == torch.float64 and not q.is_cuda):
         raise TypeError(f"q: expected float16, bfloat16 or float32 (float64 on the CPU only),"
                         f" got {q.dtype} on {q.device.type}")
-    (B, H, _, D), (Bk, Hk, _, Dk) = q.shape, k.shape
+    shape = k.shape
+    (B, H, _, D), (Bk, Hk, _, Dk) = q.shape, shape
     if D == 0:
         raise ValueError("q: expected a head dimension D of at least 1, got 0")
     if D > MAX_HEAD_DIM:
         raise NotImplementedError(f"q: expected a head dimension D of at most {MAX_HEAD_DIM}, got {D}")
     if Dk != D:
         raise ValueError(f"k: expected head dimension {D} as in q, got {Dk}")
-    if v.shape != k.shape:
-        raise ValueError(f"v: expected the shape of k, {tuple(k.shape)}, got {tuple(v.shape)}")
+    if v.shape != shape:
+        raise ValueError(f"v: expected the shape of k, {tuple(shape)}, got {tuple(v.shape)}")
     if Bk != B:
         raise ValueError(f"k, v: expected batch size {B} as in q, got {Bk}; use"
                          f" k.expand({B}, ...) to share one batch entry")
@@ -85,15 +126,14 @@ def _check(q, k, v, causal, scale, return_lse, impl) -> float:
         raise ValueError(f"q, k: expected at least one head, got {H} and {Hk}")
     if H % Hk:
         raise ValueError(f"q: expected a number of heads that {Hk}, the heads of k, divides, got {H}")
-    for name, flag in (("causal", causal), ("return_lse", return_lse)):
-        if not isinstance(flag, bool):
-            raise TypeError(f"{name}: expected True or False, got {flag!r}")
+    if not isinstance(causal, bool):
+        raise TypeError(f"causal: expected True or False, got {causal!r}")
+    if not isinstance(return_lse, bool):
+        raise TypeError(f"return_lse: expected True or False, got {return_lse!r}")
     if impl not in IMPLS:
         raise ValueError(f"impl: expected one of {IMPLS}, got {impl!r}")
-    if scale is None:
-        return 1.0 / math.sqrt(D)
-    if isinstance(scale, bool) or not isinstance(scale, numbers.Real):
-        raise TypeError(f"scale: expected a number or None, got {scale!r}")
-    if not math.isfinite(scale):
-        raise ValueError(f"scale: expected a finite number, got {scale}")
-    return float(scale)
+    scale = check_scale(scale, D)
+    if abs(scale) > MAX_SCALE:
+        raise ValueError(f"scale: expected at most {MAX_SCALE:.0e} in size, so that the logits are"
+                         f" finite, got {scale}")
+    return q, k, v, scale

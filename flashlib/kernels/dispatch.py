@@ -15,6 +15,7 @@ import copy
 import inspect
 import threading
 
+import numpy as np
 import torch
 import triton
 
@@ -67,8 +68,13 @@ def apart():
 
 
 def on(device: torch.device):
-    """Make a GPU the current one while kernels are launched on it: Triton asks which one is."""
-    if device.type != "cuda" or device.index == torch.cuda.current_device():
+    """Make a GPU the current one while kernels are launched on it: Triton asks which one is.
+
+    In the interpreter NumPy is kept from warning of overflows, which a GPU does not report either.
+    """
+    if device.type != "cuda":
+        return np.errstate(over="ignore", invalid="ignore")
+    if device.index == torch.cuda.current_device():
         return contextlib.nullcontext()
     return torch.cuda.device(device)
 

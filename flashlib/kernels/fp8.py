@@ -6,8 +6,12 @@ Inference only. Taught in notebook 13; the NumPy page that it follows is `flashl
 from __future__ import annotations
 
 import math
+from typing import Literal, overload
 
 import torch
+from torch.autograd import forward_ad
+
+from flashlib.kernels.autocast import without_autocast
 
 E4M3_MAX = 448.0
 BLOCK_ROWS = 128                                            # rows of Q or K that share a scale
@@ -66,6 +70,7 @@ def quantize_values(v: torch.Tensor, per_block: bool = True):
     return v8.transpose(-1, -2).contiguous(), scale.contiguous()
 
 
+@without_autocast
 def prepare(q, k, v, *, rotation: bool = True, per_block: bool = True):
     """Return ((q8, scales), (k8, scales), (v8ᵀ, scales)) as `launch_hopper.forward_fp8` takes them."""
     if rotation:
@@ -73,6 +78,15 @@ def prepare(q, k, v, *, rotation: bool = True, per_block: bool = True):
     return quantize_rows(q, per_block), quantize_rows(k, per_block), quantize_values(v, per_block)
 
 
+@overload
+def flash_attention_fp8(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False,
+                        scale: float | None = None, return_lse: Literal[False] = False,
+                        rotation: bool = True, per_block: bool = True) -> torch.Tensor: ...
+@overload
+def flash_attention_fp8(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False,
+                        scale: float | None = None, return_lse: Literal[True],
+                        rotation: bool = True, per_block: bool = True
+                        ) -> tuple[torch.Tensor, torch.Tensor]: ...
 def flash_attention_fp8(q, k, v, *, causal=False, scale=None, return_lse=False, rotation=True,
                         per_block=True):
     """Attention with e4m3 operands on a Hopper GPU: approximate, for inference.
@@ -90,11 +104,11 @@ def flash_attention_fp8(q, k, v, *, causal=False, scale=None, return_lse=False, 
         O in the dtype of q, or (O, lse).
     Raises:
         ValueError, TypeError: as `flash_attention`.  NotImplementedError: another GPU, dtype or D, an
-            empty input, or one that needs a gradient.
+            empty input, or one that needs a gradient or carries a tangent.
     """
     from flashlib.kernels.attention import _check
 
-    scale = _check(q, k, v, causal, scale, return_lse, "gluon")
+    q, k, v, scale = _check(q, k, v, causal, scale, return_lse, "gluon")
     if q.device.type != "cuda" or torch.cuda.get_device_capability(q.device)[0] != 9:
         raise NotImplementedError(f"q: FP8 attention expected tensors on a Hopper GPU, got {q.device}")
     if q.dtype not in (torch.float16, torch.bfloat16):
@@ -108,7 +122,8 @@ def flash_attention_fp8(q, k, v, *, causal=False, scale=None, return_lse=False, 
     if q.numel() == 0 or k.numel() == 0:
         raise NotImplementedError(f"q, k: FP8 attention expected at least one row each, got shapes"
                                   f" {tuple(q.shape)} and {tuple(k.shape)}")
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+    wanted = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    if wanted or any(forward_ad.unpack_dual(x).tangent is not None for x in (q, k, v)):
         raise NotImplementedError("q, k, v: FP8 attention is for inference; use torch.no_grad()")
     prepared = prepare(-q if scale < 0 else q, k, v, rotation=rotation, per_block=per_block)
     o, lse = launch_hopper.forward_fp8(*prepared, causal=causal, scale=abs(scale), dtype=q.dtype)

@@ -22,6 +22,7 @@ from flashlib.kernels.gluon.forward_unspecialized import flash_fwd_pipelined_ker
 from flashlib.kernels.gluon.parts import ROWS
 from flashlib.kernels.launch import backward  # noqa: F401  (the same for both)
 from flashlib.kernels.tile_order import deal, order_tiles, tile_lengths
+from flashlib.masks import Window, visits
 
 if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 6):
     raise ImportError(f"the Hopper kernel needs Triton 3.6 or newer, got {triton.__version__}")
@@ -75,6 +76,8 @@ CONFIGS = {  # (head dimension, whether a mask cuts tiles: causal, or keys that 
 # registers at d = 64.
 SHORT, SHORTER = 2048, 1024                                 # with a causal mask, and without
 SHORT_64, SHORT_128 = HopperConfig(128, 2, 4, TAU=8.0), HopperConfig(128, 2, 2, TAU=8.0)
+# The masks of a window take registers: with taller tiles the kernel spills. Not timed.
+WINDOW_CONFIGS = {32: CONFIGS[32, True], 64: SHORT_64, 128: SHORT_128, 256: CONFIGS[256, True]}
 FP8_CONFIGS = {  # (head dimension, whether causal)
     (64, False): HopperConfig(128, 2, 4),
     (128, False): HopperConfig(128, 2, 4),
@@ -143,10 +146,13 @@ def config_for(D: int, causal: bool, N_K: int, N_Q: int | None = None) -> Hopper
     return CONFIGS[head_dim, causal or ragged]
 
 
-def _order(q, k, config, causal):
+def _order(q, k, config, causal, window=None):
     """Return the table of who computes what, as the kernel reads it: int32 (programs, entries, 4)."""
     (B, H, N_Q, D), (H_K, N_K) = q.shape, k.shape[1:3]
     lengths = tile_lengths(N_Q, N_K, config.BLOCK_M, config.BLOCK_N, causal)
+    if window is not None:                                  # as the kernel counts them, 1 at least
+        visited = visits(window, N_Q, N_K, config.BLOCK_M, config.BLOCK_N)
+        lengths = visited.clip(1).tolist()
     tiles = len(lengths) * B * H
     heads_at_once = max(1, L2_SHARE_BYTES // (2 * N_K * D * q.element_size())) * (H // H_K)
     order = range(tiles) if tiles > MANY_TILES else order_tiles(B * H, lengths, heads_at_once)
@@ -164,12 +170,12 @@ def _order(q, k, config, causal):
     return entries.to(torch.int32).to(q.device)
 
 
-def _specialized(q, k, v, o, N_K, causal, c, fp8=False):
+def _specialized(q, k, v, o, N_K, causal, c, fp8=False, window=None):
     """Return the launch of a warp-specialised kernel."""
     _, H, N_Q, D = q.shape
     head_dim, rows = max(32, padded(D)), ROWS.value
     registers, cap = registers_of(c, head_dim)
-    order = _order(q, k, c, causal)
+    order = _order(q, k, c, causal, window)
     if fp8:
         kernel, switches, v_block = flash_fwd_fp8_kernel, {}, (head_dim, c.BLOCK_N)
     else:
@@ -181,9 +187,10 @@ def _specialized(q, k, v, o, N_K, causal, c, fp8=False):
     return dispatch.Launch(
         kernel, order.shape[0],
         dict(ORDER=order, ENTRIES=order.shape[1], sizes=(H, H // k.shape[1], N_Q, N_K),
-             BLOCK_N=c.BLOCK_N, HEAD_DIM=head_dim, IS_CAUSAL=causal, RAGGED=N_K % c.BLOCK_N != 0,
-             CONSUMERS=c.CONSUMERS, STAGES=c.STAGES, Q_SLOTS=c.Q_SLOTS, O_PARTS=c.O_PARTS,
-             PING_PONG=c.PING_PONG, **switches, REGISTERS=registers),
+             window=launch.sides_of(window, N_Q, N_K), BLOCK_N=c.BLOCK_N, HEAD_DIM=head_dim,
+             IS_CAUSAL=causal, RAGGED=N_K % c.BLOCK_N != 0, CONSUMERS=c.CONSUMERS, STAGES=c.STAGES,
+             Q_SLOTS=c.Q_SLOTS, O_PARTS=c.O_PARTS, PING_PONG=c.PING_PONG, **switches,
+             REGISTERS=registers),
         {at: _describe(*tile) for at, tile in enumerate(tiles)}, num_warps=4, maxnreg=cap)
 
 
@@ -199,33 +206,39 @@ def _pipelined(q, k, v, o, causal, c):
         {at: _describe(*tile, head_dim) for at, tile in enumerate(tiles)}, num_warps=4 * c.CONSUMERS)
 
 
-def _plan_forward(q, k, v, causal, config):
+def _plan_forward(q, k, v, causal, config, window=None):
+    if window is not None:
+        config = config or WINDOW_CONFIGS[max(32, padded(q.shape[3]))]
     config = (config or tuned.kept("gluon_forward", q, k, causal, True)
               or config_for(q.shape[3], causal, k.shape[2], q.shape[2]))
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if config.SPECIALIZED:
-        return _specialized(q, k, v, o, k.shape[2], causal, config)
+        return _specialized(q, k, v, o, k.shape[2], causal, config, False, window)
+    if window is not None:
+        raise NotImplementedError("window: expected a SPECIALIZED config, got one without")
     return _pipelined(q, k, v, o, causal, config)
 
 
-def _plan_or_reason(q, k, v, causal, config):
+def _plan_or_reason(q, k, v, causal, config, window=None):
     """Return the launch, or why there is none."""
-    return refusal(q, k, v) or _plan_forward(q, k, v, causal, config)
+    return refusal(q, k, v) or _plan_forward(q, k, v, causal, config, window)
 
 
-def forward(q, k, v, *, causal: bool, scale: float, config=None, otherwise=None):
+def forward(q, k, v, *, causal: bool, scale: float, config=None, otherwise=None,
+            window: Window | None = None):
     """Return O, like q but contiguous, and lse (B, H, N_Q) float32.
 
     Tensors that this kernel refuses, or for which the other is faster, go to the forward `otherwise`;
-    without one, the refusal is an error.
+    without one, the refusal is an error. A window excludes causal.
     """
+    options = {"causal": causal, "scale": scale} | ({} if window is None else {"window": window})
     if otherwise is not None and not is_faster(q):
-        return otherwise(q, k, v, causal=causal, scale=scale)
-    run = dispatch.plan_for(_plan_or_reason, (q, k, v), causal, config)
+        return otherwise(q, k, v, **options)
+    run = dispatch.plan_for(_plan_or_reason, (q, k, v), causal, config, window)
     if isinstance(run, str):
         if otherwise is None:
             raise NotImplementedError(f"{run}; use impl='auto'")
-        return otherwise(q, k, v, causal=causal, scale=scale)
+        return otherwise(q, k, v, **options)
     o = torch.empty_like(q, memory_format=torch.contiguous_format)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     # −∞ · 0 is NaN: where the scale is 0, a factor too small to be seen takes its place.

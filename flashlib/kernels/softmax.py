@@ -6,10 +6,13 @@ The NumPy pages that they follow are in `flashlib.algorithms.softmax`. Taught in
 from __future__ import annotations
 
 import functools
+from typing import Literal
 
 import torch
 import triton
 import triton.language as tl
+
+from flashlib.kernels.ops import transformed
 
 # Stands for −∞ in a running maximum: the lowest float32, so that −∞ minus it is −∞ and not NaN.
 LOWEST = tl.constexpr(-3.4028234663852886e38)
@@ -100,7 +103,7 @@ def softmax_fused_fwd_kernel(X, Y, stride_xm, stride_xn, stride_ym, stride_yn, M
                  y.to(Y.dtype.element_ty), mask=inside)     # writes N per row
 
 
-def softmax(x, *, impl="fused"):
+def softmax(x: torch.Tensor, *, impl: Literal["fused", "online", "3pass"] = "fused") -> torch.Tensor:
     """Softmax over the last axis, by a Triton kernel; a row of −∞ gives zeros.
 
     Per element of x, "3pass" loads 3 times and stores once, "online" 2 and 1, "fused" 1 and 1. A row
@@ -109,7 +112,8 @@ def softmax(x, *, impl="fused"):
 
     Args:
         x: (..., n), float16, bfloat16 or float32, any strides.
-        impl: "fused", "online" or "3pass"; the result is the same to rounding.
+        impl: "fused", "online" or "3pass"; the result is the same to rounding. Gradients and tangents
+            are formed by torch from y, whatever the kernel.
     Returns:
         y, contiguous, shape, dtype and device of x.
     Raises:
@@ -117,13 +121,44 @@ def softmax(x, *, impl="fused"):
             interpreter must be switched on, and the dtype be float32 or float16.
     """
     _check(x, impl)
+    if transformed() or (torch.is_grad_enabled() and x.requires_grad):
+        return _Softmax.apply(x, impl)
+    return _softmax(x, impl)
+
+
+def _softmax(x, impl):
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if x.numel() == 0:
         return y
     N = x.shape[-1]
-    rows, out = x.reshape(-1, N), y.view(-1, N)
+    rows, out = x.resolve_neg().reshape(-1, N), y.view(-1, N)
     launch(rows, out, impl)
     return y
+
+
+class _Softmax(torch.autograd.Function):
+    """The kernel and its Jacobian diag(y) − yyᵀ, which is symmetric: dy and dx take the same way."""
+
+    forward = staticmethod(_softmax)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(output)
+        ctx.save_for_forward(output)
+
+    @staticmethod
+    def backward(ctx, dy):
+        return _Softmax.jvp(ctx, dy, None), None
+
+    @staticmethod
+    def jvp(ctx, dx, _):
+        (y,) = ctx.saved_tensors
+        p, change = y.float(), dx.float()
+        return (p * (change - (p * change).sum(-1, keepdim=True))).to(y.dtype)
+
+    @staticmethod
+    def vmap(info, in_dims, x, impl):
+        return _Softmax.apply(x.movedim(in_dims[0], 0), impl), 0
 
 
 def launch(x, y, impl, config=None):

@@ -8,6 +8,7 @@ import inspect as _inspect
 import json
 import os
 import queue
+import re
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,8 @@ from flashlib.lens.report import Compiled
 from flashlib.lens.signatures import Call, Case, known
 from flashlib.lens.targets import arch_of
 
+# What marks a function, or a class of its arguments, that Triton's front end reads.
+_DEVICE_CODE = re.compile(rb"^[ \t]*@(\w+\.)*(jit|aggregate|constexpr_function)\b", re.MULTILINE)
 # Compiled in this process, by what the compiler was told.
 _SEEN: dict[str, Compiled] = {}
 
@@ -183,9 +186,12 @@ def _cache_folder(kernels: Path, env: dict) -> Path:
     """Return the part of Triton's cache that belongs to the kernels as they stand where they stand.
 
     Triton's key holds the text of a function and not its place, in the file and on the disk: after an
-    edit further up, a kernel from the cache would name lines that have moved.
+    edit further up, a kernel from the cache would name lines that have moved. Only files with device
+    code have such lines, so an edit of another file costs no compilation.
     """
-    text = str(kernels).encode() + b"".join(path.read_bytes() for path in sorted(kernels.rglob("*.py")))
+    files = {path: path.read_bytes() for path in sorted(kernels.rglob("*.py"))}
+    text = b"".join(str(path).encode() + b"\0" + source + b"\0"
+                    for path, source in files.items() if _DEVICE_CODE.search(source))
     home = Path(env.get("TRITON_HOME") or Path.home())
     cache = Path(env.get("TRITON_CACHE_DIR") or home / ".triton" / "cache")
     return cache / f"flashlib-{hashlib.sha256(text).hexdigest()[:16]}"

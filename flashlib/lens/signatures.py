@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 
 from flashlib.kernels.configs import Config, configs_for, padded
 from flashlib.lens.targets import Arch, arch_of
-from flashlib.masks import Window
 
 # What Triton calls the dtypes that kernels take, and their size in bytes.
 DTYPES = {"float16": ("fp16", 2), "bfloat16": ("bf16", 2), "float32": ("fp32", 4),
@@ -91,10 +90,8 @@ class _Attention:
                              f" {kv_heads} of {heads} and {head_dim}")
         if causal and window is not None:
             raise ValueError("causal, window: expected one of them: causal is window=(None, 0)")
-        far = Nq + Nk                                       # no bound, as the launch says it
-        self.window = None if window is None else tuple(
-            far if side is None else min(side, far) for side in (Window(*window).left,
-                                                                 Window(*window).right))
+        self.window = None if window is None else tuple(   # no bound is a far one, as the launch says
+            Nq + Nk if side is None else min(side, Nq + Nk) for side in window)
         self.asked, narrow = dtype, head_dim < NARROW and DTYPES[dtype][1] == 2
         self.dtype = "float32" if narrow else dtype
         self.arch, self.D, self.causal = arch, head_dim, bool(causal)
@@ -128,12 +125,10 @@ class _Attention:
 
     def strides(self, *names: str) -> dict:
         """Return the strides of contiguous tensors by their name in the kernel's signature."""
-        strides = {}
-        for name in names:
-            heads, N = ((self.heads, self.Nq) if name in ("q", "o", "do", "dq") else
-                        (self.kv_heads, self.Nk))
-            strides[f"stride_{name}"] = (heads * N * self.D, N * self.D, self.D, 1)
-        return strides
+        sizes = {name: (self.heads, self.Nq) if name in ("q", "o", "do", "dq") else
+                 (self.kv_heads, self.Nk) for name in names}
+        return {f"stride_{name}": (heads * N * self.D, N * self.D, self.D, 1)
+                for name, (heads, N) in sizes.items()}
 
     def common(self, c: Config, ragged: bool) -> dict:
         return dict(sizes=(self.heads, self.heads // self.kv_heads, self.Nq, self.Nk, self.D),
@@ -234,14 +229,15 @@ def _hopper_config(table, config, chosen: dict):
     return c
 
 
-def _hopper(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, dtypes):
+def _hopper(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, dtypes, window=None):
     """Return the sizes of an attention on Hopper, as `launch_hopper.refusal` takes them."""
     if arch.number != 90:
         raise ValueError(f"arch: expected sm_90 (Hopper), got {arch.name}")
     if dtype not in dtypes:
         raise ValueError(f"dtype: expected one of {', '.join(dtypes)}, got {dtype!r}")
     fp8 = DTYPES[dtype][1] == 1
-    a = _Attention(arch, "bfloat16" if fp8 else dtype, head_dim, causal, Nq, Nk, heads, kv_heads, None)
+    a = _Attention(arch, "bfloat16" if fp8 else dtype, head_dim, causal, Nq, Nk, heads, kv_heads, None,
+                   window)
     if not a.tma or (fp8 and head_dim not in (64, 128, 256)):
         able = "64, 128 or 256" if fp8 else "a multiple of 8, at least 16"
         raise ValueError(f"head_dim: expected {able}, got {head_dim}")
@@ -252,12 +248,14 @@ def _hopper(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, dtypes):
 def hopper_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=None, BLOCK_N=None,
                 CONSUMERS=None, STAGES=None, Q_SLOTS=None, O_PARTS=None, PING_PONG=None, OVERLAP=None,
                 UNDER_SOFTMAX=None, EMULATED=None, TAU=None, Nq=4096, Nk=4096, heads=16,
-                kv_heads=None) -> Call:
+                kv_heads=None, window=None) -> Call:
     """Call `flash_fwd_hopper_kernel` as impl="gluon" does."""
-    from flashlib.kernels.launch_hopper import config_for
+    from flashlib.kernels.launch_hopper import WINDOW_CONFIGS, config_for
 
-    a = _hopper(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, ("float16", "bfloat16"))
-    c = _hopper_config(config_for(head_dim, a.causal, Nk, Nq), config, dict(
+    a = _hopper(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, ("float16", "bfloat16"),
+                window)
+    table = config_for(head_dim, a.causal, Nk, Nq) if window is None else WINDOW_CONFIGS[a.head_dim]
+    c = _hopper_config(table, config, dict(
         BLOCK_N=BLOCK_N, CONSUMERS=CONSUMERS, STAGES=STAGES, Q_SLOTS=Q_SLOTS, O_PARTS=O_PARTS,
         PING_PONG=PING_PONG, OVERLAP=OVERLAP, UNDER_SOFTMAX=UNDER_SOFTMAX, EMULATED=EMULATED, TAU=TAU,
         SPECIALIZED=True))
@@ -267,12 +265,12 @@ def hopper_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=No
 
 def fp8_call(*, arch, dtype="float8_e4m3", head_dim=128, causal=False, config=None, BLOCK_N=None,
              CONSUMERS=None, STAGES=None, Q_SLOTS=None, O_PARTS=None, PING_PONG=None, Nq=4096, Nk=4096,
-             heads=16, kv_heads=None) -> Call:
+             heads=16, kv_heads=None, window=None) -> Call:
     """Call `flash_fwd_fp8_kernel` as `flash_attention_fp8` does; it writes bfloat16."""
     from flashlib.kernels.launch_hopper import FP8_CONFIGS
 
-    a = _hopper(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, ("float8_e4m3",))
-    c = _hopper_config(FP8_CONFIGS[head_dim, a.causal], config, dict(
+    a = _hopper(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, ("float8_e4m3",), window)
+    c = _hopper_config(FP8_CONFIGS[head_dim, a.causal or window is not None], config, dict(
         BLOCK_N=BLOCK_N, CONSUMERS=CONSUMERS, STAGES=STAGES, Q_SLOTS=Q_SLOTS, O_PARTS=O_PARTS,
         PING_PONG=PING_PONG, SPECIALIZED=True))
     scales = dict.fromkeys(("Q_SCALE", "K_SCALE", "V_SCALE"), "*fp32")
@@ -292,13 +290,13 @@ def _specialized(a, dtype, c, Nq, Nk, heads, head_dim, scales, switches):
         "q_desc": _tensor(dtype, rows, a.head_dim, True), "k_desc": keys, "v_desc": values,
         "o_desc": _tensor(a.dtype, rows, a.head_dim // c.O_PARTS, True), "LSE": "*fp32", **scales,
         "scale_log2": LOG2E, "ORDER": "*i32", "ENTRIES": tiles + 2,
-        "sizes": (heads, heads // a.kv_heads, Nq, Nk), "BLOCK_N": c.BLOCK_N,
+        "sizes": (heads, heads // a.kv_heads, Nq, Nk), "window": a.window, "BLOCK_N": c.BLOCK_N,
         "HEAD_DIM": a.head_dim, "IS_CAUSAL": a.causal, "RAGGED": Nk % c.BLOCK_N != 0,
         "CONSUMERS": c.CONSUMERS, "STAGES": c.STAGES, "Q_SLOTS": c.Q_SLOTS, "O_PARTS": c.O_PARTS,
         "PING_PONG": c.PING_PONG, **switches, "REGISTERS": registers},
         options={"maxnreg": cap}, label=" ".join(filter(None, (
-            dtype, f"d={head_dim}", "causal" if a.causal else "", f"{c.BLOCK_M}×{c.BLOCK_N},",
-            f"{c.CONSUMERS} consumers, {c.STAGES} stages", *said))))
+            dtype, f"d={head_dim}", "causal" if a.causal else "window" if a.window else "",
+            f"{c.BLOCK_M}×{c.BLOCK_N},", f"{c.CONSUMERS} consumers, {c.STAGES} stages", *said))))
 
 
 def pipelined_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=None, BLOCK_N=None,

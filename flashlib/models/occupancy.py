@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from flashlib import hardware
 from flashlib.checks import check_block
-from flashlib.masks import mask_of, tiles
+from flashlib.masks import visits, window_of
 from flashlib.warps import THREADS_PER_WARP
 
 
@@ -109,8 +109,7 @@ def schedule(lengths: Iterable[int], slots: int) -> Schedule:
 
 def tiles_per_program(N: int, Br: int, Bc: int, *, causal: bool = False) -> list[int]:
     """Return how many K/V tiles each row tile of v2 visits, first rows first."""
-    mask = mask_of(causal, N, N)
-    return [sum(not mask.skips(rows, keys) for keys in tiles(N, Bc)) for rows in tiles(N, Br)]
+    return visits(window_of(causal), N, N, Br, Bc).tolist()
 
 
 def causal_lengths(N: int, block: int) -> list[int]:

@@ -14,7 +14,10 @@ the vector FLOPs per tile are these, for a tile of b rows and c keys:
                  if it rescales, statistics 4b, output bd, b exps; bc exps, of which an emulated one
                  is 2·degree + 6 vector FLOPs instead; once per row tile: 3b + bd
 
-Masking is paid only on tiles that a mask cuts through.
+Masking is paid only on tiles that a mask cuts through. The tile of the outer loop is loaded even where
+nobody sees it: in `flash_v1` and the backward pass a tile of keys beside every window, elsewhere one of
+rows that see nothing. Of the masks the sums share the definition with the algorithms,
+`Window.keys_of`, and nothing that is made of it.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import numpy as np
 
 from flashlib.checks import check_block, check_choice, check_flag, check_share
 from flashlib.exp2 import vector_flops
+from flashlib.masks import window_of
 from flashlib.models import traffic_backward
 from flashlib.traffic import Traffic
 
@@ -41,6 +45,8 @@ def _checked(closed_form):
         for name, size in sizes.items():
             if name in ("causal", "dlse", "dropout", "fp8"):
                 check_flag(name, size)
+            elif name == "window":
+                window_of(False, size)
             elif name == "order":
                 check_choice(name, size, ("kv", "q"))
             elif name == "emulated_share":
@@ -55,26 +61,44 @@ def _checked(closed_form):
 class _Grid:
     """The tiles of an attention matrix, one entry per row tile.
 
-    b: rows; visited: key tiles not skipped; keys: keys in them; full_keys: keys in unmasked tiles.
+    b: rows; visited: key tiles not skipped; keys: keys in them; full_keys: keys in unmasked tiles;
+    c: keys in the largest visited tile; starts: visited tiles in which some row sees its first key.
     """
 
     b: np.ndarray
     visited: np.ndarray
     keys: np.ndarray
     full_keys: np.ndarray
+    c: np.ndarray
+    starts: np.ndarray
+
+    @property
+    def touched(self) -> int:
+        """Rows, once per visited tile."""
+        return int(np.sum(self.visited * self.b))
+
+    @property
+    def area(self) -> int:
+        """Pairs of a row and a key in visited tiles."""
+        return int(np.sum(self.b * self.keys))
+
+    @property
+    def masked(self) -> int:
+        """Those of them in tiles that the mask cuts through."""
+        return int(np.sum(self.b * (self.keys - self.full_keys)))
 
 
-def _grid(Nq, Nk, Br, Bc, causal) -> _Grid:
-    first = np.arange(0, Nq, Br, dtype=np.int64)
+def _grid(Nq, Nk, Br, Bc, causal, window) -> _Grid:
+    window, first = window_of(causal, window), np.arange(0, Nq, Br, dtype=np.int64)
     b = np.minimum(Br, Nq - first)
-    if not causal:
-        everything = np.full_like(b, Nk)
-        return _Grid(b, np.full_like(b, -(-Nk // Bc)), everything, everything)
-    last_row_sees = np.clip(first + b + Nk - Nq, 0, Nk)
-    first_row_sees = np.clip(first + 1 + Nk - Nq, 0, Nk)
-    visited = -(-last_row_sees // Bc)
-    full_keys = np.where(first_row_sees == Nk, Nk, first_row_sees // Bc * Bc)
-    return _Grid(b, visited, np.minimum(visited * Bc, Nk), full_keys)
+    top_from, top_to = window.keys_of(first, Nq, Nk)       # what the first row of a tile sees
+    last_from, last_to = window.keys_of(first + b - 1, Nq, Nk)
+    begin, visited = top_from // Bc, -(-last_to // Bc) - top_from // Bc
+    keys = np.minimum((begin + visited) * Bc, Nk) - np.minimum(begin * Bc, Nk)
+    full_to = np.where(top_to == Nk, Nk, top_to // Bc * Bc)
+    full_keys = np.maximum(full_to - -(-last_from // Bc) * Bc, 0)
+    starts = np.where(visited > 0, last_from // Bc - begin + 1, 0)
+    return _Grid(b, visited, keys, full_keys, np.minimum(Bc, keys), starts)
 
 
 def _moved(element_bytes, stats_bytes, **tensors):
@@ -84,55 +108,47 @@ def _moved(element_bytes, stats_bytes, **tensors):
 
 
 @_checked
-def flash_v1(*, Nq, Nk, d, Br, Bc, causal=False, element_bytes=2, stats_bytes=4,
+def flash_v1(*, Nq, Nk, d, Br, Bc, causal=False, window=None, element_bytes=2, stats_bytes=4,
              accumulator_bytes=4) -> Traffic:
     """Return what `flash_v1` costs: Q, O, m and l move once per visited tile, K and V once."""
-    g = _grid(Nq, Nk, Br, Bc, causal)
-    touched = int(np.sum(g.visited * g.b))                 # rows, once per visited tile
-    area = int(np.sum(g.b * g.keys))
-    masked = int(np.sum(g.b * (g.keys - g.full_keys)))
-    c = min(Bc, Nk)
+    g = _grid(Nq, Nk, Br, Bc, causal, window)
+    touched, area = g.touched, g.area
     row_bytes = d * accumulator_bytes + 2 * stats_bytes
-    tile_peak = g.b * (d * element_bytes + row_bytes) + element_bytes * g.b * c
-    peak = max(max(g.b, default=0) * row_bytes,
-               2 * c * d * element_bytes + max(tile_peak[g.visited > 0], default=0))
+    pair_peak = g.b * (d * element_bytes + row_bytes) + element_bytes * g.c * (2 * d + g.b)
+    peak = max(max(g.b, default=0) * row_bytes, 2 * min(Bc, Nk) * d * element_bytes,
+               max(pair_peak[g.visited > 0], default=0))
     by_tensor = _moved(element_bytes, stats_bytes, K=(Nk * d, 0), V=(Nk * d, 0), Q=(touched * d, 0),
                        O=(touched * d, (Nq + touched) * d), m=(touched, Nq + touched),
                        l=(touched, Nq + touched))
-    return Traffic.of(by_tensor, 4 * area * d, 4 * area + masked + touched * (8 + 4 * d),
+    return Traffic.of(by_tensor, 4 * area * d, 4 * area + g.masked + touched * (8 + 4 * d),
                       area + 2 * touched, peak)
 
 
 @_checked
-def flash_v2(*, Nq, Nk, d, Br, Bc, causal=False, element_bytes=2, stats_bytes=4,
+def flash_v2(*, Nq, Nk, d, Br, Bc, causal=False, window=None, element_bytes=2, stats_bytes=4,
              accumulator_bytes=4) -> Traffic:
     """Return what `flash_v2` costs: K and V move once per row tile, Q and O once."""
-    g = _grid(Nq, Nk, Br, Bc, causal)
-    touched, keys = int(np.sum(g.visited * g.b)), int(np.sum(g.keys))
-    area = int(np.sum(g.b * g.keys))
-    masked = int(np.sum(g.b * (g.keys - g.full_keys)))
-    c = min(Bc, Nk)
+    g = _grid(Nq, Nk, Br, Bc, causal, window)
+    touched, area, keys = g.touched, g.area, int(np.sum(g.keys))
     peak = g.b * (d * (element_bytes + accumulator_bytes) + 2 * stats_bytes)
-    peak = peak + (g.visited > 0) * element_bytes * c * (2 * d + g.b)
+    peak = peak + element_bytes * g.c * (2 * d + g.b)
     by_tensor = _moved(element_bytes, stats_bytes, Q=(Nq * d, 0), K=(keys * d, 0), V=(keys * d, 0),
                        O=(0, Nq * d), lse=(0, Nq))
     return Traffic.of(by_tensor, 4 * area * d,
-                      4 * area + masked + touched * (4 + 2 * d) + Nq * (3 + d),
+                      4 * area + g.masked + touched * (4 + 2 * d) + Nq * (3 + d),
                       area + touched, max(peak, default=0))
 
 
 @_checked
-def flash_v4(*, Nq, Nk, d, Br, Bc, causal=False, exp2_degree=None, emulated_share=0.0,
+def flash_v4(*, Nq, Nk, d, Br, Bc, causal=False, window=None, exp2_degree=None, emulated_share=0.0,
              rescaled_rows=None, element_bytes=2, stats_bytes=4, accumulator_bytes=4) -> Traffic:
     """Return what `flash_v4` costs: the bytes of `flash_v2`, and arithmetic that the data decides.
 
     `rescaled_rows`: rows of the (row tile, key tile) steps that rescaled, summed; None for the
-    fewest, each row tile at its first tile only.
+    fewest, those in which some row sees its first key. Without a left bound that is one a row tile.
     """
-    g = _grid(Nq, Nk, Br, Bc, causal)
-    touched, starts = int(np.sum(g.visited * g.b)), int(np.sum(g.b[g.visited > 0]))
-    area = int(np.sum(g.b * g.keys))
-    masked = int(np.sum(g.b * (g.keys - g.full_keys)))
+    g = _grid(Nq, Nk, Br, Bc, causal, window)
+    touched, area, starts = g.touched, g.area, int(np.sum(g.starts * g.b))
     rescaled = starts if rescaled_rows is None else rescaled_rows
     if not starts <= rescaled <= touched:
         raise ValueError(f"rescaled_rows: expected {starts} to {touched}, got {rescaled}")
@@ -141,49 +157,48 @@ def flash_v4(*, Nq, Nk, d, Br, Bc, causal=False, exp2_degree=None, emulated_shar
     whole, last = g.keys // Bc, g.keys % Bc
     emulated = int(np.sum(g.b * (whole * round(emulated_share * Bc) + np.rint(emulated_share * last))))
     software = emulated * vector_flops(exp2_degree) if emulated else 0
-    v2 = flash_v2(Nq=Nq, Nk=Nk, d=d, Br=Br, Bc=Bc, causal=causal, element_bytes=element_bytes,
-                  stats_bytes=stats_bytes, accumulator_bytes=accumulator_bytes)
+    v2 = flash_v2(Nq=Nq, Nk=Nk, d=d, Br=Br, Bc=Bc, causal=causal, window=window,
+                  element_bytes=element_bytes, stats_bytes=stats_bytes,
+                  accumulator_bytes=accumulator_bytes)
     return Traffic.of(v2.by_tensor, v2.matmul_flops,
-                      5 * area + masked + touched * (6 + d) + Nq * (3 + d) + rescaled * (4 + d)
-                      + software, area - emulated + rescaled, v2.sram_peak_bytes)
+                      5 * area + g.masked + touched * (6 + d) + Nq * (3 + d)
+                      + rescaled * (4 + d) + software, area - emulated + rescaled, v2.sram_peak_bytes)
 
 
 @_checked
-def flash_v3(*, Nq, Nk, d, Br, Bc, causal=False, fp8=False, element_bytes=2, stats_bytes=4,
+def flash_v3(*, Nq, Nk, d, Br, Bc, causal=False, window=None, fp8=False, element_bytes=2, stats_bytes=4,
              accumulator_bytes=4, half_bytes=2) -> Traffic:
     """Return what `flash_v3` costs: v2's bytes, or in FP8 those with a 16-bit O and scales.
 
     A tile of Q brings one scale, a tile of K and V two, whether blocks have their own or share one.
     """
     if not fp8:
-        return flash_v2(Nq=Nq, Nk=Nk, d=d, Br=Br, Bc=Bc, causal=causal, element_bytes=element_bytes,
-                        stats_bytes=stats_bytes, accumulator_bytes=accumulator_bytes)
-    g = _grid(Nq, Nk, Br, Bc, causal)
-    rows, visits = len(g.b), int(np.sum(g.visited))
-    touched, keys = int(np.sum(g.visited * g.b)), int(np.sum(g.keys))
-    area = int(np.sum(g.b * g.keys))
-    masked = int(np.sum(g.b * (g.keys - g.full_keys)))
-    c = min(Bc, Nk)
+        return flash_v2(Nq=Nq, Nk=Nk, d=d, Br=Br, Bc=Bc, causal=causal, window=window,
+                        element_bytes=element_bytes, stats_bytes=stats_bytes,
+                        accumulator_bytes=accumulator_bytes)
+    g = _grid(Nq, Nk, Br, Bc, causal, window)
+    rows, visits, keys = len(g.b), int(np.sum(g.visited)), int(np.sum(g.keys))
+    touched, area = g.touched, g.area
     peak = g.b * (d * (element_bytes + accumulator_bytes) + 2 * stats_bytes) + stats_bytes
-    peak = peak + (g.visited > 0) * (element_bytes * c * (2 * d + g.b) + 2 * stats_bytes)
+    peak = peak + element_bytes * g.c * (2 * d + g.b) + (g.visited > 0) * 2 * stats_bytes
     by_tensor = _moved(element_bytes, stats_bytes, Q=(Nq * d, 0), K=(keys * d, 0), V=(keys * d, 0),
                        lse=(0, Nq))
     by_tensor |= {"O": (0, Nq * d * half_bytes), "scale_Q": (rows * stats_bytes, 0),
                   "scale_K": (visits * stats_bytes, 0), "scale_V": (visits * stats_bytes, 0)}
     return Traffic.of(by_tensor, 4 * area * d,
-                      5 * area + masked + touched * (5 + 3 * d) + visits + Nq * (4 + d) + rows,
+                      5 * area + g.masked + touched * (5 + 3 * d) + visits + Nq * (4 + d) + rows,
                       area + touched, max(peak, default=0))
 
 
 @_checked
-def standard_attention(*, Nq, Nk, d, Br=None, Bc=None, causal=False, element_bytes=2, stats_bytes=4,
-                       accumulator_bytes=4) -> Traffic:
+def standard_attention(*, Nq, Nk, d, Br=None, Bc=None, causal=False, window=None, element_bytes=2,
+                       stats_bytes=4, accumulator_bytes=4) -> Traffic:
     """Return what `standard_attention` costs: ideal without blocks, same-SRAM with both."""
     if (Br is None) != (Bc is None):
         raise ValueError(f"Br, Bc: expected both or neither, got Br={Br} and Bc={Bc}")
     ideal = Br is None
     Br, Bc = (max(Nq, 1), max(Nk, 1)) if ideal else (Br, Bc)
-    g = _grid(Nq, Nk, Br, Bc, causal)
+    g = _grid(Nq, Nk, Br, Bc, causal, window)
     Tr, Tc, area = -(-Nq // Br), -(-Nk // Bc), Nq * Nk
     last_masked = int(np.sum(g.b * (Nk - g.full_keys)))
     r, c = min(Br, Nq), min(Bc, Nk)
@@ -197,16 +212,17 @@ def standard_attention(*, Nq, Nk, d, Br=None, Bc=None, causal=False, element_byt
                       area, peak)
 
 
-def _rows_seen(Nq, Nk, causal):
-    return _grid(Nq, Nk, 1, 1, causal).keys
+def _pairs(Nq, Nk, causal, window) -> int:
+    """Return how many pairs of a row and a key see each other."""
+    first, stop = window_of(causal, window).keys_of(np.arange(Nq, dtype=np.int64), Nq, Nk)
+    return int(np.sum(stop - first))
 
 
 @_checked
-def multi_pass_attention(*, Nq, Nk, d, causal=False, element_bytes=2, stats_bytes=4,
+def multi_pass_attention(*, Nq, Nk, d, causal=False, window=None, element_bytes=2, stats_bytes=4,
                          accumulator_bytes=4) -> Traffic:
     """Return what `multi_pass_attention` costs: for every row K twice and V once."""
-    seen = _rows_seen(Nq, Nk, causal)
-    pairs = int(np.sum(seen))
+    pairs = _pairs(Nq, Nk, causal, window)
     by_tensor = _moved(element_bytes, stats_bytes, Q=(Nq * d, 0), K=(2 * pairs * d, 0),
                        V=(pairs * d, 0), O=(0, Nq * d), lse=(0, Nq))
     row_peak = d * (element_bytes + accumulator_bytes) + 2 * stats_bytes
@@ -215,11 +231,10 @@ def multi_pass_attention(*, Nq, Nk, d, causal=False, element_bytes=2, stats_byte
 
 
 @_checked
-def one_pass_attention(*, Nq, Nk, d, causal=False, element_bytes=2, stats_bytes=4,
+def one_pass_attention(*, Nq, Nk, d, causal=False, window=None, element_bytes=2, stats_bytes=4,
                        accumulator_bytes=4) -> Traffic:
     """Return what `one_pass_attention` costs: for every row K once and V once."""
-    seen = _rows_seen(Nq, Nk, causal)
-    pairs = int(np.sum(seen))
+    pairs = _pairs(Nq, Nk, causal, window)
     by_tensor = _moved(element_bytes, stats_bytes, Q=(Nq * d, 0), K=(pairs * d, 0),
                        V=(pairs * d, 0), O=(0, Nq * d), lse=(0, Nq))
     row_peak = d * (element_bytes + accumulator_bytes) + 2 * stats_bytes
@@ -293,15 +308,26 @@ def fused_matmuls(*, Nq, Nk, d, Br, Bc, element_bytes=2, accumulator_bytes=4) ->
 
 
 @_checked
-def flash_backward(*, Nq, Nk, d, Br, Bc, order="kv", dlse=False, causal=False, element_bytes=2,
-                   stats_bytes=4, accumulator_bytes=4) -> Traffic:
+def flash_backward(*, Nq, Nk, d, Br, Bc, order="kv", dlse=False, causal=False, window=None,
+                   element_bytes=2, stats_bytes=4, accumulator_bytes=4) -> Traffic:
     """Return what `flash_backward` costs in either loop order, delta's pre-pass included.
 
     `dlse` says whether a gradient through lse is given.
     """
-    return traffic_backward.flash_backward(_grid(Nq, Nk, Br, Bc, causal), Nq, Nk, d, Bc, order,
+    return traffic_backward.flash_backward(_grid(Nq, Nk, Br, Bc, causal, window), Nq, Nk, d, Bc, order,
                                            dlse, element_bytes, stats_bytes, accumulator_bytes)
 
 
-standard_training_forward = _checked(traffic_backward.standard_training_forward)
+@_checked
+def standard_training_forward(*, Nq, Nk, d, dropout=False, causal=False, window=None, element_bytes=2,
+                              stats_bytes=4, accumulator_bytes=4) -> Traffic:
+    """Return what `standard_training_forward` costs: 6·Nq·Nk + 2·Nq·d + 2·Nk·d elements.
+
+    Dropout adds two passes and a mask of one byte per weight.
+    """
+    masked = _pairs(Nq, Nk, causal, window) < Nq * Nk
+    return traffic_backward.standard_training_forward(Nq, Nk, d, dropout, masked, element_bytes,
+                                                      stats_bytes, accumulator_bytes)
+
+
 standard_backward = _checked(traffic_backward.standard_backward)

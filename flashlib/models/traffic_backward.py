@@ -13,10 +13,8 @@ def flash_backward(grid, Nq, Nk, d, Bc, order, dlse, e, s, a) -> Traffic:
     Per tile of b rows and c keys: scale, subtract lse, dP − delta, ∘ P, · scale 5bc, two masks where
     a mask cuts through, lse b; dV and dK 2cd in the K/V pass, dQ bd where it is accumulated; bc exps.
     """
-    touched, keys = int(np.sum(grid.visited * grid.b)), int(np.sum(grid.keys))
-    area = int(np.sum(grid.b * grid.keys))
-    masked = int(np.sum(grid.b * (grid.keys - grid.full_keys)))
-    c, seen = min(Bc, Nk), grid.visited > 0
+    touched, area, keys = grid.touched, grid.area, int(np.sum(grid.keys))
+    b, c, seen = grid.b, grid.c, grid.visited > 0
     largest = int(max(grid.b, default=0))
     kv = order == "kv"
 
@@ -34,7 +32,7 @@ def flash_backward(grid, Nq, Nk, d, Bc, order, dlse, e, s, a) -> Traffic:
         "dV": (0, e * Nk * d),
     }
 
-    per_pass = 5 * area + 2 * masked + touched
+    per_pass = 5 * area + 2 * grid.masked + touched
     vector = 2 * Nq * d + Nq * dlse + per_pass + 2 * keys * d
     matmul, exps = 8 * area * d, area
     if kv:
@@ -43,9 +41,9 @@ def flash_backward(grid, Nq, Nk, d, Bc, order, dlse, e, s, a) -> Traffic:
         vector, matmul, exps = vector + per_pass + touched * d, matmul + 6 * area * d, exps + area
 
     pre = largest * (2 * d * e + s + s * dlse)
-    rows_kv = grid.b * (2 * d * e + 2 * s + 2 * c * e + (d * a if kv else 0))
-    main = 2 * c * d * (e + a) + int(max(rows_kv[seen], default=0)) if Nk else 0
-    rows_q = grid.b * (2 * d * e + 2 * s + d * a) + seen * 2 * c * e * (d + grid.b)
+    pair_kv = 2 * c * d * (e + a) + b * (2 * d * e + 2 * s + 2 * c * e + (d * a if kv else 0))
+    main = max(2 * min(Bc, Nk) * d * (e + a), int(max(pair_kv[seen], default=0)))
+    rows_q = b * (2 * d * e + 2 * s + d * a) + 2 * c * e * (d + b)
     last = largest * d * a if kv else int(max(rows_q, default=0))
     return Traffic.of(by_tensor, matmul, vector, exps, max(pre, main, last))
 
@@ -56,19 +54,13 @@ def _standard(by_tensor, matmul, vector, exps, peak, e) -> Traffic:
                        for name, counts in by_tensor.items()}, matmul, vector, exps, peak)
 
 
-def standard_training_forward(*, Nq, Nk, d, dropout=False, causal=False, element_bytes=2,
-                              stats_bytes=4, accumulator_bytes=4) -> Traffic:
-    """Return what `standard_training_forward` costs: 6·Nq·Nk + 2·Nq·d + 2·Nk·d elements.
-
-    Dropout adds two passes and a mask of one byte per weight.
-    """
-    e, s, a, area = element_bytes, stats_bytes, accumulator_bytes, Nq * Nk
-    drops = int(dropout)
-    visible = int(np.sum(np.clip(np.arange(Nq) + 1 + Nk - Nq, 0, Nk))) if causal else area
+def standard_training_forward(Nq, Nk, d, dropout, masked, e, s, a) -> Traffic:
+    """Return what `standard_training_forward` costs; `masked` says whether any pair is hidden."""
+    drops, area = int(dropout), Nq * Nk
     by_tensor = {"Q": (Nq * d, 0), "K": (Nk * d, 0), "V": (Nk * d, 0), "O": (0, Nq * d),
                  "S": (2 * area, 2 * area), "P": (area, area), "keep": (drops * area, 0),
                  "Z": (drops * area, drops * area)}
-    vector = (5 + 2 * drops) * area + (area if visible < area else 0) + 2 * Nq * (Nk > 0)
+    vector = (5 + 2 * drops) * area + masked * area + 2 * Nq * (Nk > 0)
     peak = max(e * (Nq * d + Nk * d + area), e * area + 2 * s * Nq * (Nk > 0),
                drops * (e + 1) * area, e * (area + Nk * d) + a * Nq * d)
     return _standard(by_tensor, 4 * area * d, vector, area, peak, e)

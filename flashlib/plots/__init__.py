@@ -6,9 +6,10 @@ that. Importing this module also teaches IPython to show small arrays as colored
 
 from __future__ import annotations
 
-import importlib
 import sys
 import types
+
+from flashlib.extras import load
 
 _HOMES = {
     "TENSOR_COLORS": "theme", "WIDTH": "theme", "describe": "theme", "figure": "theme",
@@ -54,14 +55,14 @@ __all__ = list(_HOMES)
 
 def __getattr__(name: str):
     if name in _HOMES:
-        value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        value = getattr(load(f"{__name__}.{_HOMES[name]}", name), name)
         globals()[name] = value
         return value
     raise AttributeError(f"module 'flashlib.plots' has no attribute {name!r}")
 
 
 def __dir__():
-    return sorted([*globals(), *__all__])
+    return __all__
 
 
 class _Front(types.ModuleType):

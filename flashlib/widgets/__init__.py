@@ -7,9 +7,10 @@ widgets.
 
 from __future__ import annotations
 
-import importlib
 import sys
 import types
+
+from flashlib.extras import load
 
 _HOMES = {
     "LIVE": "base", "sweep": "base", "Lab": "base",
@@ -30,14 +31,14 @@ __all__ = list(_HOMES)
 
 def __getattr__(name: str):
     if name in _HOMES:
-        value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        value = getattr(load(f"{__name__}.{_HOMES[name]}", name), name)
         globals()[name] = value
         return value
     raise AttributeError(f"module 'flashlib.widgets' has no attribute {name!r}")
 
 
 def __dir__():
-    return sorted([*globals(), *__all__])
+    return __all__
 
 
 class _Front(types.ModuleType):

@@ -36,11 +36,11 @@ either_mask = pytest.mark.parametrize("causal", [False, True], ids=["full", "cau
 shapes_by_name = pytest.mark.parametrize("shape", SHAPES, ids=[shape_id(*s) for s in SHAPES])
 
 
-def problem(seed, Nq, Nk, d, *, causal=False, scale=None, dtype=np.float64):
+def problem(seed, Nq, Nk, d, *, causal=False, window=None, scale=None, dtype=np.float64):
     """Return Q, K, V, O, lse, dO and dlse."""
     Q, K, V = qkv(seed, Nq, Nk, d, dtype)
     dO, dlse = normal(seed + 1, (Nq, d), (Nq,), dtype=dtype)
-    O, lse = fl.flash_v2(Q, K, V, Br=5, Bc=4, causal=causal, scale=scale)
+    O, lse = fl.flash_v2(Q, K, V, Br=5, Bc=4, causal=causal, window=window, scale=scale)
     return Q, K, V, O, lse, dO, dlse
 
 
@@ -221,16 +221,17 @@ def test_logits_of_ten_thousand_stay_finite(order, dtype):
 
 # Accounting
 
-SHAPES_COUNTED, CHUNKS = 1200, 12
+SHAPES_COUNTED, CHUNKS = 1800, 12  # two thirds of them with a window
 
 
 def random_shapes(chunk):
     rng = random.Random(chunk)
-    for _ in range(SHAPES_COUNTED // CHUNKS):
+    for n in range(SHAPES_COUNTED // CHUNKS):
         longest = rng.choice([3, 8, 20])
+        bounds = [None if rng.random() < 0.3 else rng.randint(0, longest + 2) for _ in "lr"]
         yield (dict(Nq=rng.randint(0, longest), Nk=rng.randint(0, longest), d=rng.randint(1, 6)),
                dict(Br=rng.randint(1, 9), Bc=rng.randint(1, 9), order=rng.choice(["kv", "q"]),
-                    causal=rng.random() < 0.6),
+                    causal=rng.random() < 0.4, window=tuple(bounds) if n % 3 else None),
                rng.random() < 0.4,
                dict(element_bytes=rng.randint(1, 8), stats_bytes=rng.randint(1, 8),
                     accumulator_bytes=rng.randint(1, 8)))
@@ -256,18 +257,19 @@ def test_standard_attention_in_training_counts_its_closed_forms(chunk):
     for shape, blocks, dropout, sizes in random_shapes(chunk):
         (Q, K, V, _, _, dO), _ = empty_problem(**shape, dlse=False)
         mask = {"keep": np.ones((len(Q), len(K)), bool), "drop": 0.1} if dropout else {}
-        causal = blocks["causal"]
+        hides = {name: blocks[name] for name in ("causal", "window")}
         forward, backward = fl.Machine(**sizes, record=False), fl.Machine(**sizes, record=False)
-        _, P, Z = fl.standard_training_forward(Q, K, V, causal=causal, **mask, machine=forward)
+        _, P, Z = fl.standard_training_forward(Q, K, V, **hides, **mask, machine=forward)
         fl.standard_backward(Q, K, V, P, dO, Z=Z if dropout else None, **mask, machine=backward)
         shape |= {"dropout": dropout, **sizes}
-        assert forward.traffic == traffic.standard_training_forward(**shape, causal=causal), shape
+        assert forward.traffic == traffic.standard_training_forward(**shape, **hides), shape
         assert backward.traffic == traffic.standard_backward(**shape), shape
 
 
 def test_more_than_a_thousand_different_shapes_were_counted():
-    drawn = {str(shape) for chunk in range(CHUNKS) for shape in random_shapes(chunk)}
-    assert len(drawn) > 1000
+    drawn = [shape for chunk in range(CHUNKS) for shape in random_shapes(chunk)]
+    assert len({str(shape) for shape in drawn}) > 1600
+    assert len({str(shape) for shape in drawn if shape[1]["window"] not in (None, (None, None))}) > 1000
 
 
 @pytest.mark.parametrize("Nq, Nk, d, Br, Bc", [s for s in SHAPES if s[0] and s[1]])

@@ -1,14 +1,15 @@
 """Wrong inputs to every attention function: refused at the door, by name, before anything moves."""
 
 import inspect
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
 import flashlib as fl
+from tests.cases import FORWARD
 
-ALGORITHMS = [fl.standard_attention, fl.multi_pass_attention, fl.one_pass_attention, fl.flash_v1,
-              fl.flash_v2, fl.flash_v3, fl.flash_v4]
+ALGORITHMS = list(FORWARD.values())
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda f: f.__name__)
 BLOCKED = [f for f in ALGORITHMS if "Br" in inspect.signature(f).parameters]
 
@@ -51,7 +52,17 @@ WRONG = {                          # what changes, the error, its message
     "causal a number": ({"causal": 1}, TypeError, "causal: expected True or False, got 1"),
     "causal a text": ({"causal": "yes"}, TypeError, "causal: expected True or False, got 'yes'"),
     "causal none": ({"causal": None}, TypeError, "causal: expected True or False, got None"),
+    "window a number": ({"window": 3}, TypeError,
+                        r"window: expected None or \(left, right\), each a whole number .* got 3"),
+    "window of one": ({"window": (3,)}, TypeError, r"window: expected None or .* got \(3,\)"),
+    "window negative": ({"window": (-1, 0)}, ValueError,
+                        "window: expected for left a whole number from 0 or None, got -1"),
+    "window a fraction": ({"window": (1, 0.5)}, TypeError, "window: expected for right .* got 0.5"),
+    "window a flag": ({"window": (True, 0), "causal": True}, TypeError,
+                      "window: expected for left .* got True"),
     "scale nan": ({"scale": np.nan}, ValueError, "scale: expected a finite number, got nan"),
+    "scale huge": ({"scale": 10**400}, ValueError, "scale: expected a finite number, got 10"),
+    "scale a huge fraction": ({"scale": Fraction(10**400, 3)}, ValueError, "scale: expected a finite"),
     "scale infinite": ({"scale": -np.inf}, ValueError, "scale: expected a finite .* got -inf"),
     "scale a text": ({"scale": "1"}, TypeError, "scale: expected a number or None, got '1'"),
     "scale complex": ({"scale": 1j}, TypeError, "scale: expected a number or None, got 1j"),

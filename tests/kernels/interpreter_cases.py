@@ -17,15 +17,12 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch
 
 from flashlib.kernels import flash_attention
-from tests.kernels.behaviours import (
-    PROMISES,
-    SMALL_SHAPES,
-    Backend,
-    check_values,
-)
+from tests.kernels.behaviours import SMALL_SHAPES, Backend, check_values
+from tests.kernels.promises import PROMISES
 
 LAYOUT = ("layouts", "one_laid_apart", "expanded", "grouped", "repeatable", "poisoned_surroundings",
-          "one_tensor_for_all", "autograd_errors")       # about addresses and bookkeeping, not digits
+          "one_tensor_for_all", "autograd_errors", "double_backward", "tangents", "transforms",
+          "negative_bit")       # about addresses and bookkeeping, not digits
 
 
 def outcome(check, *arguments):
@@ -78,5 +75,5 @@ def how_wrong_is_bfloat16():
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")                         # NumPy's, about the overflows asked for
+    warnings.simplefilter("error", RuntimeWarning)          # a GPU does not report an overflow either
     print(json.dumps(how_wrong_is_bfloat16() if "bfloat16" in sys.argv else dict(everything())))

@@ -24,9 +24,10 @@ if str(ROOT) not in sys.path:
 
 import torch  # noqa: E402
 
-from tests.kernels.behaviours import PROMISES, Backend  # noqa: E402
+from tests.kernels.behaviours import Backend  # noqa: E402
 from tests.kernels.gpu_checks import ALONE, Where, run_configuration  # noqa: E402
 from tests.kernels.grid import Column, columns, merged, run_column  # noqa: E402
+from tests.kernels.promises import PROMISES  # noqa: E402
 
 HALVES = (torch.float16, torch.bfloat16)
 WATCHDOG_S = 300

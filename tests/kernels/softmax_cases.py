@@ -67,6 +67,45 @@ def edges():
     return found
 
 
+def derivatives():
+    """Facts that must be True: gradients and tangents are those of torch's own softmax."""
+    found = {}
+    generator = torch.Generator().manual_seed(5)
+    for impl in kernels.IMPLS:
+        def ours(x, impl=impl):
+            return kernels.softmax(x, impl=impl)
+
+        def torchs(x):
+            return torch.nan_to_num(torch.softmax(x, -1))
+
+        for name, dtype in DTYPES.items():
+            x = (torch.randn(4, 5, 70, generator=generator) * 3).to(dtype)
+            x[0], x[1, :, :40] = -math.inf, -math.inf
+            dy = torch.randn(4, 5, 70, generator=generator).to(dtype)
+            grads = []
+            for function, x_ in ((ours, x.clone()), (torchs, x.double())):
+                x_.requires_grad_()
+                (function(x_) * dy).sum().backward()
+                grads.append(x_.grad.double().nan_to_num())
+            found[f"{impl} {name} gradient"] = bool(
+                (grads[0] - grads[1]).abs().max() < 4 * torch.finfo(dtype).eps)
+        x, t = (torch.randn(4, 30, generator=generator) for _ in range(2))
+        found[f"{impl} tangent"] = bool(torch.allclose(
+            torch.func.jvp(ours, (x,), (t,))[1], torch.func.jvp(torchs, (x,), (t,))[1], atol=1e-6))
+        squared = [torch.func.hessian(lambda x, f=f: f(x).pow(2).sum())(x[0]) for f in (ours, torchs)]
+        found[f"{impl} second derivative"] = bool(torch.allclose(*squared, atol=1e-6))
+        both = torch.stack((x, t), 1)
+        found[f"{impl} vmap"] = torch.equal(torch.vmap(ours, in_dims=1)(both),
+                                            torch.stack((ours(x), ours(t))))
+        lazy = torch._neg_view(-x)
+        found[f"{impl} negative bit"] = lazy.is_neg() and torch.equal(ours(lazy), ours(x))
+        y = ours(x.clone().requires_grad_())
+        found[f"{impl} asks autograd"] = y.requires_grad and not ours(x).requires_grad
+        with torch.no_grad():
+            found[f"{impl} no_grad"] = not ours(x.clone().requires_grad_()).requires_grad
+    return found
+
+
 def crossings():
     """How often X was loaded and Y stored, in crossings; and whether anything went outside."""
     found = {}
@@ -106,6 +145,6 @@ def refusals():
 
 
 if __name__ == "__main__":
-    print(json.dumps({"numbers": numbers(), "edges": edges(), "crossings": crossings(),
+    print(json.dumps({"numbers": numbers(), "edges": edges() | derivatives(), "crossings": crossings(),
                       "refusals": refusals()}))
     sys.exit()

@@ -166,15 +166,67 @@ print(json.dumps(x.grad.shape))
 """) == [1, 1, 2, 4]
 
 
-def test_without_torch_the_front_door_still_opens():
-    assert python("""
-import sys; sys.modules["torch"] = None
-import json, flashlib, flashlib.kernels
-try:
-    flashlib.flash_attention
-except ImportError:
-    print(json.dumps(True))
-""")
+ASK = """
+import sys; sys.modules[MISSING] = None
+import json, flashlib as fl
+def kernels(): from flashlib.kernels import flash_attention
+said = []
+for ask in ASKED:
+    try: ask()
+    except ImportError as error: said.append(str(error))
+print(json.dumps(said))
+"""
+
+
+@pytest.mark.parametrize("missing, asked, extra, names", [
+    ("torch", "lambda: fl.flash_attention, kernels, lambda: fl.kernels.tune", "torch",
+     ["flash_attention", "flash_attention", "tune"]),
+    ("matplotlib", "lambda: fl.plots.roofline, lambda: fl.widgets.block_lab", "plots",
+     ["roofline", "block_lab"])])
+def test_what_is_missing_is_named_with_the_extra_that_brings_it(missing, asked, extra, names):
+    said = python(f"MISSING = {missing!r}\n{ASK.replace('ASKED', f'({asked})')}")
+    assert len(said) == len(names)
+    for sentence, name in zip(said, names, strict=True):
+        assert sentence.startswith(f"{name} needs {missing}, which is not installed")
+        assert f'pip install ".[{extra}]"' in sentence and "make setup" in sentence
+
+
+def test_the_extras_that_errors_name_exist():
+    import tomllib
+
+    from flashlib.extras import EXTRAS
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    offered = project["optional-dependencies"]
+    for package, extra in EXTRAS.items():
+        assert any(line.startswith(package) for line in offered[extra]), (package, extra)
+
+
+def test_an_error_inside_the_package_is_not_taken_for_a_missing_extra():
+    from flashlib.extras import load
+
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'flashlib\.nothing'"):
+        load("flashlib.nothing", "nothing")
+
+
+def test_the_kernels_complete_to_what_they_offer():
+    import flashlib.kernels
+
+    assert dir(flashlib.kernels) == sorted(flashlib.kernels.__all__)
+    assert "flash_attention" in dir(flashlib.kernels)
+
+
+def test_types_are_offered():
+    import typing
+
+    assert (ROOT / "flashlib" / "py.typed").exists()
+    from flashlib.kernels import flash_attention_fp8
+
+    for op in (flash_attention, flash_attention_fp8):
+        plain, with_lse = typing.get_overloads(op)
+        assert typing.get_type_hints(plain)["return"] is torch.Tensor
+        assert typing.get_type_hints(with_lse)["return"] == tuple[torch.Tensor, torch.Tensor]
+        assert typing.get_type_hints(plain)["q"] is torch.Tensor
 
 
 def test_importing_the_packages_loads_neither_torch_nor_triton():

@@ -127,6 +127,34 @@ def test_the_registered_ops_hold_to_torchs_rules(dtype):
                                      0.3, "reference"), test_utils=tests[:2])
 
 
+def test_a_second_derivative_is_refused_when_compiled_and_through_the_ops():
+    x = torch.ones(1, 1, 2, 4, requires_grad=True)
+    compiled = torch.compile(flash_attention, backend="aot_eager", fullgraph=True)
+    (dq,) = torch.autograd.grad(compiled(x, x * 2, x).pow(2).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="double backward"):
+        dq.sum().backward()
+    o, _ = ops.attention_forward(x, x * 2, x, False, 0.5, "reference")
+    (dq,) = torch.autograd.grad(o.pow(2).sum(), x, create_graph=True)
+    with pytest.raises(NotImplementedError, match="flash_attention: double backward is not offered"):
+        dq.sum().backward()
+
+
+def test_unlike_dtypes_under_autocast_compile():
+    given = problem(Shape(1, 2, 1, 9, 9, 8))
+    q = given.q.bfloat16()
+    compiled = torch.compile(flash_attention, backend="aot_eager", fullgraph=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(compiled(q, *given[1:3]), flash_attention(q, *given[1:3]))
+        assert torch.equal(compiled(*given[:3]), flash_attention(*given[:3]))
+    assert torch.equal(compiled(*given[:3]), flash_attention(*given[:3]))
+
+
+def test_a_lazily_negated_tensor_compiles():
+    given = problem(Shape(1, 2, 1, 9, 9, 8))
+    compiled = torch.compile(flash_attention, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(torch._neg_view(-given.q), *given[1:3]), flash_attention(*given[:3]))
+
+
 def test_an_error_names_the_argument_when_compiled_too():
     x = torch.ones(1, 1, 2, 4)
     compiled = torch.compile(flash_attention, backend="eager")

@@ -207,3 +207,14 @@ def test_a_negative_scale_turns_q_around(scale, monkeypatch):
     assert torch.equal(given[0].as_subclass(torch.Tensor), sign * q.as_subclass(torch.Tensor))
     assert told == {"causal": True, "dtype": torch.bfloat16,
                     "scale": 64**-0.5 if scale is None else abs(scale)}
+
+
+def test_autocast_and_a_lazy_minus_change_nothing_of_what_is_prepared():
+    q, k, v = (normal(1, 2, 130, 64, seed=seed, dtype=torch.bfloat16) for seed in range(3))
+    expected = fp8.prepare(q, k, v)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = fp8.prepare(q, k, v)
+    lazy = fp8.prepare(*(torch._neg_view(-x) for x in (q, k, v)))
+    for got in (inside, lazy):
+        for (x8, scale), (y8, right) in zip(got, expected, strict=True):
+            assert not x8.is_neg() and torch.equal(x8.float(), y8.float()) and torch.equal(scale, right)

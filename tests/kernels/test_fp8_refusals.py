@@ -41,3 +41,14 @@ def test_bad_shapes_are_refused_as_in_flash_attention():
         flash_attention_fp8(q, k, v[:, :, :4])
     with pytest.raises(ValueError, match="scale: expected a finite number"):
         flash_attention_fp8(q, k, v, scale=float("nan"))
+
+
+def test_a_tangent_is_refused(hopper):
+    pytest.importorskip("triton")
+    from torch.autograd import forward_ad
+
+    q, k, v = tensors()
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(q, torch.ones_like(q))
+        with pytest.raises(NotImplementedError, match="FP8 attention is for inference"):
+            flash_attention_fp8(dual, k, v)

@@ -5,10 +5,11 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from tests.kernels.behaviours import PROMISES, SMALL_SHAPES  # noqa: E402
+from tests.kernels.behaviours import SMALL_SHAPES  # noqa: E402
 from tests.kernels.once import run_once  # noqa: E402
+from tests.kernels.promises import PROMISES  # noqa: E402
 
-DIGITS = ("large_logits", "growing_maximum", "largest_values", "scale",
+DIGITS = ("large_logits", "low_logits", "growing_maximum", "largest_values", "scale",
           "rows_that_see_nothing", "empty", "options", "only_some_outputs", "prefix")
 
 

@@ -5,8 +5,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from flashlib.kernels import flash_attention  # noqa: E402
-from tests.kernels.behaviours import PROMISES, SHAPES, Backend, check_values  # noqa: E402
+from tests.kernels.behaviours import SHAPES, Backend, check_values  # noqa: E402
 from tests.kernels.problems import Shape, dense, off, problem, solve  # noqa: E402
+from tests.kernels.promises import PROMISES  # noqa: E402
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d).split(".")[1])
@@ -82,6 +83,102 @@ def test_a_visible_nan_is_not_hidden():
     o = flash_attention(*given[:3], causal=True)
     assert o[:, :, 70:, 3].isnan().all() and not o[:, :, :70].isnan().any()
     assert not o[..., [0, 1, 2, 4, 5, 6, 7]].isnan().any()
+
+
+@every_dtype
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")], ids=str)
+def test_a_query_or_its_gradient_never_reaches_a_key_that_it_may_not_see(poison, dtype):
+    """The other way round: dK and dV of keys beyond what the poisoned row sees, in its tile too."""
+    given = problem(Shape(1, 2, 1, 150, 150, 8, True), dtype, with_lse=False)
+    clean = solve(given, at(dtype))
+    for row in (3, 127, 140):
+        for name in ("q", "do"):
+            x = getattr(given, name).clone()
+            x[:, :, row] = poison
+            dk, dv = solve(given._replace(**{name: x}), at(dtype))[3:]
+            for got, expected in ((dk, clean[3]), (dv, clean[4])):
+                assert torch.equal(got[:, :, row + 1:], expected[:, :, row + 1:])
+                assert not got[:, :, :row + 1].isfinite().all()
+
+
+def test_a_nan_in_one_head_is_seen_in_that_head_alone():
+    """In a tile that the mask cuts: the rows that see it, its own column, and no other head."""
+    given = problem(Shape(2, 3, 3, 150, 150, 8, True), torch.float64)
+    expected = flash_attention(*given[:3], causal=True)
+    given.v[1, 2, 140, 3] = float("nan")
+    o = flash_attention(*given[:3], causal=True)
+    assert o[1, 2, 140:, 3].isnan().all()
+    o[1, 2, 140:, 3] = expected[1, 2, 140:, 3]
+    assert off(o, expected) < 1e-13
+
+
+def test_a_finite_entry_beside_a_nan_counts_once():
+    """The other columns of a value that holds a NaN or an infinity, for the rows that see it."""
+    for poison in (float("nan"), float("inf")):
+        given = problem(Shape(1, 1, 1, 150, 150, 8, True), torch.float64)
+        clean = flash_attention(*given[:3], causal=True)
+        given.v[:, :, 130, 3] = poison
+        o = flash_attention(*given[:3], causal=True)
+        others = [0, 1, 2, 4, 5, 6, 7]
+        assert off(o[..., others], clean[..., others]) < 1e-13
+
+
+class TestAutocast:
+    """Autocast changes no product inside; unlike dtypes it unites, as for torch's own attention."""
+
+    @pytest.fixture(params=[torch.bfloat16, torch.float16], ids=str)
+    def lower(self, request):
+        return request.param
+
+    @pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
+    def test_forward_and_backward_are_bit_for_bit_those_without(self, lower, dtype):
+        given = problem(Shape(1, 2, 1, 150, 140, 16, True), dtype)
+        expected = solve(given, flash_attention)
+        with torch.autocast("cpu", dtype=lower):
+            for x, y in zip(solve(given, flash_attention), expected, strict=True):
+                assert x.dtype == y.dtype and torch.equal(x, y)
+
+    def test_scores_beyond_float16_stay_finite(self, lower):
+        x = torch.full((1, 1, 20, 64), 250.0)
+        with torch.autocast("cpu", dtype=lower):
+            assert torch.equal(flash_attention(x, x, x), x)
+            assert torch.equal(flash_attention(x.half(), x.half(), x.half()), x.half())
+
+    def test_unlike_dtypes_are_cast_to_autocast_s(self, lower):
+        given = problem(Shape(1, 2, 1, 20, 20, 16), torch.float32)
+        q, k, v = (x.clone().requires_grad_() for x in given[:3])
+        with torch.autocast("cpu", dtype=lower):
+            o = flash_attention(q.to(lower), k, v)
+            assert o.dtype == torch.nn.functional.scaled_dot_product_attention(
+                q.to(lower), k, v, enable_gqa=True).dtype == lower
+        assert torch.equal(o, flash_attention(*(x.to(lower) for x in given[:3])))
+        o.float().sum().backward()
+        assert all(x.grad.dtype == torch.float32 and x.grad.any() for x in (q, k, v))
+
+    def test_without_autocast_and_with_float64_unlike_dtypes_are_refused(self, lower):
+        x = torch.ones(1, 1, 2, 4)
+        with pytest.raises(TypeError, match="q, k, v: expected one dtype"):
+            flash_attention(x.to(lower), x, x)
+        with torch.autocast("cpu", dtype=lower), pytest.raises(TypeError, match="expected one dtype"):
+            flash_attention(x.double(), x, x)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_meta_tensors_give_shapes(causal):
+    q, k = (torch.ones(2, 4, N, 8, device="meta", requires_grad=True) for N in (150, 130))
+    o, lse = flash_attention(q, k, k, causal=causal, return_lse=True)
+    assert o.is_meta and o.shape == q.shape and lse.shape == q.shape[:3]
+    o.sum().backward()
+    assert q.grad.shape == q.shape and k.grad.shape == k.shape
+
+
+def test_values_as_large_as_a_sum_over_all_keys_allows():
+    """The division comes last, so a sum of N_k values must stay within float32."""
+    N = 150
+    given = problem(Shape(1, 1, 1, 5, N, 8))
+    largest = torch.full_like(given.v, 3.4e38 / N)
+    assert off(flash_attention(given.q, given.k, largest) / largest[:, :, :5],
+               torch.ones(1, 1, 5, 8)) < 1e-6
 
 
 def test_memory_is_linear_in_n():

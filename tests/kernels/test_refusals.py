@@ -62,6 +62,9 @@ WRONG = {                          # what changes, the error, its message
               "q: expected a head dimension D of at most 256, got 257"),
     "scale nan": ({"scale": float("nan")}, ValueError, "scale: expected a finite number, got nan"),
     "scale infinite": ({"scale": -float("inf")}, ValueError, "scale: expected a finite .* got -inf"),
+    "scale beyond floats": ({"scale": 10**400}, ValueError, "scale: expected a finite .* got 1000"),
+    "scale too large": ({"scale": 1e38}, ValueError, r"scale: expected at most 1e\+15 in size.*1e\+38"),
+    "scale too low": ({"scale": -2e15}, ValueError, r"scale: expected at most 1e\+15 in size"),
     "scale a text": ({"scale": "1"}, TypeError, "scale: expected a number or None, got '1'"),
     "scale complex": ({"scale": 1j}, TypeError, "scale: expected a number or None, got 1j"),
     "scale a flag": ({"scale": True}, TypeError, "scale: expected a number or None, got True"),
@@ -89,6 +92,26 @@ def test_float64_is_refused_on_a_gpu(monkeypatch):
     x = GOOD.double().as_subclass(OnGPU)
     with pytest.raises(TypeError, match=r"^q: .*float64 on the CPU only\), got torch.float64"):
         flash_attention(x, x, x)
+
+
+@pytest.mark.parametrize("name, hint", [
+    ("is_causal", r"did you mean causal=\? It aligns bottom right"), ("sm_scale", "mean scale="),
+    ("enable_gqa", "leave it out"), ("attn_mask", "no mask but causal="), ("dropout_p", "no dropout")])
+def test_an_argument_of_others_is_refused_with_what_is_meant(name, hint):
+    with pytest.raises(TypeError, match=f"^flash_attention.* unexpected keyword .*'{name}': .*{hint}"):
+        flash_attention(GOOD, GOOD, GOOD, **{name: True})
+
+
+def test_an_unknown_argument_is_refused_as_python_does():
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'colour'$"):
+        flash_attention(GOOD, GOOD, GOOD, colour=1)
+
+
+@pytest.mark.parametrize("scale", [1e15, -1e15])
+def test_the_largest_scale_gives_finite_numbers(scale):
+    x = torch.full((1, 1, 3, 256), 65504.0, dtype=torch.float16)
+    x[:, :, 1:] *= -1
+    assert flash_attention(x, x, x, scale=scale).isfinite().all()
 
 
 def test_keywords_are_keywords():

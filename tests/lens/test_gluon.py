@@ -22,6 +22,7 @@ import flashlib.lens as lens
 from flashlib import hardware
 from flashlib.lens.assembly import matrix_in_ptx
 from tests.lens.toolchain import WORKERS, needs_triton
+from tests.mutants.edits import edited
 
 pytest.importorskip("torch")                                # the tables stand beside the launch
 pytest.importorskip("triton.experimental.gluon")
@@ -30,6 +31,9 @@ pytestmark = [needs_triton, pytest.mark.slow]
 
 HOPPER, PIPELINED = "flash_fwd_hopper_kernel", "flash_fwd_pipelined_kernel"
 FP8 = "flash_fwd_fp8_kernel"
+CARRIES_NOTHING = ((
+    "_, _, start = read_entry(work.order, nth + 1)\nnext_end, _ = key_tiles(start,",
+    "_, _, upcoming = read_entry(work.order, nth + 1)\nnext_end, _ = key_tiles(upcoming,"),)
 SOURCE = Path(flashlib.kernels.__file__).parent / "gluon" / "forward.py"
 RAGGED = 4000                                               # keys, divided by no BLOCK_N of a table
 WHOLE = 4096
@@ -278,12 +282,7 @@ def test_the_loop_over_query_tiles_carries_its_variables(dtype):
 
 
 def test_a_loop_that_does_not_carry_the_tile_would_be_noticed():
-    text = SOURCE.read_text(encoding="utf-8")
-    old = "_, _, start = read_entry(work.order, nth + 1)"
-    assert text.count(old) == 1
-    before, after = text.split(old)
-    changed = (before + old.replace("start", "upcoming")
-               + after.replace("= key_tiles(start, work.N_Q", "= key_tiles(upcoming, work.N_Q", 1))
+    changed = edited(SOURCE.read_text(encoding="utf-8"), CARRIES_NOTHING, name=SOURCE.name)
     case = replace(lens.request(HOPPER, arch="H200", causal=True),
                    where={"attribute": HOPPER, "source": changed})
     [report] = lens.compile_many([case])

@@ -1,6 +1,8 @@
 """The lens on single kernels: attributes, tables, side by side, errors, kernels of the reader's own."""
 
+import ast
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -277,20 +279,43 @@ def test_the_lens_compiles_what_a_launch_would(forward, tmp_path):
     assert ptx == forward.ptx
 
 
+KERNEL = "import triton\n\n\n@triton.jit\ndef kernel(): pass\n"
+
+
 def test_a_kernel_that_has_moved_in_its_file_is_compiled_anew(tmp_path):
     """Its text is the same, and Triton's cache would name the lines where it was."""
     from flashlib.lens.compiler import _cache_folder
 
-    page = tmp_path / "kernels" / "page.py"
-    page.parent.mkdir()
-    page.write_text("def kernel(): pass\n")
-    before = _cache_folder(page.parent, {"TRITON_CACHE_DIR": str(tmp_path)})
-    assert before == _cache_folder(page.parent, {"TRITON_CACHE_DIR": str(tmp_path)})
+    page = tmp_path / "kernels" / "language" / "page.py"
+    page.parent.mkdir(parents=True)
+    page.write_text(KERNEL)
+    kernels, given = tmp_path / "kernels", {"TRITON_CACHE_DIR": str(tmp_path)}
+    before = _cache_folder(kernels, given)
+    assert before == _cache_folder(kernels, given)
     page.write_text("\n" + page.read_text())
-    after = _cache_folder(page.parent, {"TRITON_CACHE_DIR": str(tmp_path)})
+    after = _cache_folder(kernels, given)
     assert before != after and before.parent == after.parent == tmp_path
-    elsewhere = tmp_path / "elsewhere"
-    page.parent.rename(elsewhere)
-    assert _cache_folder(elsewhere, {"TRITON_CACHE_DIR": str(tmp_path)}) != after
-    assert _cache_folder(page.parent, {"TRITON_HOME": "/home"}).parent == Path("/home/.triton/cache")
-    assert _cache_folder(page.parent, {}).parent == Path.home() / ".triton" / "cache"
+    page.rename(page.with_stem("sheet"))
+    assert _cache_folder(kernels, given) not in (before, after)
+    kernels.rename(tmp_path / "elsewhere")
+    assert _cache_folder(tmp_path / "elsewhere", given) not in (before, after)
+    assert _cache_folder(kernels, {"TRITON_HOME": "/home"}).parent == Path("/home/.triton/cache")
+    assert _cache_folder(kernels, {}).parent == Path.home() / ".triton" / "cache"
+
+
+def test_an_edit_of_a_host_file_keeps_what_is_compiled(tmp_path):
+    """On a copy of the package's kernels: a line more on top of every file, one file at a time."""
+    from flashlib import kernels
+    from flashlib.lens.compiler import _cache_folder
+
+    shutil.copytree(Path(kernels.__file__).parent, tmp_path / "kernels")
+    given = {"TRITON_CACHE_DIR": str(tmp_path)}
+    device, host = set(), set()
+    for path in (tmp_path / "kernels").rglob("*.py"):
+        before, source = _cache_folder(tmp_path / "kernels", given), path.read_text(encoding="utf-8")
+        path.write_text("# a line more\n" + source, encoding="utf-8")
+        moved = _cache_folder(tmp_path / "kernels", given) != before
+        (device if moved else host).add(path.stem)
+        assert moved == any("jit" in ast.unparse(mark) for node in ast.walk(ast.parse(source))
+                            for mark in getattr(node, "decorator_list", ())), path.name
+    assert device >= {"flash_forward", "tiles", "softmax"} and host >= {"__init__", "attention"}

@@ -1,4 +1,4 @@
-"""Build the algorithms from their sources, one line of which may be changed."""
+"""Build modules anew from their sources, one of which may be changed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import flashlib
+from tests.mutants.edits import edited
 
 SOURCE = Path(flashlib.__file__).parent
 MODULES = {                        # fresh copies are made in this order
@@ -28,51 +29,29 @@ FORWARD = tuple(name for name in MODULES if name != "flash_backward")
 FROM_MASKS = ("mask_of", "tiles")
 
 
-def source_of(module):
-    """Return the source text of one of `MODULES`."""
-    return (SOURCE / f"{MODULES[module]}.py").read_text(encoding="utf-8")
-
-
 def patcher(paths):
-    """Return `patched(module, edits)`: the source with every (old, new) applied, each exactly once.
+    """Return `patched(module, edits)`: the canonical source with every (old, new) applied, each once.
 
     `paths` says where the modules are: name → path in the package, without .py.
     """
     def patched(module, edits=()):
-        text = (SOURCE / f"{paths[module]}.py").read_text(encoding="utf-8")
-        for old, new in edits:
-            if text.count(old) != 1:
-                raise LookupError(f"{module}: expected exactly one {old!r}, found {text.count(old)}")
-            text = text.replace(old, new)
-        return text
+        source = (SOURCE / f"{paths[module]}.py").read_text(encoding="utf-8")
+        return edited(source, tuple(edits), name=module)
     return patched
 
 
 patched = patcher(MODULES)
 
 
-def build(module=None, edits=(), *, names=FORWARD):
-    """Return a namespace with all public functions of `names`, of which `module` carries the edits."""
-    built, masks = SimpleNamespace(), None
-    for name in names:
-        path = MODULES[name]
-        text = patched(name, edits) if name == module else source_of(name)
-        fresh = types.ModuleType(f"mutant_{name}")
-        sys.modules[fresh.__name__] = fresh            # dataclasses look their module up
-        try:
-            exec(compile(text, f"<{name}, patched>", "exec"), fresh.__dict__)
-        finally:
-            del sys.modules[fresh.__name__]
-        if name == "masks":
-            masks = fresh
-        for shared in FROM_MASKS:
-            if masks is not fresh and shared in fresh.__dict__:
-                setattr(fresh, shared, getattr(masks, shared))
-        original = importlib.import_module(f"flashlib.{path.replace('/', '.')}")
-        for public, value in fresh.__dict__.items():
-            if getattr(value, "__module__", None) == fresh.__name__ and public in vars(original):
-                setattr(built, public, value)
-    return built
+def fresh(name, text):
+    """Return a new module of that source."""
+    module = types.ModuleType(f"mutant_{name}")
+    sys.modules[module.__name__] = module              # dataclasses look their module up
+    try:
+        exec(compile(text, f"<{name}, patched>", "exec"), module.__dict__)
+    finally:
+        del sys.modules[module.__name__]
+    return module
 
 
 def rebuilt(paths, patched, module=None, edits=()):
@@ -80,13 +59,18 @@ def rebuilt(paths, patched, module=None, edits=()):
 
     They still import the originals: whoever asks puts the new ones in their places.
     """
-    made = {}
-    for name in paths:
-        made[name] = fresh = types.ModuleType(f"mutant_{name}")
-        sys.modules[fresh.__name__] = fresh                 # dataclasses look their module up
-        try:
-            code = patched(name, edits if name == module else ())
-            exec(compile(code, f"<{name}, patched>", "exec"), fresh.__dict__)
-        finally:
-            del sys.modules[fresh.__name__]
-    return made
+    return {name: fresh(name, patched(name, edits if name == module else ())) for name in paths}
+
+
+def build(module=None, edits=(), *, names=FORWARD):
+    """Return a namespace with all public functions of `names`, of which `module` carries the edits."""
+    built, made = SimpleNamespace(), rebuilt(names, patched, module, edits)
+    for name, new in made.items():
+        for shared in FROM_MASKS:
+            if name != "masks" and shared in vars(new):
+                setattr(new, shared, getattr(made["masks"], shared))
+        original = importlib.import_module(f"flashlib.{MODULES[name].replace('/', '.')}")
+        for public, value in vars(new).items():
+            if getattr(value, "__module__", None) == new.__name__ and public in vars(original):
+                setattr(built, public, value)
+    return built

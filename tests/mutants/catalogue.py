@@ -26,7 +26,7 @@ def _bug(name, module, old, new, caught_by, survives=()):
 
 
 V2_UPDATE = "Oi[...] = alpha[:, None] * Oi + Pij.dot(Vj, where=visible)"
-V1_UPDATE = "Oi[...] = ((kept[:, None] * Oi + new[:, None] * PV)"
+V1_UPDATE = "Oi[...] = (kept[:, None] * Oi + new[:, None] * PV) / np.maximum(l_new, tiny)[:, None]"
 
 MUTANTS = [
     # flash_v2
@@ -66,8 +66,8 @@ MUTANTS = [
         ("Kj, Vj = sram.load(K[keys]), sram.load(V[keys])", "Kj, Vj = Kall[keys], Vall[keys]")),
         "check_bytes", CHANGES_NO_RESULT),
     _bug("v2 visits the tiles that it may skip", "flash_v2",
-         "if mask.skips(rows, keys):\n                        continue",
-         "if mask.skips(rows, keys):\n                        pass", "check_bytes",
+         "if mask.skips(rows, keys):\n    continue",
+         "if mask.skips(rows, keys):\n    pass", "check_bytes",
          CHANGES_NO_RESULT),
     _bug("v2 scales twice", "flash_v2", "(Qi @ Kj.T) * scale", "(Qi @ Kj.T) * scale * scale",
          "check_value"),
@@ -86,8 +86,8 @@ MUTANTS = [
     _bug("v2 keeps its accumulator at half precision", "flash_v2", 'kind="accumulator", ', "",
          "check_sram", [*CHANGES_NO_RESULT, "check_bytes"]),
     _bug("v2 never frees a tile of K and V", "flash_v2",
-         "with sram.scope():\n                        Kj",
-         "if True:\n                        Kj", "check_sram", [*CHANGES_NO_RESULT, "check_bytes"]),
+         "with sram.scope():\n    Kj", "if True:\n    Kj", "check_sram",
+         [*CHANGES_NO_RESULT, "check_bytes"]),
     # flash_v1
     _bug("v1 forgets e^(m − m_new) on the old output", "flash_v1", V1_UPDATE,
          V1_UPDATE.replace("kept", "li"), "check_value", ["check_lse", "check_bytes"]),
@@ -99,7 +99,7 @@ MUTANTS = [
     _bug("v1 rescales with the wrong sign", "flash_v1", "np.exp(m_tile - m_new)",
          "np.exp(m_new - m_tile)", "check_value"),
     _bug("v1 inverts the ratio of the masses, as some notes print it", "flash_v1",
-         "/ np.maximum(l_new, tiny)[:, None])", "* l_new[:, None])", "check_value", ["check_lse"]),
+         "/ np.maximum(l_new, tiny)[:, None]", "* l_new[:, None]", "check_value", ["check_lse"]),
     _bug("v1 does not store m", "flash_v1", "mi[...], li[...] = m_new, l_new", "li[...] = l_new",
          "check_value"),
     _bug("v1 forgets to initialise O in HBM", "flash_v1",
@@ -117,8 +117,8 @@ MUTANTS = [
     _bug("v1 swaps Br and Bc", "flash_v1", 'Br, Bc = check_block("Br", Br), check_block("Bc", Bc)',
          'Br, Bc = check_block("Bc", Bc), check_block("Br", Br)', "check_bytes", CHANGES_NO_RESULT),
     _bug("v1 visits the tiles that it may skip", "flash_v1",
-         "if mask.skips(rows, keys):\n                        continue",
-         "if mask.skips(rows, keys):\n                        pass", "check_bytes",
+         "if mask.skips(rows, keys):\n    continue",
+         "if mask.skips(rows, keys):\n    pass", "check_bytes",
          CHANGES_NO_RESULT),
     # masks and tiles
     _bug("the mask hides the diagonal", "masks", "return j <= i + self.offset",
@@ -151,8 +151,9 @@ MUTANTS = [
     _bug("one-pass forgets to rescale l", "one_pass", "l[...] = l * alpha + p", "l[...] = l + p",
          "check_value"),
     _bug("multi-pass forgets the last key", "multi_pass",
-         "for j in range(seen):                          # pass 2",
-         "for j in range(seen - 1):                      # pass 2", "check_value", ["check_lse"]),
+         "for j in range(seen):\n    with sram.scope():\n        kj, vj",
+         "for j in range(seen - 1):\n    with sram.scope():\n        kj, vj", "check_value",
+         ["check_lse"]),
     _bug("multi-pass keeps the logit's maximum out of pass 2", "multi_pass",
          "p = np.exp(s - m) / total", "p = np.exp(s) / total", "check_value", ["check_lse"]),
     # standard attention
@@ -166,7 +167,7 @@ MUTANTS = [
          " sram.store(Sij, S[rows, keys])", "check_bytes", CHANGES_NO_RESULT),
     # softmax and the state
     _bug("safe softmax forgets to subtract the maximum", "softmax",
-         "m[...] = np.maximum(m, xj)\n        for", "m[...] = 0 * m\n        for",
+         "m[...] = np.maximum(m, xj)\n", "m[...] = 0 * m\n",
          "check_softmax_overflow", ["check_softmax", "check_bytes"]),
     _bug("online softmax rescales with the wrong sign", "softmax", "l * np.exp(m - m_new)",
          "l * np.exp(m_new - np.maximum(m, -9.0))", "check_softmax"),

@@ -1,8 +1,6 @@
 """Planted bugs in what the host does for the Hopper kernels: the order of tiles, and 8-bit operands."""
 
 import itertools
-import sys
-import types
 from types import SimpleNamespace
 
 import pytest
@@ -10,36 +8,20 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from flashlib.masks import mask_of, tiles  # noqa: E402
-from tests.mutants.build import SOURCE  # noqa: E402
+from tests.mutants.build import patcher, rebuilt  # noqa: E402
 from tests.mutants.catalogue import Mutant  # noqa: E402
 from tests.mutants.runner import examine  # noqa: E402
 
-MODULES = ("tile_order", "fp8")
+PATHS = {"tile_order": "kernels/tile_order", "fp8": "kernels/fp8"}
+patched = patcher(PATHS)
 SHAPES = ((70, 70, 16, 8), (33, 70, 16, 16), (70, 33, 16, 8), (5, 3, 2, 4), (64, 64, 64, 64))
 LENGTHS = [3, 1, 4, 1, 5, 9, 2]
-
-
-def patched(module, edits=()):
-    """Return the source with every (old, new) applied; each old must occur exactly once."""
-    text = (SOURCE / "kernels" / f"{module}.py").read_text(encoding="utf-8")
-    for old, new in edits:
-        if text.count(old) != 1:
-            raise LookupError(f"{module}: expected exactly one {old!r}, found {text.count(old)}")
-        text = text.replace(old, new)
-    return text
 
 
 def build(module=None, edits=()):
     """Return the public functions of both modules, made anew, with the edits in one of them."""
     made = SimpleNamespace()
-    for name in MODULES:
-        fresh = types.ModuleType(f"mutant_{name}")
-        sys.modules[fresh.__name__] = fresh
-        try:
-            exec(compile(patched(name, edits if name == module else ()), f"<{name}, patched>", "exec"),
-                 fresh.__dict__)
-        finally:
-            del sys.modules[fresh.__name__]
+    for fresh in rebuilt(PATHS, patched, module, edits).values():
         vars(made).update({key: value for key, value in vars(fresh).items()
                            if getattr(value, "__module__", None) == fresh.__name__})
     return made
@@ -192,4 +174,4 @@ MUTANTS = [
     _bug("values are padded to 16 keys", "fp8", "-N % 32", "-N % 16 - 0", "check_values"),
 ]
 
-TestMutants = examine(MUTANTS, CHECKS, build, at_least=24, patched=patched)
+TestMutants = examine(MUTANTS, CHECKS, build, at_least=26, patched=patched)

@@ -5,4 +5,4 @@ from tests.mutants.catalogue import MUTANTS
 from tests.mutants.checks import CHECKS
 from tests.mutants.runner import examine
 
-TestMutants = examine(MUTANTS, CHECKS, build, at_least=18)
+TestMutants = examine(MUTANTS, CHECKS, build, at_least=61)

@@ -23,9 +23,11 @@ class Shape(NamedTuple):
     Nk: int
     D: int
     causal: bool = False
+    window: tuple | None = None
 
     def __str__(self):
         mask = "-causal" if self.causal else ""
+        mask += "" if self.window is None else f"-window{self.window[0]}:{self.window[1]}"
         return f"B{self.B}-H{self.H}:{self.Hk}-N{self.Nq}x{self.Nk}-D{self.D}{mask}"
 
 
@@ -39,11 +41,12 @@ class Problem(NamedTuple):
     dlse: torch.Tensor | None
     causal: bool
     scale: float | None
+    window: tuple | None = None
 
 
 def problem(shape, dtype=torch.float32, *, seed=0, scale=None, device="cpu", with_lse=True):
     """Return a `Problem` of independent N(0, 1) numbers."""
-    B, H, Hk, Nq, Nk, D, causal = shape
+    B, H, Hk, Nq, Nk, D, causal, window = Shape(*shape)
     rng = torch.Generator(device=device).manual_seed(seed)
 
     def normal(*size, dtype=dtype):
@@ -52,7 +55,7 @@ def problem(shape, dtype=torch.float32, *, seed=0, scale=None, device="cpu", wit
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     return Problem(normal(B, H, Nq, D), normal(B, Hk, Nk, D), normal(B, Hk, Nk, D),
                    normal(B, H, Nq, D), normal(B, H, Nq, dtype=wide) if with_lse else None,
-                   causal, scale)
+                   causal, scale, window)
 
 
 def dense(given: Problem, dtype=torch.float64):
@@ -63,9 +66,13 @@ def dense(given: Problem, dtype=torch.float64):
     scale = 1 / math.sqrt(D) if given.scale is None else given.scale
     grouped = q.unflatten(1, (Hk, H // Hk))
     S = (grouped @ k[:, :, None].transpose(-1, -2)) * scale
-    if given.causal:
-        i = torch.arange(Nq, device=q.device)[:, None]
-        seen = torch.arange(Nk, device=q.device)[None, :] <= i + Nk - Nq
+    if given.causal or given.window is not None:
+        j = torch.arange(Nk, device=q.device)[None, :]
+        on = torch.arange(Nq, device=q.device)[:, None] + Nk - Nq      # the key that a row lies on
+        left, right = given.window or (None, None)
+        right = 0 if given.causal else right
+        seen = (j <= on + (Nk + Nq if right is None else right)) & (
+            j >= on - (Nk + Nq if left is None else left))
         sees = seen.any(-1)
         S = S.masked_fill(~seen & sees[:, None], -math.inf)
         P = torch.softmax(S, -1) * sees[:, None].to(dtype)
@@ -88,6 +95,7 @@ def dense(given: Problem, dtype=torch.float64):
 def solve(given: Problem, attention, **options):
     """Return O, lse, dQ, dK, dV of `attention`, called like `flash_attention`."""
     q, k, v = (x.detach().requires_grad_() for x in given[:3])
+    options |= {} if given.window is None else {"window": given.window}
     o, lse = attention(q, k, v, causal=given.causal, scale=given.scale, return_lse=True, **options)
     outputs, gradients = [o], [given.do]
     if given.dlse is not None:

@@ -57,7 +57,9 @@ def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
             −1). With `causal`, right is 0 whatever it says. Tiles outside cost nothing.
         scale: factor on the logits, None for 1/√D; may be 0 or negative, at most 1e15 in size.
         return_lse: return (O, lse), lse (B, H, N_q) float32, natural log; both are differentiable.
-        impl: "auto" (on a GPU the faster of our kernels for the shape, tiled torch on the CPU);
+        impl: "auto" (on a GPU the faster of our kernels for the shape; on the CPU tiled torch, there
+            to be right: on one core it takes about 1.4 times as long as torch's own attention, and many
+            times as long where busy cores make its threads wait for one another);
             "triton" (on CPU tensors it runs in Triton's interpreter, which must be switched on: float16
             and float32 only); "gluon" (forward on a Hopper GPU: 16 bits, 16 ≤ D, other head dimensions
             padded to 32, 64, 128 or 256, strides that its copy engine reads) or "reference".
@@ -70,10 +72,16 @@ def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
     Differentiable once, backward: a double backward and forward-mode derivatives are refused.
     `torch.func.grad`, `vjp`, `jacrev` and `vmap` work; what vmap maps over joins the batch.
 
-    Bit-identical from run to run. A NaN in a key or value beyond what a tile of rows sees never
-    reaches them; inside the tiles that the causal diagonal cuts, on the GPU backends, a NaN or
-    infinite value reaches O of all rows of that tile, and such a key their dQ, because a tensor core
-    multiplies zeros too.
+    Bit-identical from run to run. Sums over keys come before the division, so |V| · N_k has to stay
+    below float32's 3.4e38. A NaN or an infinity reaches the rows that see it; beyond them, in the tiles
+    that a mask cuts (a tensor core multiplies zeros too) and in no other:
+
+        it stands in                "reference"   the kernels, in such a tile
+        a value                     nothing       O of every row
+        a key                       nothing       dQ of every row, never O
+        a query, or O's gradient    nothing       dK and dV of every key
+        the gradient of a row       nothing       nothing
+          that sees no key
     """
     if unknown:
         name = next(iter(unknown))

@@ -20,7 +20,7 @@ from flashlib.kernels.backends import choose
 from flashlib.kernels.problem import Problem
 from flashlib.masks import Window
 
-OPTIONS = "int? left, int? right, float scale, str impl"
+OPTIONS = "SymInt? left, SymInt? right, float scale, str impl"
 
 
 def positive(q, scale: float):

@@ -1,8 +1,8 @@
 """Tiled attention in plain torch: the backend for machines without a GPU, with O(N) memory.
 
-The same algorithm as the kernels, tile by tile, in float32 or, for float64 inputs, float64. On one
-core it takes about as long as torch's own attention. Each operation on a tile is shared by torch's
-threads; on a busy machine they wait for one another, and `torch.set_num_threads(1)` may be faster.
+The same algorithm as the kernels, tile by tile, in float32 or, for float64 inputs, float64. Torch's
+threads share each operation on a tile, so tiles are as large as they may be: on busy cores the threads
+wait for one another after each, and `torch.set_num_threads(1)` is faster there.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def backward(q, k, v, o, lse, do, dlse, *, window: Window, scale: float):
     delta = (dO * O).sum(-1, keepdim=True)
     if dlse is not None:
         delta -= dlse.reshape(delta.shape)
-    dq, dk, dv = (torch.zeros_like(x) for x in (Q, K, V))
+    dq, dk, dv = (x.new_zeros(x.shape) for x in (Q, K, V))
     lse = lse.clamp_min(torch.finfo(K.dtype).min).view(delta.shape)
     mask, block = _tiling(q, k, window)
     for keys in tiles(k.shape[2], block):

@@ -54,15 +54,6 @@ def test_the_interpreter_refuses_other_dtypes(dtype):
     assert f"wrong for torch.{dtype}: expected float32 or float16" in message
 
 
-def test_a_backend_without_windows_refuses_them_by_name():
-    pytest.importorskip("triton")
-    kind, message = python(f"DTYPE = 'float32'\n{CALL.replace('impl=', 'window=(1, 0), impl=')}",
-                           TRITON_INTERPRET="1")
-    assert kind == "NotImplementedError"
-    assert message.startswith("window: this backend expected no window but causal's, got (1, 0)")
-    assert "impl='reference'" in message
-
-
 GLUON = CALL.replace('"triton"', '"gluon"')
 
 

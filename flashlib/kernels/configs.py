@@ -240,6 +240,8 @@ GLUON = {  # (head dimension, whether a mask cuts tiles: causal, or keys that no
 # registers at d = 64.
 SHORT, SHORTER = 2048, 1024                                 # with a causal mask, and without
 SHORT_64, SHORT_128 = GluonConfig(128, 2, 4, TAU=8.0), GluonConfig(128, 2, 2, TAU=8.0)
+# The masks of a window take registers: with taller tiles the kernel spills. Not timed.
+GLUON_WINDOW = {32: GLUON[32, True], 64: SHORT_64, 128: SHORT_128, 256: GLUON[256, True]}
 FP8 = {  # (head dimension, whether causal)
     (64, False): GluonConfig(128, 2, 4),
     (128, False): GluonConfig(128, 2, 4),
@@ -258,13 +260,13 @@ def registers_of(config: GluonConfig, head_dim: int) -> tuple[int, int]:
     return REGISTERS_256 if (config.CONSUMERS, head_dim) == (2, 256) else REGISTERS[config.CONSUMERS]
 
 
-def gluon_config_for(D: int, masked: bool, N_K: int, N_Q: int | None = None) -> GluonConfig:
-    """Return the Gluon table's entry; `masked` by the diagonal or a window; N_Q is N_K unless given."""
+def gluon_config_for(D: int, causal: bool, N_K: int, N_Q: int | None = None) -> GluonConfig:
+    """Return the Gluon table's entry without a window; N_Q is N_K unless given."""
     head_dim = max(32, padded(D))
     ragged = N_K % GLUON[head_dim, False].BLOCK_N != 0
-    if head_dim == 64 and (ragged or (masked and N_K <= SHORT)):
+    if head_dim == 64 and (ragged or (causal and N_K <= SHORT)):
         return SHORT_64
     fewest = N_K if N_Q is None else min(N_Q, N_K)
-    if head_dim == 128 and (fewest <= SHORTER or (masked and fewest <= SHORT)):
+    if head_dim == 128 and (fewest <= SHORTER or (causal and fewest <= SHORT)):
         return SHORT_128
-    return GLUON[head_dim, masked or ragged]
+    return GLUON[head_dim, causal or ragged]

@@ -134,6 +134,17 @@ class Problem:
         return self.window == CAUSAL
 
     @property
+    def sides(self) -> tuple[int, int] | None:
+        """Return a window as kernels take it, two numbers: what is far away is no bound.
+
+        None for what needs no window: all keys, or the causal mask, of which `causal` tells.
+        """
+        if self.window in (FULL, CAUSAL):
+            return None
+        far, (left, right) = self.N_Q + self.N_K, (self.window.left, self.window.right)
+        return far if left is None else min(left, far), far if right is None else min(right, far)
+
+    @property
     def narrow(self) -> bool:
         """Tell whether a 16-bit head is so narrow that rounding P and dS would make all its error."""
         return self.dtype.itemsize == 2 and self.D < NARROW

@@ -57,11 +57,11 @@ def run_configuration(where, dtype, D, causal, N=2432, times=200, heads=12):
 
 def forward_config(given):
     """Return the tiles of the kernel that "auto" takes for a problem."""
-    from flashlib.kernels import ops
+    from flashlib.kernels.backends import choose
+    from flashlib.kernels.problem import CAUSAL, Problem
 
-    if ops._has_hopper(given.q.device):
-        return ops._hopper().config_for(given.q.shape[3], True, given.k.shape[2], given.q.shape[2])
-    return configs_for(torch.cuda.get_device_capability(), 2, given.q.shape[3], True).forward
+    p = Problem.of(*given[:3], window=CAUSAL)
+    return choose(p, "auto", "forward").table(p, "forward")
 
 
 def check_poisoned_keys_by_tile(where):

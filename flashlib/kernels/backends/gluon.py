@@ -98,7 +98,8 @@ def specialized(p: Problem, c: GluonConfig, kernel, tensors, v_block, switches) 
         kernel, tensors,
         _constants(p, c) | {"CONSUMERS": c.CONSUMERS, "Q_SLOTS": c.Q_SLOTS, "O_PARTS": c.O_PARTS,
                             "PING_PONG": c.PING_PONG, "REGISTERS": registers} | switches,
-        lambda p: {"ENTRIES": scheduling.order_table(*_order(p, c)).shape[1], **_sizes(p, c)},
+        lambda p: {"ENTRIES": scheduling.order_table(*_order(p, c)).shape[1], "window": p.sides,
+                   **_sizes(p, c)},
         lambda p: scheduling.order_table(*_order(p, c)).shape[0], {"num_warps": 4, "maxnreg": cap},
         {"q_desc": [*rows, head_dim], "k_desc": [1, 1, c.BLOCK_N, head_dim], "v_desc": v_block,
          "o_desc": [*rows, head_dim // c.O_PARTS]},
@@ -121,8 +122,6 @@ def _unfit(p: Problem) -> str | None:
     if p.device.capability is None or p.device.capability[0] != 9:
         found = ".".join(map(str, p.device.capability or ())) or "none"
         return f"a Hopper GPU (compute capability 9.0), got compute capability {found}"
-    if p.window not in (FULL, CAUSAL):
-        return f"no window but causal's, got ({p.window.left}, {p.window.right})"
     if p.dtype not in (torch.float16, torch.bfloat16):
         return f"float16 or bfloat16, got {p.dtype}"
     if p.D < NARROW:
@@ -153,7 +152,9 @@ class Gluon:
 
     def table(self, p: Problem, direction: str) -> GluonConfig:
         """Return the table's entry."""
-        return configs.gluon_config_for(p.D, p.window != FULL, p.N_K, p.N_Q)
+        if p.sides is not None:
+            return configs.GLUON_WINDOW[head_dim_of(p)]
+        return configs.gluon_config_for(p.D, p.causal, p.N_K, p.N_Q)
 
     def config(self, p: Problem, direction: str) -> GluonConfig:
         """Return what tuning found, or the table's entry."""
@@ -166,6 +167,8 @@ class Gluon:
     def plan(self, p: Problem, direction: str, config: GluonConfig) -> dict[str, plans.Plan]:
         """Return the plan of the forward."""
         if not config.SPECIALIZED:
+            if p.sides is not None:
+                raise NotImplementedError("window: expected a SPECIALIZED config, got one without")
             return {"forward": pipelined(p, config)}
         return {"forward": specialized(
             p, config, flash_fwd_hopper_kernel, (*TENSORS, "scale_log2"),

@@ -15,7 +15,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from flashlib.exp2 import LOG2E
 from flashlib.kernels import configs, plans
-from flashlib.kernels.problem import CAUSAL, FULL, Layout, Problem
+from flashlib.kernels.problem import Layout, Problem
 from flashlib.kernels.triton.backward import (
     flash_bwd_delta_kernel,
     flash_bwd_dkdv_kernel,
@@ -104,7 +104,7 @@ class Triton:
             {"BLOCK_M": c.BLOCK_M, "BLOCK_N": c.BLOCK_N, "HEAD_DIM": p.head_dim, "IS_CAUSAL": p.causal,
              "EVEN_D": p.head_dim == p.D, "USE_TMA": tma},
             lambda p: {**strides(p), "sizes": (p.H, p.H // p.H_K, p.N_Q, p.N_K, p.D),
-                       "window": _sides(p), "RAGGED": ragged(p)},
+                       "window": p.sides, "RAGGED": ragged(p)},
             programs, {"num_warps": c.num_warps, "num_stages": c.num_stages},
             {name: [1, 1, rows, p.head_dim] for name, rows in walked.items() if tma}, describe)
 
@@ -200,14 +200,6 @@ class Triton:
 def _strides(p: Problem, **places: int) -> dict[str, tuple[int, ...]]:
     """Return the strides of a problem's tensors by the names of the kernels' signatures."""
     return {f"stride_{name.lower()}": p.layout[at].strides for name, at in places.items()}
-
-
-def _sides(p: Problem) -> tuple[int, ...] | None:
-    """Return a window as kernels take it, two numbers, of which what is far away is no bound."""
-    if p.window in (FULL, CAUSAL):                          # of which IS_CAUSAL tells
-        return None
-    return tuple(p.N_Q + p.N_K if side is None else min(side, p.N_Q + p.N_K)
-                 for side in (p.window.left, p.window.right))
 
 
 def _row_statistics(x):

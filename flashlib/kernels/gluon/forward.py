@@ -52,6 +52,12 @@ def as_operand(p, dtype: gl.constexpr, HEAD_DIM: gl.constexpr):
 
 
 @gluon.jit
+def keep_pairs(p):
+    """Return P; between two loops it stays in pairs."""
+    return gl.inline_asm_elementwise(KEEP_PAIRS, "=r,r", [p], dtype=p.dtype, is_pure=True, pack=2)
+
+
+@gluon.jit
 def products(acc, p, q, shared, slot, phase, place, is_last, c: gl.constexpr, o):
     """Issue S = QKᵀ of a key tile and O += PV of the one before; return when S is there."""
     k = shared.k.index(slot).reshape([o.BLOCK_N, o.HEAD_DIM])
@@ -86,7 +92,8 @@ def exponentiate(qk, factor, m_i, l_i, row, key, work, MASKED: gl.constexpr, o):
     """Return P of the logits of a key tile, m and ℓ with this tile, and what O has to be scaled by."""
     if MASKED:
         col = key + gl.arange(0, o.BLOCK_N, gl.SliceLayout(0, mma_layout(o.BLOCK_N)))
-        qk = visible(qk, row, col, work.N_Q, work.N_K, o.IS_CAUSAL)
+        qk = visible(qk, row, col, work.N_Q, work.N_K, work.window, o.IS_CAUSAL,
+                     o.RAGGED)
     if o.TAU == 0:
         p, m_i, l_i, alpha = softmax_step(qk, factor, m_i, l_i, MASKED, o.EMULATED, 0.0)
     else:
@@ -95,13 +102,17 @@ def exponentiate(qk, factor, m_i, l_i, row, key, work, MASKED: gl.constexpr, o):
 
 
 @gluon.jit
-def attend(state, q, shared, ring, place, key, steps, row, work, factor, c: gl.constexpr,
+def attend(state, q, shared, ring, place, keys, steps, row, work, factor, c: gl.constexpr,
            MASKED: gl.constexpr, o):
-    """Fold `steps` key tiles, downwards from `key`, into (acc, m, ℓ, p); p waits for its own V."""
+    """Fold `steps` key tiles into (acc, m, ℓ, p), where p waits for its own V.
+
+    `keys` are the rows of K at which the first of these tiles begins, and the last of all.
+    """
     acc, m_i, l_i, p = state
     slot, phase = ring
+    key, last = keys
     for _ in range(steps):
-        qk, acc = products(acc, p, q, shared, slot, phase, place, key == 0, c, o)
+        qk, acc = products(acc, p, q, shared, slot, phase, place, key == last, c, o)
         p, m_i, l_i, alpha = exponentiate(qk, factor, m_i, l_i, row, key, work, MASKED, o)
         acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(shared.v_empty.index(slot))
@@ -124,7 +135,7 @@ def first_softmax(qk, factor, first, key, work, MASKED: gl.constexpr, o):
 @gluon.jit
 def consumer(o_desc, LSE, scale_log2, shared, work, c: gl.constexpr, o):
     """Multiply and exponentiate: 64 query rows of each tile are warpgroup c's."""
-    MASKED: gl.constexpr = o.IS_CAUSAL or o.RAGGED
+    MASKED: gl.constexpr = o.IS_CAUSAL or o.RAGGED or work.window is not None
     TILE_M: gl.constexpr = o.CONSUMERS * ROWS
     S_LAYOUT: gl.constexpr = mma_layout(o.BLOCK_N)
     slot, phase = 0, 0
@@ -132,7 +143,8 @@ def consumer(o_desc, LSE, scale_log2, shared, work, c: gl.constexpr, o):
 
     # The first tile's first product has no other beside it.
     _, _, start = read_entry(work.order, 0)
-    end, _ = key_tiles(start, work.N_Q, work.N_K, TILE_M, o.BLOCK_N, o.IS_CAUSAL)
+    begin, _, _, end = key_tiles(start, work.N_Q, work.N_K, work.window, TILE_M, o.BLOCK_N,
+                                 o.IS_CAUSAL)
     key = (end - 1) * o.BLOCK_N
     mbarrier.wait(shared.q_full.index(c), 0)
     mbarrier.wait(shared.k_full.index(slot), phase)
@@ -144,30 +156,43 @@ def consumer(o_desc, LSE, scale_log2, shared, work, c: gl.constexpr, o):
     mbarrier.arrive(shared.k_empty.index(slot))
     mbarrier.arrive(shared.v_empty.index(slot))
     if o.Q_SLOTS == 1:
-        mbarrier.arrive(shared.q_empty.index(c), pred=key == 0)
+        mbarrier.arrive(shared.q_empty.index(c), pred=key == begin * o.BLOCK_N)
     if o.PING_PONG and c == o.CONSUMERS - 1:                # warpgroup 0 has the first turn
         next_turn(slot, c, o.CONSUMERS)
     slot, phase = next_slot(slot, phase, o.STAGES)
     p_first, m_i, l_i = first_softmax(qk, scale_log2, start + c * ROWS, key, work, MASKED, o)
     for nth in range(count):
-        # Triton 3.6 loses `masked` if it is carried from one query tile to the next.
-        end, masked = key_tiles(start, work.N_Q, work.N_K, TILE_M, o.BLOCK_N, o.IS_CAUSAL)
-        key = (end - 2) * o.BLOCK_N
+        # Triton 3.6 loses `cut` if it is carried from one query tile to the next.
+        begin, whole, cut, end = key_tiles(start, work.N_Q, work.N_K, work.window, TILE_M, o.BLOCK_N,
+                                           o.IS_CAUSAL)
+        key, last = (end - 2) * o.BLOCK_N, begin * o.BLOCK_N
         row = start + c * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, S_LAYOUT))
         place = nth % o.Q_SLOTS * o.CONSUMERS + c
         q = shared.q.index(place).reshape([ROWS, o.HEAD_DIM])
         acc = gl.zeros([ROWS, o.HEAD_DIM], gl.float32, mma_layout(o.HEAD_DIM))
         p = as_operand(p_first, shared.k.dtype, o.HEAD_DIM)
-        cut = gl.minimum(gl.maximum(masked - 1, 0), end - 1)
+        steps = end - begin - 1                             # the last key tile was the first softmax's
+        cut_left = 0
+        if work.window is not None:                         # in any case the last: so only it is told
+            cut_left, last = gl.minimum(gl.maximum(whole - begin, 1), steps), -1
+        cut_right = gl.minimum(gl.maximum(end - cut - 1, 0), steps - cut_left)
         if MASKED:                                          # the tiles that a mask cuts through
             acc, m_i, l_i, p, slot, phase, key = attend(
-                (acc, m_i, l_i, p), q, shared, (slot, phase), place, key, cut, row, work, scale_log2, c,
-                True, o)
-            p = gl.inline_asm_elementwise(KEEP_PAIRS, "=r,r", [p], dtype=shared.k.dtype, is_pure=True,
-                                          pack=2)
+                (acc, m_i, l_i, p), q, shared, (slot, phase), place, (key, last), cut_right, row, work,
+                scale_log2, c, True, o)
+            p = keep_pairs(p)
         acc, m_i, l_i, p, slot, phase, key = attend(
-            (acc, m_i, l_i, p), q, shared, (slot, phase), place, key, end - 1 - cut, row, work,
-            scale_log2, c, False, o)
+            (acc, m_i, l_i, p), q, shared, (slot, phase), place, (key, last),
+            steps - cut_right - cut_left, row, work, scale_log2, c, False, o)
+        if work.window is not None:                         # those that its left side cuts through
+            p = keep_pairs(p)
+            _, _, start = read_entry(work.order, nth)       # anew: so no row waits in a register
+            begin, _, _, _ = key_tiles(start, work.N_Q, work.N_K, work.window, TILE_M, o.BLOCK_N,
+                                       o.IS_CAUSAL)
+            row = start + c * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, S_LAYOUT))
+            acc, m_i, l_i, p, slot, phase, key = attend(
+                (acc, m_i, l_i, p), q, shared, (slot, phase), place, (key, begin * o.BLOCK_N),
+                key // o.BLOCK_N + 1 - begin, row, work, scale_log2, c, True, o)
         if o.Q_SLOTS > 1:
             mbarrier.arrive(shared.q_empty.index(place))
 
@@ -175,13 +200,15 @@ def consumer(o_desc, LSE, scale_log2, shared, work, c: gl.constexpr, o):
         # is none: its K and Q are whatever lies there, and nobody reads the result.
         m_last, l_last = m_i, l_i
         _, _, start = read_entry(work.order, nth + 1)
-        next_end, _ = key_tiles(start, work.N_Q, work.N_K, TILE_M, o.BLOCK_N, o.IS_CAUSAL)
+        next_begin, _, _, next_end = key_tiles(start, work.N_Q, work.N_K, work.window, TILE_M,
+                                               o.BLOCK_N, o.IS_CAUSAL)
         key = (next_end - 1) * o.BLOCK_N
+        is_last = key == next_begin * o.BLOCK_N
         place = (nth + 1) % o.Q_SLOTS * o.CONSUMERS + c
         if nth + 1 < count:
             mbarrier.wait(shared.q_full.index(place), (nth + 1) // o.Q_SLOTS & 1)
         next_q = shared.q.index(place).reshape([ROWS, o.HEAD_DIM])
-        qk, acc = products(acc, p, next_q, shared, slot, phase, place, key == 0, c, o)
+        qk, acc = products(acc, p, next_q, shared, slot, phase, place, is_last, c, o)
         p_first, m_i, l_i = first_softmax(qk, scale_log2, start + c * ROWS, key, work, MASKED, o)
         b, h, first = read_entry(work.order, nth)
         acc = warpgroup_mma_wait(0, deps=[acc])
@@ -195,8 +222,9 @@ def consumer(o_desc, LSE, scale_log2, shared, work, c: gl.constexpr, o):
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=["ENTRIES", "sizes"])
+@gluon.jit(do_not_specialize=["ENTRIES", "sizes", "window"])
 def flash_fwd_hopper_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, ORDER, ENTRIES, sizes,
+                            window,
                             BLOCK_N: gl.constexpr, HEAD_DIM: gl.constexpr, IS_CAUSAL: gl.constexpr,
                             RAGGED: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr,
                             Q_SLOTS: gl.constexpr, O_PARTS: gl.constexpr, PING_PONG: gl.constexpr,
@@ -211,6 +239,7 @@ def flash_fwd_hopper_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, ORD
         ORDER: int32 (programs, ENTRIES, 4): how many query tiles a program computes; then the batch,
             head and first row of each; one more entry.
         sizes: (H, GROUP, N_Q, N_K): query heads, query heads per key head, lengths.
+        window: None, or (left, right): row i sees keys i + N_K − N_Q − left … i + N_K − N_Q + right.
         BLOCK_N: rows of a key tile.  HEAD_DIM: D rounded up to a power of 2, at least 32.
         RAGGED: BLOCK_N does not divide N_K.  CONSUMERS: warpgroups of 64 query rows, 2 or 3.
         STAGES, Q_SLOTS: tiles of K and V, and of Q, in flight.  O_PARTS: in how many parts O leaves.
@@ -224,7 +253,8 @@ def flash_fwd_hopper_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, ORD
     o = Options(BLOCK_N, HEAD_DIM, IS_CAUSAL, RAGGED, CONSUMERS, STAGES, Q_SLOTS, O_PARTS, PING_PONG,
                 OVERLAP, UNDER_SOFTMAX, EMULATED, TAU)
     shared = allocate(q_desc, k_desc, v_desc, o_desc, o)
-    work = Work(ORDER + gl.program_id(0) * ENTRIES * 4, sizes[0], sizes[1], sizes[2], sizes[3])
+    work = Work(ORDER + gl.program_id(0) * ENTRIES * 4, sizes[0], sizes[1], sizes[2], sizes[3],
+                window)
     # Spelled out: a constant that goes through a variable comes out as a tensor.
     if CONSUMERS == 2:
         gl.warp_specialize([

@@ -66,22 +66,24 @@ def ask_scores(place, shared, slot, phase, o):
 
 
 @gluon.jit
-def attend(state, shared, ring, nth, upcoming, key, steps, row, work, factors, c: gl.constexpr,
+def attend(state, shared, ring, nth, upcoming, keys, steps, row, work, factors, c: gl.constexpr,
            MASKED: gl.constexpr, o):
-    """Fold `steps` key tiles, downwards from `key`, into (acc, m, ℓ); qk holds the first one's logits.
+    """Fold `steps` key tiles into (acc, m, ℓ); qk holds the first one's logits.
 
-    `upcoming` says what follows on query tile number `nth`: the row of the next one's first key tile,
-    and its number. `factors` are the factor on the logits but for K's scale, and those scales.
+    `keys` are the rows of K at which the first of these tiles begins, and the last of all. `upcoming`
+    says what follows on query tile number `nth`: the row of the next one's first key tile, its number,
+    and the row of its last. `factors` are the factor on the logits but for K's scale, and those scales.
     """
     acc, m_i, l_i, qk = state
     slot, phase = ring
-    next_key, after = upcoming
+    key, last = keys
+    next_key, after, next_last = upcoming
     factor, K_SCALE = factors
     S_LAYOUT: gl.constexpr = mma_layout(o.BLOCK_N, 4, DEPTH)
     for _ in range(steps):
         tile_factor = factor * gl.load(K_SCALE + key // SCALED_ROWS)
-        ahead = gl.where(key == 0, next_key, key - o.BLOCK_N)
-        tile = gl.where(key == 0, after, nth)
+        ahead = gl.where(key == last, next_key, key - o.BLOCK_N)
+        tile = gl.where(key == last, after, nth)
         place = tile % o.Q_SLOTS * o.CONSUMERS + c
         if o.PING_PONG:
             my_turn(slot, c)
@@ -91,7 +93,8 @@ def attend(state, shared, ring, nth, upcoming, key, steps, row, work, factors, c
             next_turn(slot, c, o.CONSUMERS)
         if MASKED:
             col = key + gl.arange(0, o.BLOCK_N, gl.SliceLayout(0, S_LAYOUT))
-            qk = visible(qk, row, col, work.N_Q, work.N_K, o.IS_CAUSAL)
+            qk = visible(qk, row, col, work.N_Q, work.N_K, work.window, o.IS_CAUSAL,
+                         o.RAGGED)
         p, m_i, l_i, alpha = softmax_step(qk, tile_factor, m_i, l_i, MASKED, 0, OFFSET)
         p = as_operand(p, o.BLOCK_N, o.HEAD_DIM)
         acc = rescale(acc, alpha)
@@ -101,7 +104,8 @@ def attend(state, shared, ring, nth, upcoming, key, steps, row, work, factors, c
         qk, acc = warpgroup_mma_wait(0, deps=[qk_ahead, acc])
         mbarrier.arrive(shared.k_empty.index(slot))
         mbarrier.arrive(shared.v_empty.index(slot))
-        mbarrier.arrive(shared.q_empty.index(place), pred=ahead == 0)
+        last_ahead = gl.where(key == last, next_last, last)
+        mbarrier.arrive(shared.q_empty.index(place), pred=ahead == last_ahead)
         slot, phase = next_slot(slot, phase, o.STAGES)
         key -= o.BLOCK_N
     return acc, m_i, l_i, qk, slot, phase, key
@@ -111,7 +115,7 @@ def attend(state, shared, ring, nth, upcoming, key, steps, row, work, factors, c
 def consumer(o_desc, LSE, scales, scale_log2, shared, work, c: gl.constexpr, o):
     """Multiply and exponentiate: 64 query rows of each tile are warpgroup c's."""
     Q_SCALE, K_SCALE, V_SCALE = scales
-    MASKED: gl.constexpr = o.IS_CAUSAL or o.RAGGED
+    MASKED: gl.constexpr = o.IS_CAUSAL or o.RAGGED or work.window is not None
     TILE_M: gl.constexpr = o.CONSUMERS * ROWS
     S_LAYOUT: gl.constexpr = mma_layout(o.BLOCK_N, 4, DEPTH)
     O_LAYOUT: gl.constexpr = mma_layout(o.HEAD_DIM, 4, DEPTH)
@@ -120,7 +124,8 @@ def consumer(o_desc, LSE, scales, scale_log2, shared, work, c: gl.constexpr, o):
 
     # The very first product has no softmax beside it.
     _, _, start = read_entry(work.order, 0)
-    end, _ = key_tiles(start, work.N_Q, work.N_K, TILE_M, o.BLOCK_N, o.IS_CAUSAL)
+    begin, _, _, end = key_tiles(start, work.N_Q, work.N_K, work.window, TILE_M, o.BLOCK_N,
+                                 o.IS_CAUSAL)
     mbarrier.wait(shared.q_full.index(c), 0)
     if o.PING_PONG and c == o.CONSUMERS - 1:                # warpgroup 0 has the first turn
         next_turn(slot, c, o.CONSUMERS)
@@ -129,11 +134,12 @@ def consumer(o_desc, LSE, scales, scale_log2, shared, work, c: gl.constexpr, o):
     mbarrier.wait(shared.v_full.index(slot), phase)         # an empty one
     mbarrier.arrive(shared.k_empty.index(slot))
     mbarrier.arrive(shared.v_empty.index(slot))
-    mbarrier.arrive(shared.q_empty.index(c), pred=end == 1)
+    mbarrier.arrive(shared.q_empty.index(c), pred=end - begin == 1)
     slot, phase = next_slot(slot, phase, o.STAGES)
     for nth in range(count):
         b, h, start = read_entry(work.order, nth)
-        end, masked = key_tiles(start, work.N_Q, work.N_K, TILE_M, o.BLOCK_N, o.IS_CAUSAL)
+        begin, whole, cut, end = key_tiles(start, work.N_Q, work.N_K, work.window, TILE_M, o.BLOCK_N,
+                                           o.IS_CAUSAL)
         key, first = (end - 1) * o.BLOCK_N, start + c * ROWS
         row = first + gl.arange(0, ROWS, gl.SliceLayout(1, S_LAYOUT))
         key_head = b * (work.H // work.GROUP) + h // work.GROUP
@@ -144,19 +150,28 @@ def consumer(o_desc, LSE, scales, scale_log2, shared, work, c: gl.constexpr, o):
         # The last step asks for the next query tile's first logits. After the last tile there is none:
         # its Q and K are whatever lies there, and nobody reads the result.
         _, _, next_start = read_entry(work.order, nth + 1)
-        next_end, _ = key_tiles(next_start, work.N_Q, work.N_K, TILE_M, o.BLOCK_N, o.IS_CAUSAL)
-        upcoming = (next_end - 1) * o.BLOCK_N, gl.minimum(nth + 1, count - 1)
+        next_begin, _, _, next_end = key_tiles(next_start, work.N_Q, work.N_K, work.window, TILE_M,
+                                               o.BLOCK_N, o.IS_CAUSAL)
+        upcoming = (next_end - 1) * o.BLOCK_N, gl.minimum(nth + 1, count - 1), next_begin * o.BLOCK_N
         acc = gl.zeros([ROWS, o.HEAD_DIM], gl.float32, O_LAYOUT)
         m_i = gl.full([ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, S_LAYOUT))
         l_i = gl.zeros([ROWS], gl.float32, gl.SliceLayout(1, S_LAYOUT))
-        cut = gl.minimum(masked, end)
+        steps = end - begin
+        cut_right = gl.minimum(end - cut, steps)
+        cut_left = 0
+        if work.window is not None:
+            cut_left = gl.minimum(whole - begin, steps - cut_right)
         if MASKED:                                          # the tiles that a mask cuts through
             acc, m_i, l_i, qk, slot, phase, key = attend(
-                (acc, m_i, l_i, qk), shared, (slot, phase), nth, upcoming, key, cut, row, work, factors,
-                c, True, o)
+                (acc, m_i, l_i, qk), shared, (slot, phase), nth, upcoming, (key, begin * o.BLOCK_N),
+                cut_right, row, work, factors, c, True, o)
         acc, m_i, l_i, qk, slot, phase, key = attend(
-            (acc, m_i, l_i, qk), shared, (slot, phase), nth, upcoming, key, end - cut, row, work,
-            factors, c, False, o)
+            (acc, m_i, l_i, qk), shared, (slot, phase), nth, upcoming, (key, begin * o.BLOCK_N),
+            steps - cut_right - cut_left, row, work, factors, c, False, o)
+        if work.window is not None:                         # those that its left side cuts through
+            acc, m_i, l_i, qk, slot, phase, key = attend(
+                (acc, m_i, l_i, qk), shared, (slot, phase), nth, upcoming, (key, begin * o.BLOCK_N),
+                cut_left, row, work, factors, c, True, o)
         b, h, start = read_entry(work.order, nth)           # anew: so nothing waits in a register
         key_head = b * (work.H // work.GROUP) + h // work.GROUP
         column = gl.arange(0, o.HEAD_DIM, gl.SliceLayout(0, O_LAYOUT))
@@ -166,9 +181,9 @@ def consumer(o_desc, LSE, scales, scale_log2, shared, work, c: gl.constexpr, o):
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=["ENTRIES", "sizes"])
+@gluon.jit(do_not_specialize=["ENTRIES", "sizes", "window"])
 def flash_fwd_fp8_kernel(q_desc, k_desc, v_desc, o_desc, LSE, Q_SCALE, K_SCALE, V_SCALE, scale_log2,
-                         ORDER, ENTRIES, sizes,
+                         ORDER, ENTRIES, sizes, window,
                          BLOCK_N: gl.constexpr, HEAD_DIM: gl.constexpr, IS_CAUSAL: gl.constexpr,
                          RAGGED: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr,
                          Q_SLOTS: gl.constexpr, O_PARTS: gl.constexpr, PING_PONG: gl.constexpr,
@@ -187,7 +202,8 @@ def flash_fwd_fp8_kernel(q_desc, k_desc, v_desc, o_desc, LSE, Q_SCALE, K_SCALE, 
     o = Options(BLOCK_N, HEAD_DIM, IS_CAUSAL, RAGGED, CONSUMERS, STAGES, Q_SLOTS, O_PARTS, PING_PONG,
                 True, True, 0, 0.0)
     shared = allocate(q_desc, k_desc, v_desc, o_desc, o)
-    work = Work(ORDER + gl.program_id(0) * ENTRIES * 4, sizes[0], sizes[1], sizes[2], sizes[3])
+    work = Work(ORDER + gl.program_id(0) * ENTRIES * 4, sizes[0], sizes[1], sizes[2], sizes[3],
+                window)
     scales = Q_SCALE, K_SCALE, V_SCALE
     # Spelled out: a constant that goes through a variable comes out as a tensor.
     if CONSUMERS == 2:

@@ -68,7 +68,7 @@ def flash_fwd_pipelined_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, 
     tile = gl.num_programs(0) - 1 - gl.program_id(0)        # the longest rows of a head first
     tiles_per_head = gl.cdiv(N_Q, TILE_M)
     head, start = tile // tiles_per_head, tile % tiles_per_head * TILE_M
-    end, _ = key_tiles(start, N_Q, N_K, TILE_M, BLOCK_N, IS_CAUSAL)
+    _, _, _, end = key_tiles(start, N_Q, N_K, None, TILE_M, BLOCK_N, IS_CAUSAL)
     b, h = head // H, head % H
     mbarrier.expect(q_full, q_desc.block_type.nbytes)
     load_tile(q_desc, [b, h, start, 0], q_full, q_smem)
@@ -98,7 +98,7 @@ def flash_fwd_pipelined_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, 
             acc = warpgroup_mma_wait(0, deps=[acc])
         col = (end - 1 - step) * BLOCK_N + gl.arange(0, BLOCK_N, gl.SliceLayout(0, S_LAYOUT))
         if MASKED:
-            qk = visible(qk, row, col, N_Q, N_K, IS_CAUSAL)
+            qk = visible(qk, row, col, N_Q, N_K, None, IS_CAUSAL, RAGGED)
         p32, m_i, l_i, alpha = softmax_step(qk, scale_log2, m_i, l_i, MASKED, 0, 0.0)
         if OVERLAP:
             acc = warpgroup_mma_wait(0, deps=[acc])

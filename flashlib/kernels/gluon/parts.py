@@ -79,31 +79,43 @@ class Shared:
 
 @aggregate
 class Work:
-    """This program's list of query tiles (see `read_entry`), heads and lengths of the whole."""
+    """This program's list of query tiles (see `read_entry`); heads, lengths, window of the whole."""
 
     order: gl.tensor
     H: gl.tensor
     GROUP: gl.tensor
     N_Q: gl.tensor
     N_K: gl.tensor
+    window: gl.tuple | gl.constexpr
 
     @gluon.constexpr_function
-    def __init__(self, order, H, GROUP, N_Q, N_K):
+    def __init__(self, order, H, GROUP, N_Q, N_K, window):
         self.order, self.H, self.GROUP, self.N_Q, self.N_K = order, H, GROUP, N_Q, N_K
+        self.window = gl.constexpr(None) if window is None else window
 
 
 @gluon.jit
-def key_tiles(start, N_Q, N_K, TILE_M: gl.constexpr, BLOCK_N: gl.constexpr, IS_CAUSAL: gl.constexpr):
-    """Return how many key tiles the query tile at row `start` sees, how many of them masked.
+def key_tiles(start, N_Q, N_K, window, TILE_M: gl.constexpr, BLOCK_N: gl.constexpr,
+              IS_CAUSAL: gl.constexpr):
+    """Return (begin, whole, cut, end), counted in key tiles, for the query tile at row `start`.
 
-    Between its first row and its last, rows see ever more keys: so these two tell for all.
+    It visits begin … end. All of its rows see whole … cut, and a mask cuts through the others. From
+    row to row the first key and the last never move left: so two rows tell for all.
     """
-    end, whole = gl.cdiv(N_K, BLOCK_N), N_K // BLOCK_N
+    begin, whole = 0, 0
+    end, cut = gl.cdiv(N_K, BLOCK_N), N_K // BLOCK_N
     if IS_CAUSAL:                                           # aligned bottom right
-        whole = gl.minimum(whole, gl.maximum(start + 1 + N_K - N_Q, 0) // BLOCK_N)
+        cut = gl.minimum(cut, gl.maximum(start + 1 + N_K - N_Q, 0) // BLOCK_N)
         end = gl.minimum(end, gl.cdiv(gl.maximum(start + TILE_M + N_K - N_Q, 0), BLOCK_N))
-    end = gl.maximum(end, 1)                                # where no row sees a key: one, all masked
-    return end, end - whole
+    if window is not None:
+        left, right = window
+        first = start + N_K - N_Q                           # the keys that the first row lies on,
+        last = gl.minimum(start + TILE_M, N_Q) - 1 + N_K - N_Q              # and the last
+        begin = gl.maximum(first - left, 0) // BLOCK_N
+        whole = gl.cdiv(gl.maximum(last - left, 0), BLOCK_N)
+        cut = gl.minimum(cut, gl.maximum(first + 1 + right, 0) // BLOCK_N)
+        end = gl.minimum(end, gl.cdiv(gl.maximum(last + 1 + right, 0), BLOCK_N))
+    return begin, whole, cut, gl.maximum(end, 1)            # where no row sees a key: one, all masked
 
 
 @gluon.jit
@@ -184,7 +196,8 @@ def producer(q_desc, k_desc, v_desc, shared, work, TRANSPOSED: gl.constexpr, o):
     count = gl.load(work.order)
     for nth in range(count):
         b, h, start = read_entry(work.order, nth)
-        end, _ = key_tiles(start, work.N_Q, work.N_K, o.CONSUMERS * ROWS, o.BLOCK_N, o.IS_CAUSAL)
+        begin, _, _, end = key_tiles(start, work.N_Q, work.N_K, work.window, o.CONSUMERS * ROWS,
+                                     o.BLOCK_N, o.IS_CAUSAL)
         for c in gl.static_range(o.CONSUMERS):
             place = nth % o.Q_SLOTS * o.CONSUMERS + c
             mbarrier.wait(shared.q_empty.index(place), (nth // o.Q_SLOTS & 1) ^ 1)
@@ -192,7 +205,7 @@ def producer(q_desc, k_desc, v_desc, shared, work, TRANSPOSED: gl.constexpr, o):
             load_tile(q_desc, [b, h, start + c * ROWS, 0], shared.q_full.index(place),
                       shared.q.index(place))
         h = h // work.GROUP
-        for step in range(end):
+        for step in range(end - begin):
             key = (end - 1 - step) * o.BLOCK_N              # the last key tile comes first
             mbarrier.wait(shared.k_empty.index(slot), phase)
             mbarrier.expect(shared.k_full.index(slot), nbytes)

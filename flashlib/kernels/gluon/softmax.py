@@ -15,6 +15,10 @@ CUBIC = (1.0, 0.69511679, 0.22764499, 0.07706704)
 # the compiler would compare before QKᵀ is there, and keep 64 answers in registers that it lacks.
 HIDE = gl.constexpr("""{ .reg .pred seen;
 setp.le.s32 seen, $2, $3; selp.f32 $0, $1, 0fFF800000, seen; }""")
+# The same for a window, by how far the column lies from the key that the row lies on: a register a row.
+HIDE_OUTSIDE = gl.constexpr("""{ .reg .pred seen; .reg .s32 off; sub.s32 off, $2, $3;
+setp.ge.s32 seen, off, $4; setp.le.and.s32 seen, off, $5, seen; setp.le.and.s32 seen, $2, $6, seen;
+selp.f32 $0, $1, 0fFF800000, seen; }""")
 
 
 def hex32(value):
@@ -136,13 +140,24 @@ def nothing_seen(qk, TAU: gl.constexpr):
 
 
 @gluon.jit
-def visible(qk, row, col, N_Q, N_K, IS_CAUSAL: gl.constexpr):
-    """Return a tile of logits, −∞ where a row may not see a key, or where there is none."""
+def visible(qk, row, col, N_Q, N_K, window, IS_CAUSAL: gl.constexpr, RAGGED: gl.constexpr):
+    """Return a tile of logits, −∞ where a row may not see a key, or where there is none (RAGGED)."""
     limit = N_K - 1                                         # the last key that a row sees
     if IS_CAUSAL:
         limit = gl.expand_dims(row + (N_K - N_Q), 1)        # aligned bottom right
-    return gl.inline_asm_elementwise(HIDE, "=r,r,r,r", [qk, gl.expand_dims(col, 0), limit],
-                                     dtype=gl.float32, is_pure=True, pack=1)
+    col = gl.expand_dims(col, 0)
+    if window is None:
+        qk = gl.inline_asm_elementwise(HIDE, "=r,r,r,r", [qk, col, limit], dtype=gl.float32,
+                                       is_pure=True, pack=1)
+    else:
+        left, right = window
+        on = gl.expand_dims(row + (N_K - N_Q), 1)           # the key that a row lies on
+        if not RAGGED:
+            limit = 0x7fffffff                              # there are no keys behind the end
+        qk = gl.inline_asm_elementwise(HIDE_OUTSIDE, "=r,r,r,r,r,r,r",
+                                       [qk, col, on, -left, right, limit], dtype=gl.float32,
+                                       is_pure=True, pack=1)
+    return qk
 
 
 @gluon.jit

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 
 import flashlib
-from flashlib.kernels.watch import watch
+from flashlib.course.notebook.interpreter_trace import watch
 from flashlib.masks import mask_of, tiles
 from tests.kernels.behaviours import require
 from tests.kernels.problems import NAMES, Problem, Shape, dense, off, problem, solve

@@ -4,7 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from flashlib.kernels import flash_attention, reference  # noqa: E402
+from flashlib.kernels import flash_attention  # noqa: E402
+from flashlib.kernels.backends import reference  # noqa: E402
 from tests.kernels import behaviours_window  # noqa: E402
 from tests.kernels.behaviours import SHAPES, Backend, check_values  # noqa: E402
 from tests.kernels.problems import Shape, dense, off, problem, solve  # noqa: E402

@@ -14,6 +14,7 @@ import itertools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from flashlib.lens.targets import Arch, arch_of
 
@@ -126,7 +127,7 @@ def _changed(table, config, chosen: dict):
     return base._replace(**{name: value for name, value in chosen.items() if value is not None})
 
 
-def triton_call(*, arch, direction="forward", config=None, want_dk=True, want_dv=True, part="",
+def triton_call(*, arch, direction="forward", config: Any = None, want_dk=True, want_dv=True, part="",
                 has_dlse=False, USE_TMA=None, **choices) -> Call:
     """Call a Triton kernel as its backend does: with its table's entry, or another configuration."""
     from flashlib.kernels.backends.triton import BACKEND
@@ -172,8 +173,8 @@ def gluon_call(*, arch, fp8=False, SPECIALIZED=True, config=None, **choices) -> 
     """Call a Gluon kernel as its backend does: with its table's entry, or another configuration."""
     from flashlib.kernels.backends.gluon import BACKEND, FP8
 
-    p = example(arch, **({"dtype": "float8_e4m3"} if fp8 else {})
-                | {name: choices.pop(name) for name in SIZES if name in choices})
+    sizes = {name: choices.pop(name) for name in SIZES if name in choices}
+    p = example(arch, **{"dtype": "float8_e4m3" if fp8 else "bfloat16", **sizes})
     backend = FP8 if fp8 else BACKEND
     if (reason := backend.refusal(p, "forward")) is not None:
         raise ValueError(reason)
@@ -273,7 +274,7 @@ def defaults(arch, dtype: str = "bfloat16", *, head_dims=(16, 32, 64, 128, 256))
     for head_dim, causal, direction in itertools.product(head_dims, (False, True), DIRECTIONS):
         choices = {"dtype": dtype, "head_dim": head_dim, "causal": causal}
         p = example(arch, **choices)
-        backend = choose(p, "auto", direction)
+        backend: Any = choose(p, "auto", direction)     # a Planner: the reference is for CPUs
         for part, plan in backend.plan(p, direction, backend.table(p, direction)).items():
             name = plan.kernel.fn.__name__
             one = {"dk": {"want_dv": False}, "dv": {"want_dk": False}}.get(part, {})

@@ -26,10 +26,10 @@ class Backend(Protocol):
     def refusal(self, p: Problem, direction: str) -> str | None:
         """Return why it cannot, with a remedy, or None."""
 
-    def forward(self, q, k, v, p: Problem, scale: float, config=None):
+    def forward(self, q, k, v, p: Problem, scale: float, config=None) -> tuple:
         """Return O, like q but contiguous, and lse (B, H, N_Q) float32; `scale` is not negative."""
 
-    def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None):
+    def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None) -> tuple:
         """Return dq, dk, dv, contiguous, in the dtype of their tensors; dlse may be None."""
 
 

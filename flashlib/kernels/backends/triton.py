@@ -5,6 +5,8 @@ The arguments were checked by `flashlib.kernels.attention`; nothing here is publ
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 
 if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 5):     # no `disable_licm`
@@ -66,7 +68,7 @@ class Triton:
                     " or use impl='reference'")
         return None
 
-    def table(self, p: Problem, direction: str):
+    def table(self, p: Problem, direction: str) -> Any:
         """Return the table's entry: a `TritonConfig`, for a backward `TritonConfigs`."""
         itemsize = 4 if p.narrow else p.dtype.itemsize
         found = configs.configs_for(p.device.capability, itemsize, p.D, p.causal)

@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from flashlib.exercises.solutions import ch09 as right
-from tests.exercises.examine import examine, stub
 
-from flashlib.course.exercises import ch09
+from flashlib.course.ch09 import exercises as ch09
+from flashlib.course.ch09 import solutions as right
 from flashlib.course.exercises.core import ExerciseFailed
 from flashlib.course.notebook.without_triton import why_not
+from tests.course.exercises.examine import examine, stub
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 needs_triton = pytest.mark.skipif(bool(why_not()), reason="torch or Triton is not installed")
 
 

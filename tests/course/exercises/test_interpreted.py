@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from flashlib.course.exercises import ch09, interpreted
+from flashlib.course.ch09 import exercises as ch09
+from flashlib.course.exercises import interpreted
 from flashlib.course.exercises.core import Wrong
 from flashlib.course.notebook.without_triton import why_not
 

@@ -40,7 +40,7 @@ def loaded():
     return [{"kernel": name, "num_warps": binary.metadata.num_warps,
              "num_stages": binary.metadata.num_stages, "registers": binary.n_regs,
              "spilled_words": binary.n_spills, "shared_bytes": binary.metadata.shared,
-             "instructions": matrix_instructions(binary.asm.get("ptx", ""))}
+             "matrix_instructions": matrix_instructions(binary.asm.get("ptx", ""))}
             for name, binary in found]
 
 

@@ -8,13 +8,12 @@ rounds in which the variants alternate. Notebooks 12, 13 and 14 show the results
 
 from __future__ import annotations
 
-import math
 import statistics
 
-from flashlib.course.bench import binaries
-from flashlib.course.bench.attention import back_and_forth, flops, timer
-from flashlib.course.bench.gpu import device_for, is_hopper
-from flashlib.course.bench.provenance import collect, options_for, write_csv
+from flashlib.course.bench import binaries, harness
+from flashlib.course.bench.harness import case_of, device_for, flops, is_hopper
+from flashlib.course.bench.provenance import collect, options_for, write
+from flashlib.masks import Window
 
 SHAPES = [(4, 16, 4096, 128), (4, 32, 4096, 64), (4, 8, 4096, 256)]         # (B, H, N, d)
 FP8_SHAPES = [(4, 16, 4096, 128), (1, 16, 16384, 128), (4, 32, 4096, 64), (4, 8, 4096, 256)]
@@ -74,13 +73,7 @@ def inputs(shape, outliers=False):
 
 def exact_rows(q, k, v, causal, rows):
     """Return some rows of the first head's attention in float64."""
-    import torch
-
-    Q, K, V = (x[0, 0].double() for x in (q, k, v))
-    S = Q[rows] @ K.T / math.sqrt(Q.shape[1])
-    if causal:
-        S = S.masked_fill(torch.arange(K.shape[0], device=K.device)[None, :] > rows[:, None], -math.inf)
-    return torch.softmax(S, -1) @ V
+    return harness.exact_rows(q, k, v, rows, Window(right=0 if causal else None))
 
 
 def rmse_and_relative(o, exact, rows):
@@ -91,15 +84,14 @@ def rmse_and_relative(o, exact, rows):
 
 def race(calls, count, rounds, milliseconds):
     """Return name → TFLOP/s of every round; the calls alternate."""
-    clock, rates = timer("cuda", milliseconds), {name: [] for name in calls}
-    for turn in range(rounds):
-        for name in back_and_forth(calls, turn):
-            rates[name].append(count / clock(calls[name]) / 1e12)
-    return rates
+    return {name: [count / seconds / 1e12 for seconds in times]
+            for name, times in harness.race(calls, "cuda", rounds, milliseconds).items()}
 
 
-def _spread(rates):
-    return {"tflops": statistics.median(rates), "tflops_low": min(rates), "tflops_high": max(rates)}
+def _row(name, shape, causal, rates):
+    return {**case_of(shape, impl=name, mode="forward", causal=int(causal)),
+            "tflops_per_s": statistics.median(rates), "tflops_per_s_low": min(rates),
+            "tflops_per_s_high": max(rates), "rounds": len(rates)}
 
 
 def ablation(shape, causal, rounds=ROUNDS, milliseconds=30, names=None):
@@ -125,10 +117,8 @@ def ablation(shape, causal, rounds=ROUNDS, milliseconds=30, names=None):
             raise RuntimeError(f"{name} is wrong at {shape}, causal={causal}: error {relative}")
         calls[name], built[name] = call, binaries.worst(binaries.loaded())
     rates = race(calls, flops(shape, causal, "forward"), rounds, milliseconds)
-    case = dict(zip("BHND", shape, strict=True))
-    return [{**case, "causal": int(causal), "dtype": "bfloat16", "variant": name,
-             **_spread(rates[name]), "registers": built[name]["registers"],
-             "spills": built[name]["spilled_words"], "rounds": rounds} for name in calls]
+    return [{**_row(name, shape, causal, rates[name]), "registers": built[name]["registers"],
+             "spilled_words": built[name]["spilled_words"]} for name in calls]
 
 
 def fp8(shape, causal, rounds=ROUNDS, milliseconds=60):
@@ -163,19 +153,15 @@ def fp8(shape, causal, rounds=ROUNDS, milliseconds=60):
     count = flops(shape, causal, "forward")
     rates = race(calls, count, rounds, milliseconds) | race(apart, count, rounds, milliseconds)
     ours = statistics.median(rates["own_bf16"])
-    case = dict(zip("BHND", shape, strict=True))
-    return [{**case, "causal": int(causal), "variant": name, **_spread(rates[name]),
-             "rmse": errors[name][0], "ratio_to_bf16": statistics.median(rates[name]) / ours,
-             "rounds": rounds} for name in rates]
+    return [{**_row(name, shape, causal, rates[name]), "rmse": errors[name][0],
+             "ratio_to_bf16": statistics.median(rates[name]) / ours} for name in rates]
 
 
 def measure_here(shape=SHAPES[0], causal=False) -> None:
     """On a Hopper GPU, time the variants at one shape and print them; elsewhere say why not."""
-    try:
+    if harness.has_gpu():
         import torch
-    except ImportError:
-        torch = None
-    if torch is None or not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
+    if not harness.has_gpu() or torch.cuda.get_device_capability()[0] != 9:
         print("No Hopper GPU here: all times in this chapter are the recorded ones.")
         return
     try:
@@ -192,7 +178,7 @@ def measure_here(shape=SHAPES[0], causal=False) -> None:
         return
     print(f"Measured here, on {torch.cuda.get_device_name()}, (B, H, N, d) = {shape}:")
     for row in rows:
-        print(f"{row['variant']:>18} {row['tflops']:5.0f} TFLOP/s")
+        print(f"{row['impl']:>18} {row['tflops_per_s']:5.0f} TFLOP/s")
 
 
 def _warm(case):
@@ -206,36 +192,27 @@ def _warm(case):
 
 def main(argv=None):
     """Check, measure, print a table and write the CSV files."""
-    from flashlib.course.bench.attention import warm_all
-
-    parser = options_for(__doc__)
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often to time each case")
-    options = parser.parse_args(argv)
+    options = options_for(__spec__, __doc__, argv, rounds={
+        "type": int, "default": ROUNDS, "help": "how often to time each case"})
     device_for()
     if not is_hopper():
         return
-    cases = [(kind, shape, causal) for kind, shapes in (("ablation", SHAPES), ("fp8", FP8_SHAPES))
-             for shape in shapes for causal in (False, True)]
-    print(*warm_all(_warm, cases), sep="\n", flush=True)
-    rows = {"ablation": [], "fp8": []}
+    kinds = {"ablation": (ablation, SHAPES), "fp8": (fp8, FP8_SHAPES)}
+    cases = [(kind, shape, causal) for kind, (_, shapes) in kinds.items() for shape in shapes
+             for causal in (False, True)]
+    harness.warm_all(_warm, cases)
+    rows = {kind: [] for kind in kinds}
     for kind, shape, causal in cases:
-        found = (ablation if kind == "ablation" else fp8)(shape, causal, options.rounds)
+        found = kinds[kind][0](shape, causal, options.rounds)
         rows[kind] += found
         print(shape, "causal" if causal else "full",
-              *(f"{r['variant']} {r['tflops']:.0f}" for r in found), flush=True)
-    origin = collect(
-        f"python -m flashlib.course.bench.gluon_ablation --out assets/measurements"
-        f" --name {options.name}"
-        f" --rounds {options.rounds}",
-        timing="median of rounds of triton.testing.do_bench medians, variants alternating, in an order"
-               " drawn anew every other round, backwards in between",
-        flops="4 B H N N d forward, half if causal")
-    if options.out:
-        write_csv(options.out / f"gluon_ablation_{options.name}.csv", rows["ablation"],
-                  {**origin, "dtype": "bfloat16, standard normal inputs"})
-        write_csv(options.out / f"fp8_{options.name}.csv", rows["fp8"],
-                  {**origin, "dtype": "bfloat16 inputs, N(0,1) + N(0,100) in one element of a thousand",
-                   "rmse": f"of {SAMPLED_ROWS} rows of the first head, against float64"})
+              *(f"{r['impl']} {r['tflops_per_s']:.0f}" for r in found), flush=True)
+    head = collect(options.command, dtype="bfloat16", timing=harness.ALTERNATING,
+                   flops="4 B H N N d forward, half if causal")
+    write(options, "gluon_ablation", rows["ablation"], head | {"inputs": "standard normal"})
+    write(options, "fp8", rows["fp8"], head | {
+        "inputs": "N(0,1) + N(0,100) in one element of a thousand", "sampled_rows": SAMPLED_ROWS,
+        "rmse": "of the sampled rows of the first head, against float64"})
 
 
 if __name__ == "__main__":

@@ -125,8 +125,9 @@ def table(text: str, cycles: list[int], sms: int, variants=tuple(PHASES)) -> lis
         samples = sum(phase["samples"] for loop in loops for phase in loop)
         for place, phase in enumerate(loops[0]):
             here = sum(loop[place]["samples"] for loop in loops)
-            rows.append({**case_of(SHAPE, impl=variant, mode="forward", causal=0), **phase, "samples": here,
-                         "cycles": here / samples * step_cycles, "kernel_cycles": total})
+            rows.append({**case_of(SHAPE, impl=variant, mode="forward", causal=0), **phase,
+                         "samples": here, "cycles": here / samples * step_cycles,
+                         "kernel_cycles": total})
     return rows
 
 

@@ -34,21 +34,21 @@ def racer(impl: str) -> tuple[str, str, str]:
 
 
 @styled
-def kernel_race(race: Measurement, *, B: int, H: int, N: int, d: int,
+def kernel_race(race: Measurement, *, B: int, H: int, N_q: int, d: int,
                 ours: str = "ours", without: Sequence[str] = (), alt: str | None = None) -> Figure:
     """Draw TFLOP/s of every implementation at one shape, forward and backward, causal below.
 
-    `race` holds rows with impl, mode, causal, B, H, N, d, seconds and tflops_per_s; an empty cell
+    `race` holds rows with impl, mode, causal, B, H, N_q, d, seconds and tflops_per_s; an empty cell
     is left out, and so are the implementations of `without`. A bar carries its rate, its time, and
     the speed relative to it of the implementation that `ours` names.
     """
-    race = race.where(B=B, H=H, N=N, d=d)
+    race = race.where(B=B, H=H, N_q=N_q, d=d)
     race = Measurement(race.provenance, [row for row in race.rows if row["impl"] not in without],
                        race.columns)
     panels = [(mode, causal) for causal in (0, 1) for mode in ("forward", "backward")
               if _timed(race, mode, causal)]
     if not panels:
-        raise ValueError(f"race: expected timed rows at B={B}, H={H}, N={N}, d={d}, found none")
+        raise ValueError(f"race: expected timed rows at B={B}, H={H}, N_q={N_q}, d={d}, found none")
     most = max(len(_timed(race, *panel)) for panel in panels)
     lines = -(-len(panels) // 2)
     fig, axes = theme.subplots(lines, min(2, len(panels)), squeeze=False,
@@ -79,7 +79,7 @@ def kernel_race(race: Measurement, *, B: int, H: int, N: int, d: int,
         ax.set_yticklabels([])
     for ax in axes.flat[len(panels):]:
         ax.axis("off")
-    shape = f"(B, H, N, d) = ({B}, {H}, {N}, {d})"
+    shape = f"(B, H, N, d) = ({B}, {H}, {N_q}, {d})"
     fig.suptitle(f"{shape}, {origin(race)}", fontsize=9, fontweight="bold", x=0.01, ha="left")
     return theme.describe(fig, alt or f"Speed of attention at {shape}, {origin(race)}. "
                                       f"{'; '.join(words)}.")
@@ -100,7 +100,7 @@ def race_by_shape(race: Measurement, *, ours: str = "ours", ceiling: float | Non
     One line per shape; a mark per implementation, the largest for the one that `ours` names;
     `ceiling` is a rate in FLOP/s to draw beside.
     """
-    shapes = list(dict.fromkeys((r["d"], r["causal"], r["N"], r["B"], r["H"]) for r in race.rows))
+    shapes = list(dict.fromkeys((r["d"], r["causal"], r["N_q"], r["B"], r["H"]) for r in race.rows))
     shapes.sort()
     fig, axes = theme.subplots(1, 2, height=0.95 + 0.235 * len(shapes), sharey=True)
     impls = [name for name in _RACERS if name in set(race.column("impl"))]
@@ -109,7 +109,7 @@ def race_by_shape(race: Measurement, *, ours: str = "ours", ceiling: float | Non
     for ax, mode in zip(axes, ("forward", "backward"), strict=True):
         for y, (d, causal, N, B, H) in enumerate(shapes):
             rows = {r["impl"]: r["tflops_per_s"]
-                    for r in race.where(mode=mode, causal=causal, B=B, H=H, N=N, d=d).rows
+                    for r in race.where(mode=mode, causal=causal, B=B, H=H, N_q=N, d=d).rows
                     if r["tflops_per_s"] is not None}
             if not rows:
                 continue

@@ -87,7 +87,7 @@ def test_other_errors_are_not_swallowed(hopper, launcher, monkeypatch):
 def test_it_announces_the_compilation_and_prints_every_variant(hopper, launcher, monkeypatch, capsys):
     def ablation(shape, causal, rounds):
         assert capsys.readouterr().out == "Compiling 13 variants takes about a minute.\n"
-        return [{"variant": "full", "tflops": 640.4}, {"variant": "no_overlap", "tflops": 540.0}]
+        return [{"impl": "full", "tflops_per_s": 640.4}, {"impl": "no_overlap", "tflops_per_s": 540.0}]
 
     monkeypatch.setattr(gluon_ablation, "ablation", ablation)
     gluon_ablation.measure_here()

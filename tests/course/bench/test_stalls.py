@@ -69,7 +69,7 @@ def test_what_it_cannot_read_is_refused():
 def test_the_recording_holds_every_phase_of_every_variant_and_their_exponentials():
     recorded = measurements("stalls_h200")
     for variant, phases in stalls.PHASES.items():
-        rows = recorded.where(variant=variant).rows
+        rows = recorded.where(impl=variant).rows
         assert [row["phase"] for row in rows] == list(phases)
         assert sum(row["exponentials"] for row in rows) == 64 + 2      # of a thread: P, and two rows' α
         B, H, N, _ = stalls.SHAPE

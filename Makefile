@@ -26,7 +26,10 @@ lab: $(stamp) ## set up, then open JupyterLab on work/, your own copy of the not
 	@$(py) scripts/open_lab.py $(LAB_ARGS)
 
 test: $(stamp) ## set up, then run the tests
-	OMP_NUM_THREADS=1 $(py) -m pytest -n 2 $(TEST_ARGS)
+	OMP_NUM_THREADS=1 $(py) -m pytest -n 2 --dist loadfile $(TEST_ARGS)
+
+test-lens: $(stamp) ## compile the kernels for every other generation, dtype and setting
+	OMP_NUM_THREADS=1 $(py) -m pytest -n 2 --dist loadfile -m matrix $(TEST_ARGS)
 
 test-browser: $(stamp) ## move every control of every lab in JupyterLab, in Chromium
 	@$(py) -c "import playwright" 2>/dev/null || { echo "Installing playwright (165 MB) into .venv ..."; \
@@ -41,6 +44,12 @@ notebooks: $(stamp) ## execute the notebooks and keep their outputs
 lint: $(stamp) ## check the code's style, and that no notebook's outputs are stale
 	$(py) -m ruff check .
 	@$(py) scripts/render_notebooks.py --stale
+
+types: $(stamp) ## check the types of what a reader calls (pyproject.toml lists the files)
+	@$(py) -c "import basedpyright" 2>/dev/null || { \
+	    echo "Installing basedpyright (280 MB, with the Node that it runs on) into .venv ..."; \
+	    $(py) -m pip install -q -r tests/types/requirements.txt -c requirements.lock; }
+	@$(py) -m basedpyright
 
 bench-course: $(stamp) ## measure notebooks, widgets, import and counting
 	@$(py) -m flashlib.course.bench.course
@@ -75,4 +84,4 @@ $(stamp): requirements.txt requirements.lock pyproject.toml scripts/setup_env.py
 	@PYTHON="$(PYTHON)" TORCH="$(TORCH)" sh scripts/setup.sh
 
 FORCE:
-.PHONY: help lab test test-browser setup notebooks lint bench bench-course lock clean FORCE
+.PHONY: help lab test test-lens test-browser setup notebooks lint types bench bench-course lock clean FORCE

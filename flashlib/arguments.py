@@ -10,10 +10,19 @@ import numpy as np
 FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
 
 
+def check_plain(name: str, value) -> None:
+    """Refuse the kinds of NumPy arrays that mean more than their numbers: masked ones and matrices."""
+    if isinstance(value, np.ma.MaskedArray | np.matrix):
+        remedy = "filled(...)" if isinstance(value, np.ma.MaskedArray) else "A"
+        raise TypeError(f"{name}: expected a plain NumPy array, got {type(value).__name__}, of which"
+                        f" only the numbers would count: pass {name}.{remedy}")
+
+
 def check_array(name: str, value, ndim: int | None = None) -> np.ndarray:
     """Refuse what is not a float32 or float64 NumPy array of `ndim` dimensions (None: one or more)."""
     if not isinstance(value, np.ndarray):
         raise TypeError(f"{name}: expected a NumPy array, got {type(value).__name__}")
+    check_plain(name, value)
     if value.dtype not in FLOATS:
         raise TypeError(f"{name}: expected dtype float64 or float32, got {value.dtype}")
     if ndim is None and value.ndim < 1:
@@ -62,19 +71,28 @@ def check_share(name: str, value, most: float = 1.0) -> float:
     return float(value)
 
 
+def check_number(name: str, value, least: float = -math.inf) -> float:
+    """Refuse what is not a finite number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name}: expected a number, got {value!r}")
+    try:
+        number = float(value)
+    except OverflowError:                                  # a whole number beyond every float
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"{name}: expected a finite number, got {value}")
+    if number < least:
+        raise ValueError(f"{name}: expected a number of at least {least:g}, got {value}")
+    return number
+
+
 def check_scale(scale, d: int) -> float:
     """Return the factor on the logits: 1/√d for None; refuse what is not a finite number."""
     if scale is None:
         return 1.0 / math.sqrt(d)
     if isinstance(scale, bool) or not isinstance(scale, numbers.Real):
         raise TypeError(f"scale: expected a number or None, got {scale!r}")
-    try:
-        value = float(scale)
-    except OverflowError:                                  # a whole number beyond every float
-        value = math.inf
-    if not math.isfinite(value):
-        raise ValueError(f"scale: expected a finite number, got {scale}")
-    return value
+    return check_number("scale", scale)
 
 
 def check_attention(Q, K, V, causal, scale) -> tuple[int, int, int, float]:

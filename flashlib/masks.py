@@ -41,11 +41,10 @@ class Window:
             bound = getattr(self, side)
             if bound is None:
                 continue
-            expected = f"window: expected for {side} a whole number from 0 or None, got {bound!r}"
-            if isinstance(bound, bool) or not isinstance(bound, int | np.integer):
-                raise TypeError(expected)
-            if bound < 0:
-                raise ValueError(expected)
+            wrong = isinstance(bound, bool) or not isinstance(bound, int | np.integer)
+            if wrong or bound < 0:
+                raise (TypeError if wrong else ValueError)(
+                    f"window: expected for {side} a whole number from 0 or None, got {bound!r}")
             object.__setattr__(self, side, int(bound))
 
     def keys_of(self, rows, Nq: int, Nk: int):
@@ -75,6 +74,9 @@ def window_of(causal: bool, window=None) -> Window:
 
 class Mask:
     """One run of keys a row: row i sees the keys first[i] … stop[i] − 1, none if the two are equal.
+
+    The runs of a window leave no gap between rows. Where others do, a tile that lies in a gap counts as
+    visited: all of it is masked, and the result is right.
 
     Args:
         first, stop: whole numbers, (Nq,), neither ever decreasing.

@@ -190,7 +190,7 @@ class Quantised(NamedTuple):
 
 def _by_row(scales_, block, x):
     """Repeat the scale of a block for each of its rows, in a shape that broadcasts against x."""
-    return np.repeat(scales_, block)[:len(x)].reshape(-1, *[1] * (x.ndim - 1))
+    return np.repeat(scales_, min(block, max(len(x), 1)))[:len(x)].reshape(-1, *[1] * (x.ndim - 1))
 
 
 def quantise(x, *, block=None, fmt="e4m3", limit=None) -> Quantised:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import setup_env
 import sync_work
+import zmq
 
 FIRST = "work/00_start_here.ipynb"
 
@@ -40,6 +41,7 @@ def main():
         "jupyterlab",
         f"--ServerApp.root_dir={sync_work.ROOT}",
         f"--LabApp.default_url=/lab/tree/{page}",
+        *(setup_env.LAB_OPTIONS if zmq.has("curve") else []),
         *as_root(sys.argv[1:]),
     ]
     os.execv(sys.executable, command)

@@ -56,6 +56,11 @@ if find_spec("flashlib"):
     from flashlib import widgets
     widgets.sweep()
 """
+# How many widgets were there to be swept.
+ALIVE = """\
+import sys
+print("flashlib" in sys.modules and len(sys.modules["flashlib"].widgets.LIVE))
+"""
 # Put on the kernel's PYTHONPATH as sitecustomize.py: the named modules are as good as uninstalled.
 BLOCKER = """\
 import sys
@@ -109,7 +114,7 @@ def execute(notebook, *, cwd, without=(), sweep=False, on_cell=None, timeout=CEL
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
     if sweep:
-        fresh.cells.append(nbformat.v4.new_code_cell(SWEEP))
+        fresh.cells += [nbformat.v4.new_code_cell(SWEEP), nbformat.v4.new_code_cell(ALIVE)]
     with tempfile.TemporaryDirectory() as startup:
         client = NotebookClient(
             fresh,
@@ -137,7 +142,10 @@ def execute(notebook, *, cwd, without=(), sweep=False, on_cell=None, timeout=CEL
             if output.output_type == "stream" and output.name == "stderr":
                 raise NotebookError(f"cell {index} writes to stderr: {output.text.strip()}")
     if sweep:
-        fresh.cells.pop()
+        *fresh.cells, _, alive = fresh.cells
+        shown = any(WIDGET_VIEW in o.get("data", {}) for c in fresh.cells for o in c.get("outputs", []))
+        if shown and alive.outputs[0].text.strip() in ("0", "False"):
+            raise NotebookError("shows a control, and no widget was alive at its end to be swept")
     return fresh
 
 

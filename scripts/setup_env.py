@@ -27,7 +27,7 @@ LOCK = ROOT / "requirements.lock"
 # Held while a set-up runs; it stands beside .venv, which the set-up may clear.
 BUSY = ROOT / ".venv.lock"
 TICK_S = 15
-ESTIMATE = "It takes about 3 minutes and 2 GB in .venv, with CUDA some gigabytes more."
+ESTIMATE = "It takes 3 to 10 minutes and 2 GB in .venv, with CUDA some gigabytes more."
 
 # What the reader has set for other projects may not steer an installation into .venv.
 ENV = {k: v for k, v in os.environ.items() if k not in ("PYTHONHOME", "PYTHONPATH", "PIP_TARGET")}
@@ -42,6 +42,8 @@ LAB_SETTINGS = {
     },
     "@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": True},
 }
+# Kernels talk to JupyterLab encrypted; they would warn at each start that they do not.
+LAB_OPTIONS = ["--KernelManager.transport_encryption=auto"]
 
 
 class SetupError(Exception):

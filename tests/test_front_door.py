@@ -78,6 +78,15 @@ print(json.dumps([name for name in homes if not callable(getattr(flashlib, name)
     assert python(code) == []
 
 
+def test_models_open_when_they_are_asked_for():
+    loaded = python("import flashlib; flashlib.models.traffic.flash_v2;"
+                    " print(json.dumps([sorted(sys.modules), dir(flashlib.models)]))")
+    assert "flashlib.models.traffic" in loaded[0] and "flashlib.models.predict" not in loaded[0]
+    assert {"traffic", "roofline", "predict", "sm"} <= set(loaded[1])
+    with pytest.raises(AttributeError, match=r"module 'flashlib.models' has no attribute 'magic'"):
+        _ = fl.models.magic
+
+
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="module 'flashlib' has no attribute 'flash_v9'"):
         _ = fl.flash_v9

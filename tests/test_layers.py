@@ -7,6 +7,7 @@ import ast
 import functools
 import inspect
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -228,6 +229,14 @@ def test_no_function_takes_many_parameters():
                     if count > (25 if kernel else 14):
                         yield f"{short(path, node)} {node.name}: {count}"
     no_offender(too_many())
+
+
+def test_the_files_that_the_type_checker_reads_are_there():
+    """It takes no notice of a path that has moved."""
+    settings = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    listed = settings["tool"]["basedpyright"]["include"]
+    assert len(listed) >= 20
+    no_offender(name for name in listed if not (PACKAGE.parent / name).is_file())
 
 
 def test_a_docstring_begins_with_a_full_sentence():

@@ -7,8 +7,8 @@ from urllib.parse import unquote
 
 import nbformat
 import pytest
-from flashlib.chapters import CHAPTERS
 
+from flashlib.course.notebook.chapters import CHAPTERS
 from scripts.render_notebooks import SIZE_LIMIT_BYTES, stale
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))

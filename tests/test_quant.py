@@ -276,6 +276,17 @@ def test_wrong_arguments_are_refused_by_name(call, error, message):
         call(np.ones((2, 6)))
 
 
+def test_a_block_of_more_rows_than_there_are_is_the_whole_tensor():
+    """And costs no more: a scale is repeated for the rows that there are."""
+    x, whole = np.ones((4, 4)), quant.quantise(np.ones((4, 4)))
+    for block in (4, 5, 10**9, 2**60):
+        q = quant.quantise(x, block=block)
+        np.testing.assert_array_equal(q.dequantise(), whole.dequantise())
+        assert q.scales.shape == (1,)
+        assert quant.shares(x, block=block) == quant.shares(x)
+    assert quant.quantise(np.ones((0, 4)), block=2**60).dequantise().shape == (0, 4)
+
+
 def test_without_ml_dtypes_the_remedy_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     for call in (quant.round_to, quant.encode):

@@ -1,12 +1,11 @@
-"""The labs of every notebook, swept: each control is set to each option and must draw.
+"""The sweep of labs, which sets each control to each option, and which notebooks have a lab.
 
-A notebook runs once, as `make notebooks` would run it, with one more cell that sweeps its widgets.
-How long a redraw takes is printed (`-rP`) and never asserted: `make bench-course` measures it.
+The notebooks themselves are swept by `scripts/render_notebooks.py --check --sweep`, which .ci/run runs.
+How long a redraw takes, `make bench-course` measures.
 """
 
 import json
 from pathlib import Path
-from statistics import median
 
 import nbformat
 import pytest
@@ -30,19 +29,6 @@ def sweep(notebook, cwd):
     probed.cells.append(new_code_cell(course.PROBE))
     printed = "".join(o.get("text", "") for o in render.execute(probed, cwd=cwd).cells[-1].outputs)
     return json.loads(printed.rpartition("PROBE")[2])["redraws"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", labs.LABS, ids=lambda path: path.stem)
-def test_every_option_of_every_control_draws(path):
-    redraws = sweep(render.read(path), path.parent)
-    assert redraws, "the notebook calls a widget function, and no widget was alive at its end"
-    times = {}
-    for widget, control, _, seconds in redraws:
-        times.setdefault((widget, control), []).append(seconds)
-    for (widget, control), each in times.items():
-        print(f"{widget}, {control}: {len(each)} redraws, median {1e3 * median(each):.0f} ms, "
-              f"slowest {1e3 * max(each):.0f} ms")
 
 
 LAB = """
@@ -98,3 +84,9 @@ def test_what_shows_a_control_was_found_in_the_code_and_is_one_that_sweep_knows(
     notebook = render.read(path)
     assert labs.makes_a_widget(notebook) or not labs.shows_a_widget(notebook)
     assert not labs.imports(notebook) & {"ipywidgets", "anywidget"}
+
+
+def test_the_bench_of_the_course_says_what_it_measures(capsys):
+    with pytest.raises(SystemExit) as end:
+        course.main(["--help"])
+    assert end.value.code == 0 and "peak memory of every" in " ".join(capsys.readouterr().out.split())

@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
-import math
-import numbers
 from typing import Literal, Never, overload
 
 import torch
 
+from flashlib.checks import check_scale
 from flashlib.kernels import ops
 from flashlib.kernels.autocast import of_one_dtype
+from flashlib.masks import window_of
 
 MAX_HEAD_DIM = 256
 MAX_SCALE = 1e15                   # times the largest float16 score, 65,504² · 256, is still a float32
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 IMPLS = ("auto", "triton", "gluon", "reference")
 Impl = Literal["auto", "triton", "gluon", "reference"]
+Sides = tuple[int | None, int | None] | None
 MEANT = {                          # how others call what we have, or do not
     "is_causal": "did you mean causal=? It aligns bottom right, torch's is_causal top left",
     "softmax_scale": "did you mean scale=?", "sm_scale": "did you mean scale=?",
     "enable_gqa": "leave it out: k and v may always have fewer heads than q",
-    "attn_mask": "there is no mask but causal=", "dropout_p": "there is no dropout",
+    "window_size": "did you mean window=(left, right)? None, not −1, is no bound",
+    "attn_mask": "there is no mask but causal= and window=", "dropout_p": "there is no dropout",
 }
 
 
 @overload
 def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False,
-                    scale: float | None = None, return_lse: Literal[False] = False,
-                    impl: Impl = "auto") -> torch.Tensor: ...
+                    window: Sides = None, scale: float | None = None,
+                    return_lse: Literal[False] = False, impl: Impl = "auto") -> torch.Tensor: ...
 @overload
 def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False,
-                    scale: float | None = None, return_lse: Literal[True],
-                    impl: Impl = "auto") -> tuple[torch.Tensor, torch.Tensor]: ...
+                    window: Sides = None, scale: float | None = None,
+                    return_lse: Literal[True], impl: Impl = "auto"
+                    ) -> tuple[torch.Tensor, torch.Tensor]: ...
 def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False,
-                    scale: float | None = None, return_lse: bool = False, impl: Impl = "auto",
-                    **unknown: Never) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+                    window: Sides = None, scale: float | None = None, return_lse: bool = False,
+                    impl: Impl = "auto", **unknown: Never
+                    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Exact attention with O(N) memory: FlashAttention-2 as a differentiable torch function.
 
     Layout as in `torch.nn.functional.scaled_dot_product_attention`. With `causal`, row i sees keys
@@ -47,6 +51,9 @@ def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
             Any strides. D up to 256. Inside `torch.autocast`, tensors of unlike dtypes are cast to
             its dtype, as SDPA does; tensors of one dtype are computed in that dtype.
         causal: hide later keys.
+        window: (left, right), two whole numbers from 0: row i sees the keys from i + N_k − N_q − left
+            to i + N_k − N_q + right, and None is no bound (FlashAttention's `window_size`, with its
+            −1). With `causal`, right is 0 whatever it says. Tiles outside cost nothing.
         scale: factor on the logits, None for 1/√D; may be 0 or negative, at most 1e15 in size.
         return_lse: return (O, lse), lse (B, H, N_q) float32, natural log; both are differentiable.
         impl: "auto" (on a GPU the faster of our kernels for the shape, tiled torch on the CPU);
@@ -62,24 +69,31 @@ def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
     Differentiable once, backward: a double backward and forward-mode derivatives are refused.
     `torch.func.grad`, `vjp`, `jacrev` and `vmap` work; what vmap maps over joins the batch.
 
-    Bit-identical from run to run. A NaN in a key or value beyond what a tile of rows sees never
-    reaches them; inside the tiles that the causal diagonal cuts, on the GPU backends, a NaN or
-    infinite value reaches O of all rows of that tile, and such a key their dQ, because a tensor core
-    multiplies zeros too.
+    Bit-identical from run to run. Sums over keys come before the division, so |V| · N_k has to stay
+    below float32's 3.4e38. A NaN or an infinity reaches the rows that see it; beyond them, in the tiles
+    that a mask cuts (a tensor core multiplies zeros too) and in no other:
+
+        it stands in                "reference"   the kernels, in such a tile
+        a value                     nothing       O of every row
+        a key                       nothing       dQ of every row, never O
+        a query, or O's gradient    nothing       dK and dV of every key
+        the gradient of a row       nothing       nothing
+          that sees no key
     """
     if unknown:
         name = next(iter(unknown))
         raise TypeError(f"flash_attention() got an unexpected keyword argument {name!r}"
                         + (f": {MEANT[name]}" if name in MEANT else ""))
     q, k, v, scale = _check(q, k, v, causal, scale, return_lse, impl)
+    seen = (ops.CAUSAL if causal else ops.FULL) if window is None else window_of(causal, window)
     if torch.compiler.is_compiling():
-        o, lse = ops.attention_forward(q, k, v, causal, scale, impl)
+        o, lse = ops.attention_forward(q, k, v, seen.left, seen.right, scale, impl)
     elif ops.transformed():
-        o, lse = ops.TransformedAttention.apply(q, k, v, causal, scale, impl)
+        o, lse = ops.TransformedAttention.apply(q, k, v, seen, scale, impl)
     elif torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        o, lse = ops.Attention.apply(q, k, v, causal, scale, impl)
+        o, lse = ops.Attention.apply(q, k, v, seen, scale, impl)
     else:
-        o, lse = ops.forward(q, k, v, causal, scale, impl)
+        o, lse = ops.forward(q, k, v, seen, scale, impl)
     return (o, lse) if return_lse else o
 
 
@@ -124,16 +138,7 @@ def _check(q, k, v, causal, scale, return_lse, impl):
         raise TypeError(f"return_lse: expected True or False, got {return_lse!r}")
     if impl not in IMPLS:
         raise ValueError(f"impl: expected one of {IMPLS}, got {impl!r}")
-    if scale is None:
-        return q, k, v, 1.0 / math.sqrt(D)
-    if isinstance(scale, bool) or not isinstance(scale, numbers.Real):
-        raise TypeError(f"scale: expected a number or None, got {scale!r}")
-    try:
-        scale = float(scale)
-    except OverflowError:                                   # an int beyond every float
-        scale = math.inf if scale > 0 else -math.inf
-    if not math.isfinite(scale):
-        raise ValueError(f"scale: expected a finite number, got {scale}")
+    scale = check_scale(scale, D)
     if abs(scale) > MAX_SCALE:
         raise ValueError(f"scale: expected at most {MAX_SCALE:.0e} in size, so that the logits are"
                          f" finite, got {scale}")

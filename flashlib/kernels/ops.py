@@ -2,7 +2,8 @@
 
 Eager calls go through `Attention`, an autograd function; a traced call through the custom ops
 `flashlib::attention_forward` and `flashlib::attention_backward`, so that no graph breaks. All end in
-the same two functions. The arguments were checked by `flashlib.kernels.attention`.
+the same two functions. The arguments were checked by `flashlib.kernels.attention`, and what a row
+sees is one `Window` (in the ops' schema, which knows no such type, its two bounds).
 
 Differentiable once, backward. What torch would otherwise answer with a constant or with nothing (a
 gradient of the gradient, a forward-mode tangent) is refused in a sentence.
@@ -16,7 +17,10 @@ import math
 import torch
 from torch.autograd import forward_ad
 
-OPTIONS = "bool causal, float scale, str backend"
+from flashlib.masks import Window
+
+OPTIONS = "SymInt? left, SymInt? right, float scale, str backend"
+FULL, CAUSAL = Window(), Window(None, 0)
 
 
 @functools.cache
@@ -90,21 +94,32 @@ def launcher(backend: str, device: torch.device, dtype: torch.dtype):
     return launch
 
 
-def forward(q, k, v, causal: bool, scale: float, backend: str):
+def _options(run, window: Window, scale: float):
+    """Return the keyword arguments of a backend's function, or refuse a window that it cannot take."""
+    if run.__module__ == "flashlib.kernels.reference":
+        return {"window": window, "scale": scale}
+    if window not in (FULL, CAUSAL):
+        raise NotImplementedError(f"window: this backend expected no window but causal's, got"
+                                  f" ({window.left}, {window.right}): use impl='reference'")
+    return {"causal": window == CAUSAL, "scale": scale}
+
+
+def forward(q, k, v, window: Window, scale: float, backend: str):
     """Return O and lse (B, H, N_q) float32 or, for float64, float64; nothing to attend to is O = 0."""
     run = launcher(backend, q.device, q.dtype).forward
+    options = _options(run, window, abs(scale))
     if q.is_neg() or k.is_neg() or v.is_neg():              # a kernel reads numbers as they lie
         q, k, v = q.resolve_neg(), k.resolve_neg(), v.resolve_neg()
     if q.numel() == 0 or k.numel() == 0:
         return torch.zeros_like(q, memory_format=torch.contiguous_format), _lse_like(q, -math.inf)
     if scale < 0:                                           # kernels take the maximum of raw scores
-        q, scale = -q, -scale
+        q = -q
     if backend == "auto" and _has_hopper(q.device):
-        return _hopper().forward(q, k, v, causal=causal, scale=scale, otherwise=run)
-    return run(q, k, v, causal=causal, scale=scale)
+        return _hopper().forward(q, k, v, **options, otherwise=run)
+    return run(q, k, v, **options)
 
 
-def backward(q, k, v, o, lse, do, dlse, causal: bool, scale: float, backend: str):
+def backward(q, k, v, o, lse, do, dlse, window: Window, scale: float, backend: str):
     """Return dq, dk, dv; do or dlse is None where nothing depends on that output."""
     if q.numel() == 0 or k.numel() == 0:
         return tuple(torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
@@ -112,15 +127,15 @@ def backward(q, k, v, o, lse, do, dlse, causal: bool, scale: float, backend: str
     dlse = None if dlse is None else dlse.resolve_neg()
     if q.is_neg() or k.is_neg() or v.is_neg():
         q, k, v = q.resolve_neg(), k.resolve_neg(), v.resolve_neg()
-    blind = q.shape[2] - k.shape[2] if causal else 0        # the first rows, which see nothing:
-    if blind > 0:                                           # a NaN that flows into them ends there
-        do = do.clone()
-        do[:, :, :blind] = 0
+    if window.right is not None and (blind := q.shape[2] - k.shape[2] - window.right) > 0:
+        do = do.clone()                                     # the first rows, which see nothing:
+        do[:, :, :blind] = 0                                # a NaN that flows into them ends there
     run = launcher(backend, q.device, q.dtype).backward
+    options = _options(run, window, abs(scale))
     if scale < 0:
-        dq, dk, dv = run(-q, k, v, o, lse, do, dlse, causal=causal, scale=-scale)
+        dq, dk, dv = run(-q, k, v, o, lse, do, dlse, **options)
         return dq.neg_(), dk, dv
-    return run(q, k, v, o, lse, do, dlse, causal=causal, scale=scale)
+    return run(q, k, v, o, lse, do, dlse, **options)
 
 
 def _lse_like(q, fill):
@@ -206,27 +221,35 @@ class Gradient(torch.autograd.Function):
         return _mapped(Gradient, info, in_dims, inputs)
 
 
+def _forward_op(q, k, v, left, right, scale, backend):
+    return forward(q, k, v, Window(left, right), scale, backend)
+
+
+def _backward_op(q, k, v, o, lse, do, dlse, left, right, scale, backend):
+    return backward(q, k, v, o, lse, do, dlse, Window(left, right), scale, backend)
+
+
 attention_forward = torch.library.custom_op(
-    "flashlib::attention_forward", forward, mutates_args=(),
+    "flashlib::attention_forward", _forward_op, mutates_args=(),
     schema=f"(Tensor q, Tensor k, Tensor v, {OPTIONS}) -> (Tensor, Tensor)")
 attention_backward = torch.library.custom_op(
-    "flashlib::attention_backward", backward, mutates_args=(),
+    "flashlib::attention_backward", _backward_op, mutates_args=(),
     schema="(Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor? do, Tensor? dlse,"
            f" {OPTIONS}) -> (Tensor, Tensor, Tensor)")
 
 
 @attention_forward.register_fake
-def _(q, k, v, causal, scale, backend):
+def _(q, k, v, *options):
     return torch.empty_like(q, memory_format=torch.contiguous_format), _lse_like(q, 0.0)
 
 
 @attention_backward.register_fake
-def _(q, k, v, o, lse, do, dlse, causal, scale, backend):
+def _(q, k, v, o, lse, do, dlse, *options):
     return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
 
 
 def _differentiate(ctx, do, dlse):
-    return *attention_backward(*ctx.saved_tensors, do, dlse, *ctx.options), None, None, None
+    return *attention_backward(*ctx.saved_tensors, do, dlse, *ctx.options), None, None, None, None
 
 
 attention_forward.register_autograd(_differentiate, setup_context=_save)

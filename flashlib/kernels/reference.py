@@ -1,110 +1,110 @@
 """Tiled attention in plain torch: the backend for machines without a GPU, with O(N) memory.
 
-The same algorithm as the kernels, tile by tile, in float32 or, for float64 inputs, float64.
+The same algorithm as the kernels, tile by tile, in float32 or, for float64 inputs, float64. On one
+core it takes about as long as torch's own attention. Each operation on a tile is shared by torch's
+threads; on a busy machine they wait for one another, and `torch.set_num_threads(1)` may be faster.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from flashlib.kernels.autocast import without_autocast
+from flashlib.masks import Mask, Window, tiles
 
-BLOCK = 128
-
-
-def _grouped(x: torch.Tensor, H: int) -> torch.Tensor:
-    """Return K or V with one head per query head; a view where the counts agree."""
-    return x if x.shape[1] == H else x.repeat_interleave(H // x.shape[1], dim=1)
+BLOCKS = 128, 1024                                          # the fewest and most rows of a tile
+ELEMENTS = 2**20                                            # of S, over all heads, that a tile aims at
 
 
-def _wide(x: torch.Tensor) -> torch.Tensor:
-    return x if x.dtype == torch.float64 else x.float()
+def _heads(x: torch.Tensor, H: int) -> torch.Tensor:
+    """Return (B·H, N, D), float32 or float64, in which each query head has a key head of its own."""
+    if x.shape[1] != H:
+        x = x.repeat_interleave(H // x.shape[1], dim=1)
+    return x.flatten(0, 1).to(torch.promote_types(x.dtype, torch.float32))
 
 
-def _tiles(N: int) -> list[slice]:
-    return [slice(start, min(start + BLOCK, N)) for start in range(0, N, BLOCK)]
+def _tiling(q, k, window: Window):
+    """Return the mask, and how many rows of Q or K a tile has: more where heads are few."""
+    B, H, N_Q, _ = q.shape
+    rows, most = BLOCKS
+    while rows < most and B * H * (2 * rows) ** 2 <= ELEMENTS:
+        rows *= 2
+    return Mask(*window.keys_of(np.arange(N_Q), N_Q, k.shape[2]), k.shape[2]), rows
 
 
-def _visible(rows: slice, keys: slice, N_Q: int, N_K: int, causal: bool, device):
-    """Return which pairs of a tile may see each other: False for none, None for all, or a mask."""
-    shift = N_K - N_Q
-    if not causal or keys.stop - 1 <= rows.start + shift:
-        return None
-    if keys.start > rows.stop - 1 + shift:
-        return False
-    i = torch.arange(rows.start, rows.stop, device=device)[:, None]
-    return torch.arange(keys.start, keys.stop, device=device)[None, :] <= i + shift
+def _visible(mask: Mask, rows: slice, keys: slice, device):
+    """Return which pairs of a tile may see each other, None for all."""
+    seen = mask.visible(rows, keys)
+    return None if seen is None else torch.from_numpy(seen).to(device)
 
 
-def _weigh(weights: torch.Tensor, values: torch.Tensor, seen) -> torch.Tensor:
-    """Return weights @ values, in which a value that a row may not see adds nothing, NaN or not."""
-    if seen is None or values.is_meta or bool(torch.isfinite(values).all()):
-        return weights @ values
-    clean = torch.where(torch.isfinite(values), values, 0.0)
-    product = weights @ clean
-    for j in torch.nonzero(~torch.isfinite(values).all(-1).flatten(0, 1).all(0)).flatten().tolist():
-        tainted = weights[..., j, None] * (values[..., j, None, :] - clean[..., j, None, :])
-        product += torch.where(seen[:, j, None], tainted, 0.0)
-    return product
+def _accumulate(into: torch.Tensor, weights: torch.Tensor, values: torch.Tensor, seen) -> None:
+    """Add weights @ values; a value that a row may not see adds nothing, NaN or not."""
+    if seen is None or values.is_meta or bool(torch.isfinite(values.sum())):
+        into.baddbmm_(weights, values)
+        return
+    finite = torch.isfinite(values)
+    clean = torch.where(finite, values, 0.0)
+    into.baddbmm_(weights, clean)
+    for j in torch.nonzero(~finite.all(-1).all(0)).flatten().tolist():      # not so in every head
+        tainted = weights[:, :, j, None] * (values[:, j] - clean[:, j])[:, None]
+        into += torch.where(seen[:, j, None], tainted, 0.0)
 
 
 @without_autocast
-def forward(q, k, v, *, causal: bool, scale: float):
+def forward(q, k, v, *, window: Window, scale: float):
     """Return O in the dtype of q, and lse (B, H, N_Q), float32 or, for float64, float64."""
-    B, H, N_Q, _ = q.shape
-    N_K = k.shape[2]
-    K, V = _wide(_grouped(k, H)), _wide(_grouped(v, H))
+    H, N_Q = q.shape[1:3]
+    Q, K, V = (_heads(x, H) for x in (q, k, v))
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    lse = torch.empty((B, H, N_Q), dtype=K.dtype, device=q.device)
-    lowest = torch.finfo(K.dtype).min
-    for rows in _tiles(N_Q):
-        Q = _wide(q[:, :, rows])
-        m = torch.full(Q.shape[:3], lowest, dtype=K.dtype, device=q.device)
-        l, acc = torch.zeros_like(m), torch.zeros_like(Q)
-        for keys in _tiles(N_K):
-            seen = _visible(rows, keys, N_Q, N_K, causal, q.device)
-            if seen is False:
-                continue
-            S = Q @ K[:, :, keys].transpose(-1, -2) * scale
+    lse = torch.empty(q.shape[:3], dtype=K.dtype, device=q.device)
+    mask, block = _tiling(q, k, window)
+    for rows in tiles(N_Q, block):
+        Q_i = Q[:, rows] * scale
+        m = Q_i.new_full((*Q_i.shape[:2], 1), torch.finfo(K.dtype).min)
+        l, acc = torch.zeros_like(m), torch.zeros_like(Q_i)
+        for keys in mask.key_tiles(rows, block):
+            S = Q_i @ K[:, keys].transpose(1, 2)
+            seen = _visible(mask, rows, keys, q.device)
             if seen is not None:
-                S = S.masked_fill(~seen, float("-inf"))
-            m_new = torch.maximum(m, S.amax(-1))
-            alpha, P = torch.exp(m - m_new), torch.exp(S - m_new[..., None])
-            l = alpha * l + P.sum(-1)
-            acc = alpha[..., None] * acc + _weigh(P, V[:, :, keys], seen)
+                S.masked_fill_(~seen, float("-inf"))
+            m_new = torch.maximum(m, S.amax(-1, keepdim=True))
+            alpha, P = torch.exp(m - m_new), S.sub_(m_new).exp_()
+            l = alpha * l + P.sum(-1, keepdim=True)
+            _accumulate(acc.mul_(alpha), P, V[:, keys], seen)
             m = m_new
-        o[:, :, rows] = (acc / torch.where(l == 0, 1.0, l)[..., None]).to(q.dtype)
-        lse[:, :, rows] = m + torch.log(l)
+        acc /= torch.where(l == 0, 1.0, l)
+        o[:, :, rows] = acc.unflatten(0, q.shape[:2]).to(q.dtype)
+        lse[:, :, rows] = (m + torch.log(l)).view(*q.shape[:2], -1)
     return o, lse
 
 
 @without_autocast
-def backward(q, k, v, o, lse, do, dlse, *, causal: bool, scale: float):
+def backward(q, k, v, o, lse, do, dlse, *, window: Window, scale: float):
     """Return dq, dk, dv in the dtype of their tensors; dlse may be None."""
-    H, N_Q, N_K, H_K = q.shape[1], q.shape[2], k.shape[2], k.shape[1]
-    K, V, dO = _wide(_grouped(k, H)), _wide(_grouped(v, H)), _wide(do)
-    delta = (dO * _wide(o)).sum(-1)
+    H, H_K = q.shape[1], k.shape[1]
+    Q, K, V, O, dO = (_heads(x, H) for x in (q, k, v, o, do))
+    Q = Q * scale
+    delta = (dO * O).sum(-1, keepdim=True)
     if dlse is not None:
-        delta = delta - dlse
-    dq = torch.zeros(q.shape, dtype=K.dtype, device=q.device)
-    dk, dv = (torch.zeros(K.shape, dtype=K.dtype, device=q.device) for _ in range(2))
-    safe_lse = lse.clamp_min(torch.finfo(K.dtype).min)
-    for keys in _tiles(N_K):
-        for rows in _tiles(N_Q):
-            seen = _visible(rows, keys, N_Q, N_K, causal, q.device)
-            if seen is False:
-                continue
-            Q = _wide(q[:, :, rows])
-            P = torch.exp(Q @ K[:, :, keys].transpose(-1, -2) * scale
-                          - safe_lse[:, :, rows, None])
-            dS = dO[:, :, rows] @ V[:, :, keys].transpose(-1, -2) - delta[:, :, rows, None]
+        delta -= dlse.reshape(delta.shape)
+    dq, dk, dv = (x.new_zeros(x.shape) for x in (Q, K, V))
+    lse = lse.clamp_min(torch.finfo(K.dtype).min).view(delta.shape)
+    mask, block = _tiling(q, k, window)
+    for keys in tiles(k.shape[2], block):
+        for rows in mask.row_tiles(keys, block):
+            seen = _visible(mask, rows, keys, q.device)
+            P = (Q[:, rows] @ K[:, keys].transpose(1, 2)).sub_(lse[:, rows]).exp_()
+            dS = (dO[:, rows] @ V[:, keys].transpose(1, 2)).sub_(delta[:, rows])
             if seen is not None:
-                P, dS = P.masked_fill(~seen, 0.0), dS.masked_fill(~seen, 0.0)
-            dS = P * dS * scale
+                P.masked_fill_(~seen, 0.0), dS.masked_fill_(~seen, 0.0)
+            dS.mul_(P)
             sees = None if seen is None else seen.T         # the same pairs, a row a key
-            dv[:, :, keys] += _weigh(P.transpose(-1, -2), dO[:, :, rows], sees)
-            dk[:, :, keys] += _weigh(dS.transpose(-1, -2), Q, sees)
-            dq[:, :, rows] += _weigh(dS, K[:, :, keys], seen)
+            _accumulate(dv[:, keys], P.transpose(1, 2), dO[:, rows], sees)
+            _accumulate(dk[:, keys], dS.transpose(1, 2), Q[:, rows], sees)
+            _accumulate(dq[:, rows], dS, K[:, keys], seen)
+    dq, dk, dv = (x.unflatten(0, q.shape[:2]) for x in (dq.mul_(scale), dk, dv))
     if H_K != H:
         dk, dv = (x.unflatten(1, (H_K, H // H_K)).sum(2) for x in (dk, dv))
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import ctypes
 import importlib
 import importlib.util
 import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -177,7 +179,11 @@ def explain(error: BaseException) -> dict:
 
 
 def main() -> None:
-    """Answer requests until the input ends; whatever else is printed goes to stderr."""
+    """Answer requests until the input ends; whatever else is printed goes to stderr.
+
+    When the parent ends while a kernel is being compiled, the kernel of Linux ends this process.
+    """
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)     # PR_SET_PDEATHSIG
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     with tempfile.TemporaryDirectory() as folder:

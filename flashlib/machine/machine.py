@@ -20,6 +20,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from flashlib.arguments import check_plain
 from flashlib.errors import HBMReadError, SRAMOverflow
 from flashlib.machine.trace import Event, Trace
 from flashlib.machine.traffic import Moved, Traffic
@@ -214,6 +215,7 @@ class Machine:
             raise HBMReadError(f"{', '.join(arrays)}: inside a kernel, write to HBM by sram.store")
         placed = []
         for name, array in arrays.items():
+            check_plain(name, array)
             view = np.asarray(array).view()
             if view.dtype.kind != "f":
                 raise TypeError(f"{name}: expected an array of floats, got dtype {view.dtype}")

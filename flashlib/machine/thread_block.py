@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from flashlib.arguments import check_block
-from flashlib.machine.traffic import Moved
+from flashlib.arguments import check_block, check_plain
+from flashlib.machine.traffic import Moved, summed
 
 THREADS_PER_WARP = 32
 KINDS = ("element", "stats", "accumulator")
@@ -58,11 +58,10 @@ class BlockCost:
     @classmethod
     def of(cls, by_tensor, exchanged=(), barriers=0, matmul_flops=0, register_peak_bytes=0):
         """Make a cost whose totals are the sums of `by_tensor`; `exchanged` names the buffers."""
-        by_tensor = {n: Moved(*map(int, m)) for n, m in by_tensor.items() if any(m)}
-        return cls(sum(m.read_bytes for m in by_tensor.values()),
-                   sum(m.write_bytes for m in by_tensor.values()),
-                   sum(m.total_bytes for n, m in by_tensor.items() if n in exchanged),
-                   barriers, int(matmul_flops), int(register_peak_bytes), by_tensor)
+        moved, read_bytes, write_bytes = summed(by_tensor)
+        return cls(read_bytes, write_bytes,
+                   sum(m.total_bytes for name, m in moved.items() if name in exchanged),
+                   barriers, int(matmul_flops), int(register_peak_bytes), moved)
 
     @property
     def shared_bytes(self) -> int:
@@ -280,6 +279,8 @@ class ThreadBlock:
 
     def shared(self, **arrays: np.ndarray):
         """Place tiles that have arrived from HBM in shared memory; one array, or a list of them."""
+        for name, array in arrays.items():
+            check_plain(name, array)
         placed = [SharedArray(self, name, np.array(array, float), "element", False)
                   for name, array in arrays.items()]
         return placed[0] if len(placed) == 1 else placed

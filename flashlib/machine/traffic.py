@@ -20,6 +20,13 @@ class Moved(NamedTuple):
         return self.read_bytes + self.write_bytes
 
 
+def summed(by_tensor) -> tuple[dict[str, Moved], int, int]:
+    """Return what moved of `by_tensor`, less what never did, and the bytes read and written in all."""
+    moved = {name: Moved(*map(int, m)) for name, m in by_tensor.items() if any(m)}
+    return (moved, sum(m.read_bytes for m in moved.values()),
+            sum(m.write_bytes for m in moved.values()))
+
+
 @dataclass(frozen=True)
 class Traffic:
     """The cost of one or more kernels, counted by a `Machine` or given by a closed form.
@@ -39,10 +46,9 @@ class Traffic:
     @classmethod
     def of(cls, by_tensor, matmul_flops=0, vector_flops=0, exps=0, sram_peak_bytes=0) -> Traffic:
         """Make a cost whose byte totals are the sums of `by_tensor`, less what never moved."""
-        by_tensor = {n: Moved(*map(int, m)) for n, m in by_tensor.items() if any(m)}
-        return cls(sum(m.read_bytes for m in by_tensor.values()),
-                   sum(m.write_bytes for m in by_tensor.values()),
-                   int(matmul_flops), int(vector_flops), int(exps), int(sram_peak_bytes), by_tensor)
+        moved, read_bytes, write_bytes = summed(by_tensor)
+        return cls(read_bytes, write_bytes, int(matmul_flops), int(vector_flops), int(exps),
+                   int(sram_peak_bytes), moved)
 
     @property
     def hbm_bytes(self) -> int:

@@ -23,7 +23,8 @@ def working_set_bytes(algorithm: str, *, Br: int, Bc: int, d: int, Nk: int | Non
     if algorithm not in TILED:
         raise ValueError(f"algorithm: expected one of {sorted(TILED)}, got {algorithm!r}")
     Br, Bc, d = check_block("Br", Br), check_block("Bc", Bc), check_block("d", d)
-    cost = TILED[algorithm](Nq=Br, Nk=Nk or Bc, d=d, Br=Br, Bc=Bc, element_bytes=element_bytes,
+    Nk = Bc if Nk is None else check_block("Nk", Nk)
+    cost = TILED[algorithm](Nq=Br, Nk=Nk, d=d, Br=Br, Bc=Bc, element_bytes=element_bytes,
                             stats_bytes=stats_bytes, accumulator_bytes=accumulator_bytes)
     return cost.sram_peak_bytes
 

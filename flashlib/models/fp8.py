@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flashlib import quant
-from flashlib.arguments import check_block, check_choice
+from flashlib.arguments import check_block, check_choice, check_number, check_share
 
 LOUD = 16                                                 # one query in so many is in the loud part
 PEAKS = {"e4m3": 256.0, "e5m2": 256.0, "int8": 127.0}     # what the largest weight of a row becomes
@@ -71,6 +71,7 @@ def outliers(shape, *, rate=0.001, size=10.0, seed=0) -> np.ndarray:
 
     `seed` is a whole number, or a generator that is drawn from.
     """
+    rate, size = check_share("rate", rate), check_number("size", size, least=0)
     rng = np.random.default_rng(seed)
     return rng.normal(size=shape) + rng.normal(size=shape) * size * (rng.random(shape) < rate)
 

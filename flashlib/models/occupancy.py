@@ -189,6 +189,9 @@ def resident_blocks(gpu, shared_bytes: int, *, threads: int | None = None,
     """
     gpu, shared_bytes = hardware.get(gpu), check_block("shared_bytes", shared_bytes)
     room, most = int(gpu.shared_memory_per_sm_bytes), gpu.sram_bytes
+    for name, count in (("threads", threads), ("registers_per_thread", registers_per_thread)):
+        if count is not None:
+            check_block(name, count)
     if shared_bytes > most:
         return 0
     by_shared = room // (shared_bytes + room - most)

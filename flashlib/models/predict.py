@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flashlib import hardware
-from flashlib.arguments import check_block
+from flashlib.arguments import check_block, check_choice
 from flashlib.machine.thread_block import THREADS_PER_WARP
 from flashlib.models import traffic
 from flashlib.models.occupancy import Waves
@@ -40,6 +40,10 @@ class Config:
     Bc: int
     warps: int = 4
     stages: int = 2
+
+    def __post_init__(self):
+        for name in ("Br", "Bc", "warps", "stages"):
+            check_block(name, getattr(self, name))
 
     @classmethod
     def of(cls, row) -> Config:
@@ -138,6 +142,7 @@ def predict(gpu, config: Config, *, batch: int, heads: int, N: int, d: int,
     if level not in LEVELS:
         raise ValueError(f"level: expected one of {LEVELS}, got {level!r}")
     gpu, depth = hardware.get(gpu), LEVELS.index(level)
+    check_choice("dtype", dtype, tuple(gpu.matmul_flops_per_s))
     for name, size in (("batch", batch), ("heads", heads), ("N", N), ("d", d)):
         check_block(name, size)
     per_sm, limit = resident(gpu, config, d)

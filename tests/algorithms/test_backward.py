@@ -373,6 +373,18 @@ def test_standard_backward_with_dropout_equals_finite_differences():
             assert gradient[place] == pytest.approx((values[0] - values[1]) / (2 * h), abs=1e-8)
 
 
+def test_dropout_scales_the_survivors_up():
+    """O and Z against dropout written out: a kept weight grows by 1/(1 − drop), so that means stay."""
+    Q, K, V = qkv(21, 6, 7, 3)
+    keep = np.random.default_rng(22).random((6, 7)) < 0.7
+    O, P, Z = fl.standard_training_forward(Q, K, V, keep=keep, drop=0.3)
+    for i in range(6):
+        weights = [P[i, j] / 0.7 if keep[i, j] else 0.0 for j in range(7)]
+        np.testing.assert_allclose(Z[i], weights, rtol=1e-14)
+        np.testing.assert_allclose(O[i], np.dot(weights, V), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(P.sum(axis=1), 1, rtol=1e-14)
+
+
 def test_the_passes_over_n_by_n_are_those_of_the_table():
     """At d ≪ N: 6 + 7 passes, with dropout 18 in all, in units of Nq·Nk elements."""
     size = dict(Nq=1 << 20, Nk=1 << 20, d=1)

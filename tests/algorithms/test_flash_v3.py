@@ -246,3 +246,10 @@ def test_rounding_on_the_machine_counts_one_flop_an_element_and_saturates():
     assert machine.traffic.vector_flops == 3 and machine.traffic.hbm_write_bytes == 2 * 3
     with machine.kernel("round") as sram, pytest.raises(ValueError, match="fmt: expected one of"):
         sram.load(x).rounded("e3m4")
+
+
+def test_blocks_beyond_every_length_are_one_block():
+    Q, K, V = qkv(11, 9, 12, 8)
+    expected = fl.flash_v3(Q, K, V, Br=9, Bc=12, **EIGHT)
+    for a, b in zip(fl.flash_v3(Q, K, V, Br=2**40, Bc=2**40, **EIGHT), expected, strict=True):
+        np.testing.assert_array_equal(a, b)

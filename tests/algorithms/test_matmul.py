@@ -58,3 +58,10 @@ def test_wrong_tiles_are_refused(name, value, error):
     A = np.ones((4, 4))
     with pytest.raises(error, match=f"{name}: expected .*got {value!r}"):
         fl.tiled_matmul(A, A, **({"Bm": 2, "Bn": 2, "Bk": 2} | {name: value}))
+
+
+def test_the_tiled_product_adds_up_in_the_dtype_of_its_inputs():
+    """1e8 + 1 − 1e8, one term a tile: float32 has lost the 1 in between, float64 has not."""
+    for dtype, expected in ((np.float32, 0.0), (np.float64, 1.0)):
+        A, B = np.array([[1e8, 1.0, -1e8]], dtype), np.ones((3, 1), dtype)
+        assert fl.tiled_matmul(A, B, Bm=1, Bn=1, Bk=1)[0, 0] == expected

@@ -8,7 +8,7 @@ import pytest
 import flashlib as fl
 from tests.cases import normal
 
-N, D, B = 1536, 16, 48
+N, D, B = 2048, 16, 128             # 256 tiles: every step under tracemalloc takes its time
 MATRIX_BYTES = 8 * N * N
 
 
@@ -37,20 +37,21 @@ def test_a_tiled_algorithm_makes_nothing_of_size_n_by_n(algorithm, causal):
 def test_its_memory_grows_with_n_and_not_with_its_square():
     def peak(n):
         Q, K, V = normal(0, (n, D), (n, D), (n, D))
-        return peak_bytes(lambda: fl.flash_v2(Q, K, V, Br=B, Bc=B))
-    assert peak(1024) < 2.1 * peak(512)
+        return peak_bytes(lambda: fl.flash_v2(Q, K, V, Br=32, Bc=32))
+    assert peak(640) < 2.1 * peak(320)
 
 
-@pytest.mark.parametrize("blocks", [{}, {"Br": B, "Bc": B}], ids=["ideal", "tiled"])
+@pytest.mark.parametrize("blocks", [{}, {"Br": 64, "Bc": 64}], ids=["ideal", "tiled"])
 def test_standard_attention_does_make_n_by_n(blocks):
-    Q, K, V = normal(0, (N, D), (N, D), (N, D))
-    assert peak_bytes(lambda: fl.standard_attention(Q, K, V, **blocks)) > 2 * MATRIX_BYTES
+    n = 512
+    Q, K, V = normal(0, (n, D), (n, D), (n, D))
+    assert peak_bytes(lambda: fl.standard_attention(Q, K, V, **blocks)) > 2 * 8 * n * n
 
 
 def test_streamed_attention_holds_a_row_at_most():
-    n = 40
-    Q, K, V = normal(0, (n, 512), (n, 512), (n, 512))
+    n = 20
+    Q, K, V = normal(0, (n, 2048), (n, 2048), (n, 2048))
     for algorithm in (fl.multi_pass_attention, fl.one_pass_attention):
         assert peak_bytes(lambda f=algorithm: f(Q, K, V)) < 3 * Q.nbytes
-    x = np.zeros((2, 2000))
+    x = np.zeros((1, 1000))
     assert peak_bytes(lambda: fl.online_softmax(x)) < 4 * x.nbytes

@@ -88,11 +88,13 @@ TITLE = """(control, lab) => {
 class NotebookPage:
     """A notebook that is open in JupyterLab."""
 
-    def __init__(self, browser, server, name, pictures):
+    def __init__(self, browser, server, name, pictures, *, dots=1):
         self.server, self.name, self.pictures = server, name, pictures
         self._errors = []
         self._log_start = server.log.stat().st_size
-        self._context = browser.new_context(viewport={"width": 1280, "height": 1000})
+        self._context = browser.new_context(
+            viewport={"width": 1280, "height": 1000}, device_scale_factor=dots
+        )
         self._context.set_default_timeout(1e3 * PICTURE_S)
         self._context.route(lambda url: not url.startswith(server.url), self._refuse)
         self.page = self._context.new_page()

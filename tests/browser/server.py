@@ -66,6 +66,7 @@ def jupyterlab(folder):
         f"--ServerApp.root_dir={course}",
         f"--LabApp.app_settings_dir={settings}",
         "--LabApp.expose_app_in_browser=True",
+        *setup_env.LAB_OPTIONS,
     ]
     with log.open("wb") as messages:
         process = subprocess.Popen(

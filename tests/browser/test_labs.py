@@ -73,7 +73,7 @@ def test_every_control_draws_another_picture(notebook):
 
 def test_a_saved_lab_still_shows_when_its_notebook_is_opened_again(open_notebook, tmp_path):
     path = tmp_path / "98_sleep_and_wake.ipynb"
-    cells = [new_code_cell("import flashlib as fl\nfl.widgets.block_lab()")]
+    cells = [new_code_cell("from flashlib.course.ch06 import lab\nlab.block_lab()")]
     nbformat.write(new_notebook(cells=cells, metadata=KERNEL_METADATA), path)
     with open_notebook(path) as notebook:
         notebook.save()

@@ -109,6 +109,15 @@ def check_low_logits(at):
         close(solve(given, at), dense(given), at.dtype, f"logits of −{low * low:.0f}", slack=slack)
 
 
+def check_one_key(at):
+    """With one key there is nothing to weigh: O is V, and dQ and dK are zero to float32's rounding."""
+    given = at.problem(1, 2, 2, at.N, 1, 64, with_lse=False)
+    o, _, dq, dk, _ = solve(given, at)
+    require(torch.equal(o, given.v.expand(o.shape)), "O is not V")
+    for name, x in (("dQ", dq), ("dK", dk)):                # a delta of rounded products gives 1e-3
+        require(x.abs().max().item() < 1e-4, f"{name} is {x.abs().max().item():.1e}, not 0")
+
+
 def check_growing_maximum(at):
     """A row's maximum may grow from key tile to key tile, by little or by 2**8 and more."""
     slack = 200 * torch.finfo(torch.promote_types(at.dtype, torch.float32)).eps     # logits of 200
@@ -276,6 +285,21 @@ def check_poisoned_surroundings(at):
         flat = [torch.cat((x.flatten(), x.new_full((8192,), math.nan)))[:x.numel()].view(x.shape)
                 for x in given[:4]]
         close(solve(Problem(*flat, *given[4:]), at), dense(given), at.dtype, "NaN behind the end")
+
+
+def check_poisoned_query(at):
+    """A NaN in a query, or in what flows into its O, never reaches the keys of later tiles."""
+    given = at.problem(1, 2, 1, at.N, at.N, 16, True)
+    clean = solve(given, at)
+    later = slice(at.N - at.N // 8, None)
+    for name in ("q", "do"):
+        x = getattr(given, name).clone()
+        x[:, :, 3] = math.nan
+        got = solve(given._replace(**{name: x}), at)
+        for place in (3, 4):
+            require(torch.equal(got[place][:, :, later], clean[place][:, :, later]),
+                    f"{NAMES[place]} of a later key")
+        require(bool(got[3][:, :, :4].isnan().all()), "dK of the keys that the query sees")
 
 
 def check_prefix(at):

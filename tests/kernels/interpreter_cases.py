@@ -18,6 +18,7 @@ import torch
 
 from flashlib.kernels import flash_attention
 from tests.kernels.behaviours import SMALL_SHAPES, Backend, check_values
+from tests.kernels.interpreter_oblong import OBLONG, check_oblong
 from tests.kernels.promises import PROMISES
 
 LAYOUT = ("layouts", "one_laid_apart", "expanded", "grouped", "repeatable", "poisoned_surroundings",
@@ -45,6 +46,8 @@ def everything():
                 yield f"{promise}-{name}", outcome(check, at)
         for shape in SMALL_SHAPES:
             yield f"{shape}-{name}", outcome(check_values, at, shape)
+    for M, N in OBLONG:
+        yield f"tiles of {M}×{N}", outcome(check_oblong, M, N)
 
 
 def how_wrong_is_bfloat16():

@@ -1,15 +1,15 @@
-"""Run a module in a process of its own, once for all workers of a test run."""
+"""Run a module in a process of its own, once in a test process.
+
+The tests of a file stay together (`--dist loadfile`), so that each module runs once in a test run.
+"""
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import os
 import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 
 import flashlib
@@ -28,26 +28,4 @@ def run(*command):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@functools.cache
-def run_once(*command):
-    """Return what `run` returns; under pytest-xdist one worker runs it, and the others wait."""
-    session = os.environ.get("PYTEST_XDIST_TESTRUNUID")
-    if not session:
-        return run(*command)
-    name = hashlib.sha256(" ".join(command).encode()).hexdigest()[:16]
-    result = Path(tempfile.gettempdir()) / f"flashlib-{session}-{name}.json"
-    try:
-        os.close(os.open(result.with_suffix(".lock"), os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        until = time.monotonic() + PATIENCE_S
-        while not result.exists() and time.monotonic() < until:
-            time.sleep(0.2)
-        return json.loads(result.read_text(encoding="utf-8"))
-    try:
-        text = json.dumps(run(*command))
-    except Exception as error:
-        text = json.dumps({"error": str(error)})
-    partial = result.with_suffix(".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.rename(result)
-    return json.loads(text)
+run_once = functools.cache(run)

@@ -39,6 +39,7 @@ class Problem(NamedTuple):
     dlse: torch.Tensor | None
     causal: bool
     scale: float | None
+    window: tuple[int | None, int | None] | None = None
 
 
 def problem(shape, dtype=torch.float32, *, seed=0, scale=None, device="cpu", with_lse=True):
@@ -63,9 +64,15 @@ def dense(given: Problem, dtype=torch.float64):
     scale = 1 / math.sqrt(D) if given.scale is None else given.scale
     grouped = q.unflatten(1, (Hk, H // Hk))
     S = (grouped @ k[:, :, None].transpose(-1, -2)) * scale
-    if given.causal:
-        i = torch.arange(Nq, device=q.device)[:, None]
-        seen = torch.arange(Nk, device=q.device)[None, :] <= i + Nk - Nq
+    if given.causal or given.window:
+        left, right = given.window or (None, None)
+        on = torch.arange(Nq, device=q.device)[:, None] + Nk - Nq      # the key that a row lies on
+        j = torch.arange(Nk, device=q.device)[None, :]
+        seen = torch.ones(Nq, Nk, dtype=torch.bool, device=q.device)
+        if left is not None:
+            seen &= j >= on - left
+        if right is not None or given.causal:
+            seen &= j <= on + (0 if given.causal else right)
         sees = seen.any(-1)
         S = S.masked_fill(~seen & sees[:, None], -math.inf)
         P = torch.softmax(S, -1) * sees[:, None].to(dtype)
@@ -88,6 +95,8 @@ def dense(given: Problem, dtype=torch.float64):
 def solve(given: Problem, attention, **options):
     """Return O, lse, dQ, dK, dV of `attention`, called like `flash_attention`."""
     q, k, v = (x.detach().requires_grad_() for x in given[:3])
+    if given.window is not None:
+        options["window"] = given.window
     o, lse = attention(q, k, v, causal=given.causal, scale=given.scale, return_lse=True, **options)
     outputs, gradients = [o], [given.do]
     if given.dlse is not None:

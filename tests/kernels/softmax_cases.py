@@ -9,6 +9,8 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import numpy as np
 import torch
+import triton
+import triton.language as tl
 
 from flashlib.course.notebook.interpreter_trace import poisoned, watch
 from flashlib.kernels import softmax as kernels
@@ -125,6 +127,29 @@ def crossings():
     return found
 
 
+@triton.jit
+def shift_kernel(X, Y, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(Y + 1 + i, tl.load(X + 1 + i))
+
+
+def watched():
+    """Facts that must be True of the watch: the first element past the end is outside already."""
+    x, y = poisoned(np.arange(8, dtype=np.float32)), poisoned(np.zeros(8, np.float32))
+    with watch(x=x, y=y) as seen:
+        shift_kernel[(1,)](x, y, 8)
+    load, store = seen.touches
+    beyond = torch.as_strided(y, (1,), (1,), y.storage_offset() + 8)
+    last_only = [False] * 7 + [True]
+    return {
+        "watch: a load past the end": load.outside.tolist() == last_only,
+        "watch: a store past the end": store.outside.tolist() == last_only,
+        "watch: what is inside is done": y.tolist() == [0, 1, 2, 3, 4, 5, 6, 7],
+        "watch: what is outside is not": bool(beyond.isnan()),
+        "watch: the complaint": seen.complaint() == (
+            "program 0 loads element 8 of x (lane 7), which is outside")}
+
+
 def refusals():
     """The message for each input that must be refused, before any launch."""
     cases = {
@@ -145,6 +170,6 @@ def refusals():
 
 
 if __name__ == "__main__":
-    print(json.dumps({"numbers": numbers(), "edges": edges() | derivatives(), "crossings": crossings(),
-                      "refusals": refusals()}))
+    print(json.dumps({"numbers": numbers(), "edges": edges() | derivatives() | watched(),
+                      "crossings": crossings(), "refusals": refusals()}))
     sys.exit()

@@ -48,7 +48,8 @@ def test_the_graph_holds_one_forward_and_one_backward():
 
 
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"scale": -0.3, "causal": True},
-                                     {"scale": 0.0}, {"impl": "reference"}], ids=str)
+                                     {"scale": 0.0}, {"impl": "reference"},
+                                     {"window": (5, 3)}, {"window": (5, 3), "causal": True}], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_it_equals_eager_bit_for_bit(options, dtype):
     given = problem(Shape(2, 4, 2, 33, 29, 8, True), dtype)
@@ -102,6 +103,16 @@ def test_dynamic_from_the_start_compiles_once():
     assert len(graphs) == 1
 
 
+def test_a_changing_window_recompiles_at_most_once_for_each_side():
+    """Its bounds become symbols, as sizes do."""
+    compiled, graphs = counted(layer)
+    q, k, v, *_ = problem(Shape(1, 2, 1, 33, 29, 8))
+    with torch.no_grad():
+        for window in ((9, 3), (4, 3), (7, 5), (2, 6), (11, 12), (8, 1)):
+            assert torch.equal(compiled(q, k, v, window=window), layer(q, k, v, window=window))
+    assert len(graphs) <= 3
+
+
 def test_empty_inputs_compile():
     for shape in (Shape(2, 2, 1, 3, 0, 8), Shape(2, 2, 1, 0, 3, 8)):
         given = problem(shape)
@@ -114,17 +125,18 @@ def test_empty_inputs_compile():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
 def test_the_registered_ops_hold_to_torchs_rules(dtype):
     """Schema, fake tensors, autograd and AOT, as torch.library checks them."""
-    for causal, shape in ((False, (2, 4, 2, 5, 7, 8)), (True, (1, 2, 2, 7, 5, 3))):
-        given = problem(Shape(*shape, causal), dtype)
+    for window, shape in (((None, None), (2, 4, 2, 5, 7, 8)), ((None, 0), (1, 2, 2, 7, 5, 3)),
+                          ((2, 1), (1, 2, 2, 5, 7, 3))):
+        given = problem(Shape(*shape), dtype)._replace(window=window)
         inputs = [x.transpose(1, 2).contiguous().transpose(1, 2).requires_grad_()
                   for x in given[:3]]
         o, lse, *_ = solve(given, flash_attention)
         tests = ("test_schema", "test_faketensor", "test_autograd_registration")
-        torch.library.opcheck(ops.attention_forward, (*inputs, causal, 0.3, "reference"),
+        torch.library.opcheck(ops.attention_forward, (*inputs, *window, 0.3, "reference"),
                               test_utils=(*tests, "test_aot_dispatch_dynamic"))
         torch.library.opcheck(
-            ops.attention_backward, (*(x.detach() for x in inputs), o, lse, given.do, None, causal,
-                                     0.3, "reference"), test_utils=tests[:2])
+            ops.attention_backward, (*(x.detach() for x in inputs), o, lse, given.do, None,
+                                     *window, 0.3, "reference"), test_utils=tests[:2])
 
 
 def test_a_second_derivative_is_refused_when_compiled_and_through_the_ops():
@@ -133,7 +145,7 @@ def test_a_second_derivative_is_refused_when_compiled_and_through_the_ops():
     (dq,) = torch.autograd.grad(compiled(x, x * 2, x).pow(2).sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="double backward"):
         dq.sum().backward()
-    o, _ = ops.attention_forward(x, x * 2, x, False, 0.5, "reference")
+    o, _ = ops.attention_forward(x, x * 2, x, None, None, 0.5, "reference")
     (dq,) = torch.autograd.grad(o.pow(2).sum(), x, create_graph=True)
     with pytest.raises(NotImplementedError, match="flash_attention: double backward is not offered"):
         dq.sum().backward()

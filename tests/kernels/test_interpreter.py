@@ -6,10 +6,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from tests.kernels.behaviours import SMALL_SHAPES  # noqa: E402
+from tests.kernels.interpreter_oblong import OBLONG  # noqa: E402
 from tests.kernels.once import run_once  # noqa: E402
 from tests.kernels.promises import PROMISES  # noqa: E402
 
-DIGITS = ("large_logits", "low_logits", "growing_maximum", "largest_values", "scale",
+DIGITS = ("large_logits", "low_logits", "one_key", "growing_maximum", "largest_values", "scale",
           "rows_that_see_nothing", "empty", "options", "only_some_outputs", "prefix")
 
 
@@ -18,6 +19,7 @@ def outcomes():
 
 
 NAMES = [*(f"{promise}-float32" for promise in PROMISES), *(f"{p}-float16" for p in DIGITS),
+         *(f"tiles of {M}×{N}" for M, N in OBLONG),
          *(f"{shape}-{dtype}" for dtype in ("float32", "float16") for shape in SMALL_SHAPES)]
 
 
@@ -30,6 +32,10 @@ def test_promise(name):
 @pytest.mark.slow
 def test_nothing_ran_unlisted():
     assert set(outcomes()) == set(NAMES)
+
+
+def test_rows_beyond_2_to_the_31_elements_are_stored_where_they_belong():
+    assert run_once("-m", "tests.kernels.interpreter_offsets") == {"O": 0, "LSE": 0, "DELTA": 0}
 
 
 def test_bfloat16_is_refused_because_the_interpreter_is_wrong():

@@ -4,13 +4,20 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from flashlib.kernels import flash_attention  # noqa: E402
+from flashlib.kernels import flash_attention, reference  # noqa: E402
+from tests.kernels import behaviours_window  # noqa: E402
 from tests.kernels.behaviours import SHAPES, Backend, check_values  # noqa: E402
 from tests.kernels.problems import Shape, dense, off, problem, solve  # noqa: E402
 from tests.kernels.promises import PROMISES  # noqa: E402
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d).split(".")[1])
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    """Tiles of 128 rows, so that a problem of 150 has several."""
+    monkeypatch.setattr(reference, "ELEMENTS", 0)
 
 
 def at(dtype, impl="reference"):
@@ -21,6 +28,13 @@ def at(dtype, impl="reference"):
 @pytest.mark.parametrize("promise", PROMISES)
 def test_promise(promise, dtype):
     PROMISES[promise](at(dtype))
+
+
+@every_dtype
+@pytest.mark.parametrize("promise", behaviours_window.PROMISES)
+def test_window_promise(promise, dtype, monkeypatch):
+    monkeypatch.setattr(reference, "BLOCKS", (32, 32))
+    behaviours_window.PROMISES[promise](Backend("reference", dtype, N=70))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -55,6 +69,13 @@ def test_gradcheck(shape, scale):
 
     inputs = [x.requires_grad_() for x in given[:3]]
     assert torch.autograd.gradcheck(outputs, inputs)
+
+
+@pytest.mark.parametrize("window", [(2, 1), (0, 0), (None, 2), (1, None)], ids=str)
+def test_gradcheck_of_a_window(window):
+    inputs = [x.requires_grad_() for x in problem(Shape(1, 2, 1, 6, 7, 3), torch.float64)[:3]]
+    assert torch.autograd.gradcheck(
+        lambda *x: flash_attention(*x, window=window, return_lse=True), inputs)
 
 
 @every_dtype
@@ -181,8 +202,61 @@ def test_values_as_large_as_a_sum_over_all_keys_allows():
                torch.ones(1, 1, 5, 8)) < 1e-6
 
 
-def test_memory_is_linear_in_n():
-    """The largest tensor that is made has O(N) elements: nothing N×N."""
+@pytest.mark.parametrize("window", [None, (100, 30), (0, 0), (300, None)], ids=str)
+def test_larger_tiles_give_the_same(window, monkeypatch):
+    given = problem(Shape(1, 2, 1, 700, 650, 8, window is None), torch.float64)._replace(window=window)
+    small = solve(given, flash_attention)
+    monkeypatch.undo()
+    rows = reference._tiling(given.q, given.k, reference.Window())[1]
+    assert rows == 512 and reference._tiling(given.q.expand(64, 2, 700, 8), given.k,
+                                             reference.Window())[1] == 128
+    for x, y in zip(solve(given, flash_attention), small, strict=True):
+        assert off(x, y) < 1e-13
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")], ids=str)
+def test_a_key_outside_the_window_never_reaches_a_row(poison):
+    """Row by row on both sides, forward and dQ."""
+    given = problem(Shape(1, 2, 1, 300, 310, 8), torch.float64, with_lse=False)
+    given = given._replace(window=(20, 9))
+    clean = solve(given, flash_attention)
+    for bad in (0, 127, 128, 200, 309):
+        k, v = given.k.clone(), given.v.clone()
+        k[:, :, bad], v[:, :, bad] = poison, poison
+        got = solve(given._replace(k=k, v=v), flash_attention)
+        on = torch.arange(300) + 10
+        blind = (bad < on - 20) | (bad > on + 9)
+        for x, y in zip(got[:3], clean[:3], strict=True):
+            assert torch.equal(x[:, :, blind], y[:, :, blind])
+        assert got[0][:, :, ~blind].isnan().all()
+
+
+def test_the_work_of_a_window_grows_with_its_width_and_not_with_n_squared(monkeypatch):
+    """Tiles outside are skipped: multiply-adds, counted from the shapes of all products."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Products(TorchDispatchMode):
+        tiles = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            name = function.overloadpacket.__name__
+            if "bmm" in name:
+                a, b = args[-2:]
+                self.tiles += a.numel() * b.shape[2] / (64 * 64 * 16)
+            else:
+                assert "mm" not in name and "matmul" not in name, f"a product not counted: {name}"
+            return function(*args, **(kwargs or {}))
+
+    monkeypatch.setattr(reference, "BLOCKS", (64, 64))
+    for N, window, visited in ((1024, (64, 0), 2 * 16 - 1), (2048, (64, 0), 2 * 32 - 1),
+                               (2048, (128, 0), 3 * 32 - 3), (2048, None, 32 * 32)):
+        with Products() as seen:
+            solve(problem(Shape(1, 1, 1, N, N, 16))._replace(window=window), flash_attention)
+        assert seen.tiles == 7 * visited                    # two products forward, five backward
+
+
+def test_memory_is_linear_in_n(monkeypatch):
+    """The largest tensor that is made has O(N) elements or those of a tile: nothing N×N."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Largest(TorchDispatchMode):
@@ -199,6 +273,10 @@ def test_memory_is_linear_in_n():
     with Largest() as seen:
         solve(given, at(torch.float32))
     assert seen.elements <= 2048 * 16 < 2048 ** 2
+    monkeypatch.undo()
+    with Largest() as seen:
+        solve(given, at(torch.float32))
+    assert seen.elements <= reference.ELEMENTS < 2048 ** 2
 
 
 def test_the_oracle_agrees_with_the_numpy_one():

@@ -1,7 +1,7 @@
 """Every configuration that `flash_attention` takes by itself, compiled: what must hold without a GPU.
 
-Compiled in one go for a generation: about a minute on two cores the first time, and seconds from
-Triton's cache.
+Compiled in one go for a generation: half a minute on two cores the first time, and seconds from
+Triton's cache. `make test` compiles for Hopper, `make test-lens` for the others.
 """
 
 import functools
@@ -16,7 +16,8 @@ from tests.lens.toolchain import WORKERS, needs_triton
 
 pytestmark = [needs_triton, pytest.mark.slow]
 
-GENERATIONS = ("sm_80", "sm_90", "sm_100")
+GENERATIONS = (pytest.param("sm_80", marks=pytest.mark.matrix), "sm_90",
+               pytest.param("sm_100", marks=pytest.mark.matrix))
 FAMILY_IN_SASS = {"mma": "HMMA", "wgmma": "HGMMA", "tcgen05": "UTCHMMA"}
 
 # Here Triton 3.7.1 (not 3.6) makes ptxas serialize the wgmmas, C7515.
@@ -87,7 +88,7 @@ def test_wgmma_is_serialized_only_where_that_is_listed(arch):
                 if arch != "sm_90" or key not in HOPPER_SERIALIZED}
 
 
-@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+@pytest.mark.parametrize("arch", GENERATIONS[1:])
 def test_tiles_that_are_walked_come_by_bulk_copies(arch):
     for case, report in compiled(arch, "bfloat16"):
         if case.kernel != "flash_bwd_delta_kernel":
@@ -96,6 +97,7 @@ def test_tiles_that_are_walked_come_by_bulk_copies(arch):
                 assert report.loads_by_width["UTMALDG 4D"], str(case)
 
 
+@pytest.mark.matrix
 def test_before_hopper_tiles_come_by_asynchronous_copies():
     for case, report in compiled("sm_80", "bfloat16"):
         if case.kernel != "flash_bwd_delta_kernel" and case.call.num_stages > 1:
@@ -104,6 +106,7 @@ def test_before_hopper_tiles_come_by_asynchronous_copies():
                 assert report.loads_by_width["LDGSTS 128"], str(case)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("gpu, dtype", [
     ("RTX 4090", "bfloat16"), ("T4", "float16"), ("T4", "float32")])
 def test_small_gpus_hold_the_largest_heads(gpu, dtype):
@@ -120,6 +123,7 @@ def test_small_gpus_hold_the_largest_heads(gpu, dtype):
         assert gpu == "T4", "a 16-bit default spills"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_other_dtypes_compile_and_fit_and_their_spills_are_listed(dtype):
     """float16 is bfloat16's twin in the table and may not spill either; float32 uses no TF32."""

@@ -1,9 +1,11 @@
 """What the lens reads from the tools' words, and occupancy by hand: no Triton needed."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from flashlib import hardware
-from flashlib.lens import assembly, lines, signatures
+from flashlib.lens import assembly, lines, signatures, worker
 from flashlib.lens.occupancy import occupancy
 from flashlib.lens.targets import ARCHS, arch_of
 
@@ -18,6 +20,8 @@ SASS = """	//## File "/a/b/one.py", line 7
         /*0010*/              @!P0 LDGSTS.E.BYPASS.128 [R8], desc[UR4][R2.64] ;
 	//## File "/a/b/two.py", line 9
         /*0020*/                   LDSM.16.M88.4 R100, [R8] ;
+        /*0024*/                   LDSM.16.M88.2 R100, [R8] ;
+        /*0028*/                   LDSM.16.M88 R100, [R8] ;
         /*0030*/             @UP0 UTMALDG.4D [UR8], [UR4], desc[UR6] ;
         /*0040*/                   HGMMA.64x128x16.F32.BF16 R24, R128, gdesc[UR4].tnspB, R24 ;
         /*0050*/                   HMMA.16816.F32 R24, R128, R2, R24 ;
@@ -43,9 +47,38 @@ def test_sass():
     assert assembly.matrix_in_sass(found) == {"HGMMA.64x128x16.F32.BF16": 1, "HMMA.16816.F32": 1,
                                               "UTCHMMA": 1}
     assert assembly.by_width(found, assembly.LOADS) == {
-        "LDG 128": 1, "LDGSTS 128": 1, "LDSM 128": 1, "UTMALDG 4D": 1, "LDS 16": 1, "LDTM 1024": 1}
+        "LDG 128": 1, "LDGSTS 128": 1, "LDSM 128": 1, "LDSM 64": 1, "LDSM 32": 1, "UTMALDG 4D": 1,
+        "LDS 16": 1, "LDTM 1024": 1}
     assert assembly.by_width(found, assembly.STORES) == {"STL 64": 1}
     assert "// two.py:9" in assembly.tidy(SASS)
+
+
+@pytest.mark.parametrize("instruction, width", [
+    ("LDSM.16.M88 R1, [R8]", "LDSM 32"), ("LDSM.16.M88.2 R2, [R8]", "LDSM 64"),
+    ("LDSM.16.MT88.4 R4, [R8]", "LDSM 128"), ("LDS R1, [R2]", "LDS 32"),
+    ("LDTM R1, tmem[UR4]", "LDTM 32"),
+])
+def test_the_width_of_a_load(instruction, width):
+    found = assembly.instructions(f"        /*0000*/                   {instruction} ;\n")
+    assert assembly.by_width(found, assembly.LOADS) == {width: 1}
+
+
+def test_only_the_whole_number_1_becomes_a_constant():
+    """As in Triton's launcher: 1.0 stays a float and True a flag, and 1 does so where it is told to."""
+    def parameter(name, **flags):
+        default = {"is_constexpr": False, "do_not_specialize": False,
+                   "do_not_specialize_on_alignment": False}
+        return SimpleNamespace(name=name, **default | flags)
+
+    def fn():
+        pass
+    fn.params = [parameter(n) for n in ("one", "real", "flag", "even", "odd")]
+    fn.params.append(parameter("kept", do_not_specialize=True))
+    signature, constants, attributes = worker.specialize(
+        fn, {"one": 1, "real": 1.0, "flag": True, "even": 32, "odd": 33, "kept": 1})
+    assert signature == {"one": "constexpr", "real": "fp32", "flag": "i1", "even": "i32", "odd": "i32",
+                         "kept": "i32"}
+    assert constants == {(0,): 1} and list(attributes) == [(3,)]
 
 
 def test_ptx_matrix_instructions():

@@ -231,6 +231,7 @@ def test_a_narrow_head_is_compiled_without_tensor_cores():
         lens.request("flash_fwd_kernel", arch="H100", dtype="bfloat16", head_dim=8, USE_TMA=True)
 
 
+@pytest.mark.matrix
 def test_each_generation_emits_the_family_that_its_target_names():
     """A T4 has tensor cores, and Triton emits no instruction for them."""
     assert ARCHS["sm_75"].matrix is None

@@ -8,6 +8,7 @@ import pytest
 
 from flashlib import Machine, Traffic
 from flashlib.errors import HBMReadError
+from flashlib.machine.thread_block import ThreadBlock
 
 
 @pytest.fixture
@@ -78,6 +79,13 @@ def test_hbm_cannot_be_read_except_by_a_load(machine, Q, read):
 def test_hbm_is_addressed_by_ranges_only(Q, index):
     with pytest.raises(TypeError, match=r"Q: address a range of HBM by slices"):
         Q[index]
+
+
+def test_no_memory_takes_a_masked_array(machine):
+    """Its mask would be lost without a word."""
+    for place in (machine.hbm, ThreadBlock().shared):
+        with pytest.raises(TypeError, match=r"^X: expected a plain NumPy array, got MaskedArray"):
+            place(X=np.ma.masked_less(np.ones((2, 2)), 0))
 
 
 def test_an_address_knows_where_it_lies_and_reads_nothing(machine, Q):
@@ -174,6 +182,18 @@ def test_values_cannot_be_hoarded_past_their_room(machine):
         assert sram.peek(number) == 2
     with machine.kernel("next"), pytest.raises(HBMReadError, match=r"freed"):
         number + 1
+
+
+def test_a_product_of_parts_has_no_room_where_its_operands_have(machine, Q):
+    """A square part of a tile is its tile's; the product of two is a new matrix, and needs a room."""
+    with machine.kernel("k") as sram:
+        tile = sram.load(Q[:4])
+        part = tile[:2, :2]
+        assert (part * 2).shape == (2, 2)                  # elementwise it may stand where it stood
+        with pytest.raises(HBMReadError, match=r"shape \(2, 2\) has no room"):
+            part @ part
+        sram.tile("product", 2, 2)
+        assert (part @ part).shape == (2, 2)
 
 
 def test_a_value_without_declared_room_is_refused(machine, Q):

@@ -154,7 +154,8 @@ def test_stores_need_the_same_shape(machine, Q):
     O = machine.hbm_empty("O", (6, 4))
     with machine.kernel("k") as sram:
         tile = sram.load(Q[:2])
-        for target in (O, O[:3], O[:2, :2]):
+        turned = machine.hbm_empty("O", (4, 2))            # as many elements, another shape
+        for target in (O, O[:3], O[:2, :2], turned, machine.hbm_empty("O", (8,))):
             with pytest.raises(ValueError, match=r"value: expected .* as O, got \(2, 4\)"):
                 sram.store(tile, target)
         assert machine.traffic.hbm_write_bytes == 0
@@ -215,7 +216,11 @@ def test_the_trace_tells_the_traffic(machine):
     assert held == 0 and peak == machine.traffic.sram_peak_bytes
     assert by_tensor == machine.traffic.by_tensor
     assert machine.trace.hbm_bytes() == {n: m.total_bytes for n, m in by_tensor_moved(by_tensor)}
-    assert machine.trace.hbm_bytes(upto=0) == {}
+    moved = 0
+    for n, event in enumerate(machine.trace):              # the first n events, and not one more
+        assert sum(machine.trace.hbm_bytes(upto=n).values()) == moved
+        moved += event.bytes * (event.op in ("load", "store"))
+    assert sum(machine.trace.hbm_bytes(upto=len(machine.trace)).values()) == moved
     quiet = Machine(record=False)
     flash_v2(Q, K, V, Br=4, Bc=3, causal=True, machine=quiet)
     assert len(quiet.trace) == 0 and quiet.traffic.hbm_bytes > 0

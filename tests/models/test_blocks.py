@@ -95,6 +95,7 @@ def test_the_rule_of_the_paper_is_no_capacity_check():
     (lambda: working_set_bytes("v3", Br=1, Bc=1, d=1), ValueError, "algorithm: .* got 'v3'"),
     (lambda: working_set_bytes("flash_v1", Br=0, Bc=1, d=1), ValueError, "Br: .* got 0"),
     (lambda: working_set_bytes("flash_v1", Br=1, Bc=1, d=1, Nk=-1), ValueError, "Nk: .* got -1"),
+    (lambda: working_set_bytes("flash_v1", Br=1, Bc=1, d=1, Nk=0), ValueError, "Nk: .* got 0"),
 ])
 def test_wrong_arguments_are_refused(call, error, message):
     with pytest.raises(error, match=message):

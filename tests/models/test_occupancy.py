@@ -130,7 +130,10 @@ def test_resident_blocks_count_what_the_system_keeps():
     (lambda: oc.waves(5, 0), "gpu"),
     (lambda: oc.schedule([1], 0), "slots"),
     (lambda: oc.block_needs(Br=0, Bc=1, d=1), "Br"),
-    (lambda: oc.resident_blocks("A100", 0), "shared_bytes")])
+    (lambda: oc.resident_blocks("A100", 0), "shared_bytes"),
+    (lambda: oc.resident_blocks("A100", 64, threads=0, registers_per_thread=9), "threads"),
+    (lambda: oc.resident_blocks("A100", 64, threads=9, registers_per_thread=0),
+     "registers_per_thread")])
 def test_refusals_name_the_argument(call, name):
     with pytest.raises(ValueError, match=f"{name}: expected"):
         call()

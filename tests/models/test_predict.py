@@ -67,6 +67,35 @@ def test_errors_name_the_argument():
         model.predict("H200", Config(64, 64), **SHAPE, level="magic")
     with pytest.raises(ValueError, match="heads"):
         model.predict("H200", Config(64, 64), batch=1, heads=0, N=64, d=64)
+    with pytest.raises(ValueError, match=r"dtype: expected one of .*bfloat16.* got 'x'"):
+        model.predict("H200", Config(64, 64), **SHAPE, dtype="x")
+    for name, wrong, error in (("Br", 0, ValueError), ("Bc", "x", TypeError), ("warps", 0, ValueError),
+                               ("stages", -1, ValueError), ("warps", 2.0, TypeError)):
+        with pytest.raises(error, match=f"^{name}: expected a whole number.* got {wrong!r}"):
+            Config(**{"Br": 64, "Bc": 64, name: wrong})
+
+
+def test_k_and_v_of_a_head_that_is_longer_than_the_l2_come_from_memory():
+    """At 262,144 keys one head's K and V take 67 MB, more than the 50 MB of an H200's L2."""
+    config, shape = Config(128, 64, 8, 4), {"batch": 1, "heads": 1, "d": 64}
+    for N, from_l2 in ((131_072, True), (262_144, False)):
+        found = model.predict("H200", config, N=N, **shape, level="L2")
+        assert found.waves.slots < -(-N // 128), "less than one head is at work at a time"
+        moved = traffic.flash_v2(Nq=N, Nk=N, d=64, Br=128, Bc=64).hbm_bytes
+        least = 2 * 4 * N * 64 + 4 * N
+        assert found.seconds["memory"] == pytest.approx((least if from_l2 else moved) / 4.8e12)
+
+
+def test_a_last_wave_of_few_programs_is_shorter_than_a_full_one():
+    """Two programs of an SM overlap; the 32 of the last wave have an SM each, and no neighbor."""
+    def run(heads):
+        return model.predict("H200", Config(128, 64, 8, 2), batch=1, heads=heads, N=4096, d=64,
+                             level="occupancy")
+    full, over = run(33), run(34)
+    assert (full.per_sm, full.waves.waves, over.waves.waves, over.waves.last) == (2, 4, 5, 32)
+    matmul, softmax = (full.seconds[part] / full.waves.programs * 132 for part in ("matmul", "softmax"))
+    assert full.time_s == pytest.approx(4 * 2 * max(matmul, softmax))
+    assert over.time_s - full.time_s == pytest.approx(matmul + softmax)
 
 
 @pytest.mark.parametrize("d", [64, 128])

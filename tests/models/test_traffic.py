@@ -87,7 +87,7 @@ def test_there_are_a_thousand_shapes_and_a_thousand_with_a_window():
 
 def test_every_algorithm_has_a_closed_form_and_every_closed_form_a_test():
     """An algorithm that is in no list is found here, and told what it lacks."""
-    elsewhere = {"split_k", "split_q"}                     # counted by a ThreadBlock: models.warps
+    elsewhere = {"split_k", "split_q"}                     # counted by a block: models.warp_traffic
     for name in FUNCTIONS.keys() - elsewhere:
         assert hasattr(traffic, name), f"flashlib.algorithms has {name}: write models.traffic.{name}"
     tested = {*FORWARD, *SOFTMAX, "naive_matmul", "tiled_matmul"}

@@ -46,6 +46,13 @@ def test_grouped_queries_read_fewer_keys_and_compute_the_same():
         all_heads["O = PV"].traffic.by_tensor["V"].read_bytes
 
 
+def test_every_sequence_of_a_batch_is_rotated_by_the_same_angles():
+    for batch in (1, 3):
+        moved = named(layer(TINY, 5, batch))["rotate"].traffic.by_tensor
+        assert moved["angles"].read_bytes == 2 * 5 * TINY.d
+        assert moved["Q"].read_bytes == 2 * batch * 5 * 8
+
+
 def test_a_projection_by_hand():
     op = named(layer(TINY, 5, 3))["project Q, K, V"]                 # 15 tokens, 8 → 8 + 4 + 4
     assert op.matmul_flops == 2 * 15 * 8 * 16
@@ -163,6 +170,8 @@ def test_levels_sum_over_the_chip_and_say_where_they_are_from():
     assert float(found["SRAM"].room) == 108 * 164 * 1024
     assert float(found["SRAM"].rate) == pytest.approx(128 * 108 * 1.41e9)
     assert float(found["L2"].rate) == pytest.approx(7.2192e12)
+    # 64 float32 lanes an SM, each reading three operands of 4 B in a clock
+    assert float(found["registers"].rate) == pytest.approx(108 * 64 * 3 * 4 * 1.41e9, rel=0.01)
     assert all(m.room.source and (m.rate is None or m.rate.source) for m in found.values())
     assert hierarchy.levels("B200")[2].rate is None
     with pytest.raises(ValueError, match="clock_hz"):

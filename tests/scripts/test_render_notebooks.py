@@ -176,6 +176,11 @@ class TestCheck:
         with pytest.raises(render.NotebookError, match="a callback failed"):
             render.process(path, options(check=True, sweep=True))
 
+    def test_a_control_that_no_sweep_finds_fails(self, path):
+        save(path, "import ipywidgets\nipywidgets.IntSlider()")
+        with pytest.raises(render.NotebookError, match="no widget was alive"):
+            render.execute(render.read(path), cwd=path.parent, sweep=True)
+
 
 @pytest.mark.parametrize(
     ("was", "comes", "same"),

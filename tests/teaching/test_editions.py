@@ -106,7 +106,7 @@ def test_the_search_finds_a_solution_wherever_it_hides():
     found = leaks({n: c for n, c in whole.items() if "/solutions/" in n}, READY)
     functions = {name for chapter in READY for name, _, _ in solutions(chapter.number)}
     assert {function for function, _ in found} == functions
-    hidden = inspect.getsource(importlib.import_module("flashlib.exercises.solutions.ch05").step)
+    hidden = inspect.getsource(importlib.import_module("flashlib.course.ch05.solutions").step)
     as_text = {"notes.md": f"# My notes\n\n{hidden}".encode()}
     as_output = {"x.ipynb": json.dumps({"cells": [{"cell_type": "code", "source": "1", "outputs": [
         {"output_type": "stream", "name": "stdout", "text": hidden}]}]}).encode()}

@@ -5,6 +5,7 @@ of `import flashlib`, and what counting costs. It measures and judges nothing: t
 how far a number is from what the course aims at.
 """
 
+import argparse
 import json
 import os
 import subprocess
@@ -176,6 +177,12 @@ def report_library():
     table("Library (N=4096, d=64, B=64)", ["what", "time (s)", "plain NumPy (s)", "ratio"], rows)
 
 
-if __name__ == "__main__":
+def main(argv=None):
+    parser = argparse.ArgumentParser(prog="python -m flashlib.bench.course", description=__doc__)
+    parser.parse_args(argv)
     report_library()
     report_notebooks()
+
+
+if __name__ == "__main__":
+    main()

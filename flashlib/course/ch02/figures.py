@@ -204,7 +204,7 @@ def intensity_by_tile(edges: Sequence[int], predicted: Sequence[float],
         ax.hlines(height, edges[0] * 0.85, edges[-1] * 1.1, color=color, lw=1.1)
         ax.annotate(f"{name}, ridge {height:.0f}", (edges[-1] * 1.12, height), fontsize=SMALL,
                     xytext=(0, 5 * (n - (len(order) - 1) / 2)), textcoords="offset points",
-                    va="center", color=color)
+                    va="center", color=theme.readable(color))
         ax.vlines(fits, here, height, color=color, lw=1.3, ls=(0, (1, 1.2)))
         ax.plot([fits], [here], marker="s", ms=7, color=color, mec="white", zorder=5, ls="none")
         if (predicted >= height).any():
@@ -216,7 +216,7 @@ def intensity_by_tile(edges: Sequence[int], predicted: Sequence[float],
         here = float(np.interp(fits, edges, predicted))
         ax.annotate(f"{name}: SRAM is full at b = {fits}", (fits, here),
                     xytext=(right, predicted[-1] / 9 / 1.9**n), fontsize=SMALL,
-                    color=hues[name], va="center",
+                    color=theme.readable(hues[name]), va="center",
                     arrowprops={"arrowstyle": "-", "color": hues[name], "lw": 0.6, "shrinkB": 4,
                                 "relpos": (0, 0.5)})
     ax.text(1.0, 1.03, "● counted    ╌╌ predicted", transform=ax.transAxes, ha="right",

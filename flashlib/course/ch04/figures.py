@@ -236,7 +236,7 @@ def error_growth(lengths, by_length: Mapping[str, Sequence[float]], blocks, by_b
             place -= 0.05
         used.append(place)
         left.annotate(name, (lengths[-1], 10**place), xytext=(6, 0), textcoords="offset points",
-                      va="center", fontsize=SMALL, color=color, annotation_clip=False)
+                      va="center", fontsize=SMALL, color=theme.readable(color), annotation_clip=False)
     left.set(xscale="log", yscale="log", xlabel="length n of the row",
              ylabel="relative error of ℓ, in 2⁻²⁴")
     left.set_xlim(lengths[0] * 0.7, lengths[-1] * 40)

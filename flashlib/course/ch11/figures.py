@@ -105,9 +105,10 @@ def agreement(levels: Sequence[str], correlation: Mapping[str, Sequence[float]],
         ax.plot(range(len(levels)), values, marker=_MARKERS[n], color=_COLORS[n])
         for x, value in enumerate(values):
             ax.annotate(f"{value:.2f}", (x, value), xytext=(0, 6 if n == 0 else -13), ha="center",
-                        textcoords="offset points", fontsize=TINY, color=_COLORS[n])
+                        textcoords="offset points", fontsize=TINY,
+                        color=theme.readable(_COLORS[n]))
         ax.annotate(label, (len(levels) - 1, values[-1]), xytext=(9, 0), va="center", fontsize=SMALL,
-                    textcoords="offset points", color=_COLORS[n], annotation_clip=False)
+                    textcoords="offset points", color=theme.readable(_COLORS[n]), annotation_clip=False)
     ax.set_xticks(range(len(levels)), [f"{'+ ' if n else ''}{level}" for n, level in enumerate(levels)])
     ax.set(ylim=(0, 1.05), xlim=(-0.3, len(levels) - 0.35), ylabel="rank correlation")
     words = "; ".join(f"{label} from {v[0]:.2f} to {v[-1]:.2f}" for label, v in correlation.items())

@@ -169,10 +169,10 @@ def scale_dilemma(limits: Sequence[float], errors: Mapping[str, Sequence[float]]
         best = int(np.argmin(error))
         ax.plot([limits[best]], [error[best]], marker=marker, color=color, mec="white", ms=8)
         ax.annotate(f"best {error[best]:.1%}", (limits[best], error[best]), xytext=(0, 18),
-                    textcoords="offset points", ha="center", fontsize=SMALL, color=color,
-                    path_effects=theme.halo())
+                    textcoords="offset points", ha="center", fontsize=SMALL,
+                    color=theme.readable(color), path_effects=theme.halo())
         ax.annotate(name, (limits[-1], error[-1]), xytext=(4, 0), textcoords="offset points",
-                    va="center", color=color, fontweight="bold")
+                    va="center", color=theme.readable(color), fontweight="bold")
         words.append(f"{name}: at best {error[best]:.1%}, at ±{limits[best]:.3g}")
     ax.axvline(largest, color=INK, lw=0.9, ls=(0, (4, 2)))
     ax.text(largest, 0.99, " the tensor's largest |x|", transform=ax.get_xaxis_transform(), va="top",

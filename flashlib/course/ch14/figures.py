@@ -41,9 +41,11 @@ def unit_race(panels: Mapping[str, Mapping[str, object]], *, alt: str | None = N
                 beside = above and (unit == "matmul" or u.matmul > 0.99 * u.exp)  # the falling line
                 ax.annotate(f"{cycles[x]:,.0f}", (x, cycles[x]), xytext=(3 if beside else 0,
                             6 if above else -15), ha="left" if beside else "center",
-                            textcoords="offset points", fontsize=SMALL, color=color)
+                            textcoords="offset points", fontsize=SMALL,
+                            color=theme.readable(color))
             ax.annotate(name, (0, cycles[0]), xytext=(-4, 20 if unit == "matmul" else -29),
-                        textcoords="offset points", color=color, fontsize=SMALL, fontweight="bold")
+                        textcoords="offset points", color=theme.readable(color), fontsize=SMALL,
+                        fontweight="bold")
         words.append(f"{title}: " + ", ".join(
             f"{gpu} {u.matmul:,.0f} and {u.exp:,.0f}" for gpu, u in gpus.items()))
         ax.set_xticks(range(len(gpus)), list(gpus))
@@ -72,7 +74,7 @@ def exp2_errors(f, errors: Mapping[int, np.ndarray], *, ax=None, alt: str | None
         ax.plot(f, error, color=color, lw=1.5, gid=f"degree {degree}")
         ax.annotate(f"degree {degree}: {error.max():.1e}", (1.0, error.max()), xytext=(5, 0),
                     textcoords="offset points", va="center", fontsize=SMALL, annotation_clip=False,
-                    color=color)
+                    color=theme.readable(color))
     f = np.asarray(f)
     ax.plot(f, BFLOAT16_HALF_STEP / np.exp2(f), color=OVER, lw=1, ls="--", gid="half a step")
     ax.annotate("half a step of bfloat16", (0.4, BFLOAT16_HALF_STEP / 2**0.4), xytext=(0, 2),
@@ -203,7 +205,8 @@ def mass_curve(taus: Sequence[float], kept: Mapping[str, Sequence[float]], room:
         color = _STEPS[2 * n]
         ax.plot(taus, mass, color=color, marker=_MARKERS[n], ms=5, mec="white", gid=label)
         ax.annotate(f"{label}: {mass[-1]:.2f}", (taus[-1], mass[-1]), xytext=(8, 0), va="center",
-                    textcoords="offset points", color=color, fontsize=SMALL, annotation_clip=False)
+                    textcoords="offset points", color=theme.readable(color), fontsize=SMALL,
+                    annotation_clip=False)
         words.append(f"{label} from {mass[0]:.2f} to {mass[-1]:.2f}")
     ax.axvline(room, color=OVER, lw=1, ls="--")
     ax.text(room, 0.06, f" log₂ 448 − 8 = {room:.2f}", color=OVER, fontsize=SMALL, va="bottom")

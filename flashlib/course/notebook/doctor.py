@@ -8,6 +8,7 @@ import platform
 from dataclasses import dataclass
 
 from flashlib.course.notebook.chapters import CHAPTERS, Chapter
+from flashlib.lens import cache
 
 REMEDIES = {
     "numpy": "run `make lab`, or pip install numpy",
@@ -19,6 +20,8 @@ REMEDIES = {
               " the outputs they carry",
     "gpu": "not needed: recorded figures are shown instead. A free T4 in the cloud is enough to"
            " run kernels",
+    "cache": f"{cache.REMEDY}; until then kernels are compiled anew in each session, and a GPU's do not"
+             " start",
 }
 
 
@@ -69,6 +72,9 @@ def doctor() -> Report:
     machine["GPU"], gpu_found = _gpu(machine["torch"] != "not installed")
     if not gpu_found:
         missing["gpu"] = REMEDIES["gpu"]
+    if "triton" not in missing and (why := cache.problem(os.environ)):
+        machine["cache"] = f"none: {why}"
+        missing["cache"] = REMEDIES["cache"]
     ready = [chapter for chapter in CHAPTERS if chapter.ready]
     return Report(machine, missing, [_row(chapter, missing) for chapter in ready])
 

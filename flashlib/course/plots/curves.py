@@ -65,7 +65,7 @@ def sweep(
             }[kind]
             ax.plot(cx, cy, gid=f"{kind} {label}", **{"mec": "white", "mew": 0.7, **look, **line})
             drawn.append((cx, cy))
-        ends.append((label, look["color"], cx, cy))
+        ends.append((label, theme.readable(look["color"]), cx, cy))
     xs = np.unique(np.concatenate([cx for cx, _ in drawn]))
     values = np.concatenate([cy[np.isfinite(cy)] for _, cy in drawn])
     if log:

@@ -141,8 +141,8 @@ class Picture(Figure):
     def shown(self) -> tuple[bytes, dict]:
         """Return what a notebook keeps: a PNG of two dots a pixel, and how wide to show it.
 
-        The metadata name the width in pixels of the page, and the alt text if there is one. With the
-        256 colors that fit best, the PNG is a third of its size; only letters change, by a shade.
+        The metadata name the width in pixels of the page, and the alt text if there is one. In the 256
+        colors that fit best the PNG is a third of its size; only edges of letters move, by a shade.
         """
         full = Image.open(io.BytesIO(self.png(2 * self.dpi))).convert("RGB")
         few = full.quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
@@ -233,12 +233,23 @@ def tint(color, share: float = 0.75) -> str:
     return mix(color, "#FFFFFF", share)
 
 
-def ink_on(color) -> str:
-    """Return the text color, dark or white, that reads better on `color`."""
+def luminance(color) -> float:
+    """Return the relative luminance of a color, 0 to 1, as WCAG defines it."""
     rgb = np.array(to_rgb(color))
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    luminance = float(linear @ [0.2126, 0.7152, 0.0722])
-    return INK if (luminance + 0.05) / 0.0656 >= 1.05 / (luminance + 0.05) else "#FFFFFF"
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def ink_on(color) -> str:
+    """Return the text color, dark or white, that reads better on `color`."""
+    light = luminance(color) + 0.05
+    return INK if light / 0.0656 >= 1.05 / light else "#FFFFFF"
+
+
+def readable(color) -> str:
+    """Return `color`, darkened as far as small text on white needs: a contrast of 4.5 to 1."""
+    shades = (mix(color, "#000000", share) for share in np.arange(0, 1, 0.05))
+    return next(shade for shade in shades if 1.05 / (luminance(shade) + 0.05) >= 4.5)
 
 
 @functools.cache

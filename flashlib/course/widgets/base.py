@@ -229,7 +229,7 @@ _TWO_COLUMNS = {
     "grid_template_columns": "repeat(auto-fit, minmax(min(360px, 100%), 1fr))",
     "grid_auto_flow": "row dense",
     "grid_gap": "0 16px",
-    "max_width": "800px",
+    "max_width": "860px",
 }
 
 

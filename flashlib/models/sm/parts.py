@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from flashlib.arguments import check_number
+
 FIFO, SHARED = "fifo", "shared"
 
 
@@ -48,6 +50,11 @@ class Op:
     writes: Mapping[str, str] = field(default_factory=dict)
     arrives: tuple[str, ...] = ()
     passes: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        check_number(f"latency of {self.what}", self.latency, least=0)
+        for unit, cycles in self.work.items():
+            check_number(f"work of {self.what} on {unit}", cycles, least=0)
 
     def __str__(self) -> str:
         return self.what if self.tile is None else f"{self.what} {self.tile}"

@@ -12,7 +12,7 @@ import numbers
 from collections.abc import Callable
 
 from flashlib import hardware
-from flashlib.arguments import check_block, check_choice
+from flashlib.arguments import check_block, check_choice, check_number
 from flashlib.models.sm import blackwell
 from flashlib.models.sm.operations import (
     EMULATED_SLOTS,
@@ -275,7 +275,8 @@ def sm_of(*, gpu=None, d=128, rows=None, keys=128, stages=2, tiles=16, dtype="bf
     return kind(rates(gpu, dtype, copy_from), check_block("d", d), each, check_block("keys", keys),
                 check_block("tiles", tiles), rows // each, stages, Ring("K", stages, place),
                 Ring("V", stages, place), float(emulate), float(rescales),
-                float(emulated_slots), float(matmul_latency))
+                check_number("emulated_slots", emulated_slots, least=0),
+                check_number("matmul_latency", matmul_latency, least=0))
 
 
 def build(name: str | Callable = "pingpong_overlap", *, arbitration: str = SHARED, registers=None,

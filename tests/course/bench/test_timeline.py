@@ -27,7 +27,7 @@ def test_a_kernel_that_has_changed_is_refused():
 
 
 @needs_triton
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_it_compiles_as_well_as_the_kernel_itself():
     pytest.importorskip("torch")
     pytest.importorskip("triton.experimental.gluon")

@@ -211,6 +211,15 @@ def test_measurement_refuses_a_malformed_head(tmp_path):
         data.read_measurement(path)
 
 
+def test_measurement_keeps_a_row_that_begins_with_a_number_sign(tmp_path):
+    """Provenance ends where the table begins: what follows is a row, whatever it looks like."""
+    path = tmp_path / "some.csv"
+    path.write_text("# gpu: A card\nname,N\nplain,1\n# odd: name,2\n")
+    found = data.read_measurement(path)
+    assert found.provenance == {"gpu": "A card"}
+    assert found.rows == [{"name": "plain", "N": 1}, {"name": "# odd: name", "N": 2}]
+
+
 @pytest.mark.parametrize("name", ["", 3, None], ids=repr)
 def test_measurements_refuse_what_is_no_name(name):
     with pytest.raises(TypeError, match=r"name: expected the name of a file"):

@@ -4,6 +4,7 @@ import io
 import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.text import Text
 from PIL import Image
 
 from flashlib import plots
@@ -31,14 +32,25 @@ def test_a_gradient_has_the_hue_of_its_tensor_but_lighter():
 
 
 def test_text_is_readable_on_every_tensor():
-    def luminance(color):
-        rgb = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
-               for c in theme.to_rgb(color)]
-        return 0.2126 * rgb[0] + 0.7152 * rgb[1] + 0.0722 * rgb[2]
-
     for color in theme.TENSOR_COLORS.values():
-        bright, dark = sorted((luminance(color), luminance(theme.ink_on(color))), reverse=True)
+        inks = theme.luminance(color), theme.luminance(theme.ink_on(color))
+        bright, dark = sorted(inks, reverse=True)
         assert (bright + 0.05) / (dark + 0.05) >= 4
+
+
+@pytest.mark.parametrize("color", [*theme.TENSOR_COLORS.values(), "#35B779", "#B8A018", "#FFF"])
+def test_text_in_a_hue_is_dark_enough_for_white_paper(color):
+    shade = theme.readable(color)
+    assert 1.05 / (theme.luminance(shade) + 0.05) >= 4.5
+    assert theme.readable(shade) == shade, "what reads well stays as it is"
+
+
+def test_the_labels_of_curves_are_dark_enough():
+    fig = plots.sweep([1, 2, 3], {"v3": [1, 2, 3], "v4": [3, 2, 1]})
+    labels = [text for text in fig.findobj(Text) if text.get_text() in ("v3", "v4")]
+    assert len(labels) == 2
+    for label in labels:
+        assert 1.05 / (theme.luminance(label.get_color()) + 0.05) >= 4.5
 
 
 def test_drawing_leaves_the_settings_of_matplotlib_alone():
@@ -64,13 +76,13 @@ def test_a_picture_shows_itself_with_its_alt_text():
 def test_a_notebook_keeps_two_dots_for_every_pixel_that_it_shows():
     fig, _ = plots.subplots(height=1.0)
     data, metadata = fig._repr_mimebundle_()
-    drawn = int.from_bytes(base64.b64decode(data["image/png"])[16:20], "big")  # of the PNG's header
+    drawn = int.from_bytes(base64.b64decode(data["image/png"])[16:20], "big")        # from its header
     assert metadata["image/png"]["width"] == 770 and drawn == 1540
 
 
 def test_what_a_notebook_keeps_looks_like_what_was_drawn():
     """256 colors are enough: areas keep theirs to a shade, and the page stays white."""
-    fig = plots.heatmap(np.random.default_rng(0).normal(size=(12, 12)))
+    fig = plots.show(S=np.random.default_rng(0).normal(size=(12, 12)))
     png, _ = fig.shown()
     drawn, kept = (np.asarray(Image.open(io.BytesIO(p)).convert("RGB")).astype(int)
                    for p in (fig.png(2 * fig.dpi), png))

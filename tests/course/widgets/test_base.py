@@ -13,7 +13,7 @@ from flashlib.course.widgets import base
 
 pytest.importorskip("ipywidgets")
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -137,7 +137,7 @@ def test_without_ipywidgets_there_is_a_picture_and_a_remedy(monkeypatch, capsys)
 def test_version_7_of_ipywidgets_is_as_good_as_none(tmp_path):
     """A stand-in with what our code would find there: widgets that cannot show themselves our way."""
     (tmp_path / "ipywidgets.py").write_text("class Widget: pass\nclass VBox(Widget): pass\n")
-    code = ("from flashlib import widgets; lab = widgets.block_lab();"
+    code = ("from flashlib import widgets; from flashlib.course.ch06 import lab; lab = lab.block_lab();"
             "print(*lab._repr_mimebundle_()[0], *{row.control for row in widgets.sweep()})")
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)

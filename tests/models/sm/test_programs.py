@@ -343,6 +343,9 @@ def test_what_setmaxnreg_is_for():
 @pytest.mark.parametrize(("options", "message"), [
     ({"name": "fast"}, "name: expected one of"), ({"rows": 100}, "rows: expected 64 or 128 or 192"),
     ({"name": "v4", "rows": 128}, "rows: expected 256"), ({"tiles": 0}, "tiles: expected"),
+    ({"matmul_latency": float("nan")}, "matmul_latency: expected a finite number, got nan"),
+    ({"matmul_latency": -1}, "matmul_latency: expected a number of at least 0, got -1"),
+    ({"emulated_slots": -3.0}, "emulated_slots: expected a number of at least 0, got -3.0"),
     ({"stages": 0}, "stages: expected"), ({"emulate": 1.5}, "emulate: expected a share"),
     ({"rescales": -1}, "rescales: expected a share"), ({"arbitration": "lottery"}, "arbitration: "),
     ({"registers": (24, 239)}, "registers: expected multiples of 8"),
@@ -396,6 +399,23 @@ def test_hazards_are_named():
     with pytest.raises(sim.Hazard, match="copy 0 of b overwrites slot while use 0 of a still uses it"):
         sim.simulate(program(role("a", sim.run(copy), sim.arrive("x"), sim.run(use)),
                              role("b", sim.wait("x", 0), sim.run(again)), barriers={"x": 1}, **both))
+
+
+@pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf")])
+def test_an_operation_takes_a_time_that_can_be(wrong):
+    with pytest.raises(ValueError, match="latency of x: expected a"):
+        _op("x", latency=wrong)
+    with pytest.raises(ValueError, match="work of x on tensor: expected a"):
+        _op("x", work=wrong)
+
+
+def test_the_critical_path_counts_an_operation_until_all_its_work_is_done():
+    """5 cycles on the tensor cores and 9 in shared memory are 9, and the next one waits for them."""
+    first = sim.Op("QK", 0, {"tensor": 5, "copy": 9}, writes={"S": "S 0"})
+    second = sim.Op("PV", 0, {"tensor": 4}, 2, reads={"S": "S 0"})
+    both = {"units": {"tensor": "fifo", "copy": "fifo"}}
+    s = sim.simulate(program(role("a", sim.run(first), sim.run(second)), **both))
+    assert s.critical_path == 9 + 4 + 2 == s.cycles
 
 
 def test_programs_that_are_no_programs_are_refused():

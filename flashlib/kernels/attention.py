@@ -6,7 +6,7 @@ from typing import Literal, Never, overload
 
 import torch
 
-from flashlib.checks import check_scale
+from flashlib.arguments import check_scale
 from flashlib.kernels import ops
 from flashlib.kernels.autocast import of_one_dtype
 from flashlib.masks import window_of

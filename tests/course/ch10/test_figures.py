@@ -1,5 +1,7 @@
 """The figures of chapter 10 show what was recorded, and say where."""
 
+import itertools
+
 import pytest
 
 from flashlib import data
@@ -67,3 +69,35 @@ def test_softmax_share_draws_each_part_as_long_as_it_took():
     assert widths["standard softmax"] == pytest.approx(3.0)
     assert "4.50 ms" in _texts(fig)
     assert "softmax 3.00 ms" in theme.alt_text(fig)
+
+
+def _windows():
+    """Return made-up rows of `bench.windows`: 2 µs a tile, and 10 µs that no window saves."""
+    rows = []
+    for impl, mode, (left, tiles) in itertools.product(("auto", "triton"), ("forward", "backward"), (
+            (127, 255), (511, 630), (None, 8256))):
+        seconds = 2e-6 * tiles * (1 + (mode == "backward")) + 1e-5 * (left is not None)
+        rows.append({"impl": impl, "mode": mode, "B": 1, "H": 1, "N_q": 16384, "N_k": 16384, "d": 128,
+                     "window_left": left, "seconds": seconds, "seconds_low": 0.9 * seconds,
+                     "seconds_high": 1.2 * seconds, "key_tiles": tiles})
+    return Measurement({"gpu": "A GPU", "date": "2026-01-01"}, rows, tuple(rows[0]))
+
+
+def test_windows_stand_over_their_keys_beside_time_in_proportion_to_tiles():
+    fig = figures.window_time(_windows())
+    lines = {line.get_gid(): line for ax in fig.axes for line in ax.lines if line.get_gid()}
+    for mode, times in (("forward", 1), ("backward", 2)):
+        dashed, mark = lines[f"tiles auto {mode}"], lines[f"causal auto {mode}"]
+        assert list(dashed.get_xdata()) == [128, 512, 16384] and dashed.get_linestyle() == "--"
+        assert list(dashed.get_ydata()) == pytest.approx([times * 2e-3 * n for n in (255, 630, 8256)])
+        assert mark.get_xdata() == [16384] and mark.get_markerfacecolor() == "white"
+    (bars,) = [c for c in fig.axes[0].containers if c.get_label() == "this course's op"]
+    assert list(bars.lines[0].get_ydata()) == pytest.approx([0.52, 1.27])
+    assert [ax.get_xscale() + ax.get_yscale() for ax in fig.axes] == ["loglog"] * 2
+
+
+def test_the_figure_of_windows_says_in_words_what_it_shows_and_where_from():
+    words = theme.alt_text(figures.window_time(_windows()))
+    assert "recorded on A GPU, 2026-01-01" in words
+    assert ("forward, this course's op: 0.52 ms for a window of 128 keys (0.51 in proportion to its"
+            " tiles), to 16.5 ms without a window") in words

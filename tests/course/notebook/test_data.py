@@ -190,7 +190,7 @@ def test_measurement_names_an_unknown_column(recorded):
 
 
 def test_measurement_reads_numbers_from_its_provenance(recorded):
-    recorded.provenance |= {"overhead_us_ours": "46.1", "overhead_us_flash": "36.6", "copy": "4.3e+12"}
+    recorded.provenance.update(overhead_us_ours="46.1", overhead_us_flash="36.6", copy="4.3e+12")
     assert recorded.number("copy") == 4.3e12
     assert recorded.numbers("overhead_us_") == {"ours": 46.1, "flash": 36.6}
 

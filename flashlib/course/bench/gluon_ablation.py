@@ -88,7 +88,8 @@ def race(calls, count, rounds, milliseconds):
             for name, times in harness.race(calls, "cuda", rounds, milliseconds).items()}
 
 
-def _row(name, shape, causal, rates):
+def row_of(name, shape, causal, rates):
+    """Return the columns of a variant: its shape, and the median and extremes of its TFLOP/s."""
     return {**case_of(shape, impl=name, mode="forward", causal=int(causal)),
             "tflops_per_s": statistics.median(rates), "tflops_per_s_low": min(rates),
             "tflops_per_s_high": max(rates), "rounds": len(rates)}
@@ -117,7 +118,7 @@ def ablation(shape, causal, rounds=ROUNDS, milliseconds=30, names=None):
             raise RuntimeError(f"{name} is wrong at {shape}, causal={causal}: error {relative}")
         calls[name], built[name] = call, binaries.worst(binaries.loaded())
     rates = race(calls, flops(shape, causal, "forward"), rounds, milliseconds)
-    return [{**_row(name, shape, causal, rates[name]), "registers": built[name]["registers"],
+    return [{**row_of(name, shape, causal, rates[name]), "registers": built[name]["registers"],
              "spilled_words": built[name]["spilled_words"]} for name in calls]
 
 
@@ -153,7 +154,7 @@ def fp8(shape, causal, rounds=ROUNDS, milliseconds=60):
     count = flops(shape, causal, "forward")
     rates = race(calls, count, rounds, milliseconds) | race(apart, count, rounds, milliseconds)
     ours = statistics.median(rates["own_bf16"])
-    return [{**_row(name, shape, causal, rates[name]), "rmse": errors[name][0],
+    return [{**row_of(name, shape, causal, rates[name]), "rmse": errors[name][0],
              "ratio_to_bf16": statistics.median(rates[name]) / ours} for name in rates]
 
 

@@ -207,6 +207,27 @@ def test_recorded_sweep_gives_each_row_a_time_or_a_reason():
         assert len(recorded.where(d=shape[3]).rows) == len(blocks_sweep.configurations(shape[3]))
 
 
+def test_a_configuration_that_does_not_fit_keeps_its_row_with_the_reason(monkeypatch):
+    torch = pytest.importorskip("torch")
+
+    def caller(tensors, config):
+        if config[0] == 256:
+            raise RuntimeError("out of resource: shared memory\nmore")
+        return lambda: tensors[0] if config[0] == 64 else torch.softmax(tensors[0], -1)
+
+    x = torch.ones(1, 1, 4, 8)
+    monkeypatch.setattr(blocks_sweep, "inputs", lambda shape, device: [x] * 4)
+    monkeypatch.setattr(blocks_sweep, "caller", caller)
+    monkeypatch.setattr(blocks_sweep.binaries, "forget", lambda: None)
+    monkeypatch.setattr(blocks_sweep.binaries, "loaded",
+                        lambda: [dict.fromkeys(blocks_sweep.RESOURCES, 7)])
+    rows = list(blocks_sweep.measure((1, 1, 4, 8), [(256, 64, 4, 2), (64, 64, 4, 2), (32, 64, 4, 2)],
+                                     lambda call: (2.0, 1.0, 3.0, 9)))
+    assert {tuple(row) for row in rows} == {measurements("blocks_h200").columns}
+    assert [(row["status"], row["seconds"]) for row in rows] == [
+        ("shared memory", None), ("ok", 2.0), ("wrong", None)]
+
+
 def test_recorded_kernels_belong_to_the_recorded_times():
     timed, kernels = measurements("attention_h200"), measurements("attention_kernels_h200")
     for row in timed.where(impl="ours").rows:

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from flashlib.course.bench import attention_demo, profiler
-from flashlib.course.notebook.data import read_measurement
+from flashlib.course.notebook.data import measurements, read_measurement
 
 SHAPES = [(1, 2, 64, 64)]
 
@@ -31,6 +31,7 @@ def test_kernels_belong_to_the_case_whose_mark_precedes_them():
         ("flash", "forward+backward", "flash", 7),
     ]
     assert rows[0]["seconds"] is None
+    assert tuple(rows[0]) == measurements("attention_demo_counters_h200").columns
 
 
 @pytest.mark.parametrize(
@@ -82,6 +83,7 @@ def test_dry_run_writes_a_file_that_reads_back(tmp_path, capsys):
     pytest.importorskip("torch")
     attention_demo.main(["--dry-run", "--out", str(tmp_path), "--name", "toy"])
     recorded = read_measurement(tmp_path / "attention_demo_toy.csv")
+    assert recorded.columns == measurements("attention_demo_h200").columns
     assert recorded.number("max_relative_error_flash_dQ") < 2e-2
     assert str(tmp_path) not in " ".join(recorded.provenance.values())
     assert len(recorded.rows) == 8

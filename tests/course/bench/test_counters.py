@@ -4,7 +4,7 @@ import pytest
 
 from flashlib.course.bench import counters, profiler
 from flashlib.course.bench.profiler import METRICS
-from flashlib.course.notebook.data import read_measurement
+from flashlib.course.notebook.data import measurements, read_measurement
 
 
 def table(names):
@@ -30,6 +30,8 @@ def test_every_case_is_written_beside_its_tile_and_order(tmp_path, monkeypatch):
     counters.main(["--out", str(tmp_path), "--name", "toy"])
     blocks = read_measurement(tmp_path / "blocks_counters_toy.csv")
     orders = read_measurement(tmp_path / "loop_order_counters_toy.csv")
+    assert blocks.columns == measurements("blocks_counters_h200").columns
+    assert orders.columns == measurements("loop_order_counters_h200").columns
     assert len(blocks.rows) == len(counters.CASES) and blocks.rows[1]["dram_read_bytes"] == 2
     assert [row["impl"] for row in orders.rows] == ["v1", "v2", "v1", "v2"]
     assert orders.rows[0]["dram_read_bytes"] == len(counters.CASES) + 1

@@ -53,6 +53,7 @@ def test_cycles_are_shared_out_by_samples_and_add_up_to_a_step():
     key_tiles = B * H * (N // 128) * (N // 128)
     rows = stalls.table(page([kernel()]), [key_tiles * 1000], sms=1, variants=("own_bf16",))
     assert sum(row["cycles"] for row in rows) == pytest.approx(1000)
+    assert tuple(rows[0]) == measurements("stalls_h200").columns
     assert {row["phase"]: row["cycles"] for row in rows}["scores"] == pytest.approx(1000 * 5 / 55)
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from flashlib.course.bench import tuned
+from flashlib.course.notebook.data import measurements
 from flashlib.kernels.configs import Config, Configs
 
 TABLE, BEST, WRONG = Config(64, 64, 4, 2), Config(128, 64, 8, 3), Config(64, 32, 4, 2)
@@ -21,6 +22,7 @@ def trials():
 def test_a_row_for_each_kernel_names_the_tables_entry_and_the_best():
     pytest.importorskip("triton")
     forward, backward = tuned.rows_of(CASE, "triton", trials(), 7.0)
+    assert tuple(forward) == measurements("tuned_h200").columns
     assert forward == {
         "impl": "triton", "mode": "forward", "causal": 1, "B": 1, "H": 8, "H_k": 4, "N_q": 333,
         "N_k": 1000, "d": 80, "kernel": "triton_forward",

@@ -39,7 +39,7 @@ class CompileError(RuntimeError):
         self.case, self.full_text = case, full_text
 
 
-def available() -> str | None:
+def why_not() -> str | None:
     """Return None where the lens works, else the reason and the remedy."""
     if importlib.util.find_spec("triton") is None:
         return (f"the compiler lens needs Triton, which is not installed here ({sys.platform}). On"
@@ -107,7 +107,7 @@ def compile_many(cases: Iterable[Case], *, workers: int = 2, errors: str = "rais
     cases = list(cases)
     if errors not in ("raise", "return"):
         raise ValueError(f"errors: expected 'raise' or 'return', got {errors!r}")
-    if (reason := available()) is not None:
+    if (reason := why_not()) is not None:
         raise NotImplementedError(reason)
     todo = list({case.key: case for case in cases if case.key not in _SEEN}.values())
     failed = {}

@@ -22,7 +22,7 @@ TILES = N_Q // ROWS
 
 
 def stores(x, kernel, program, *args):
-    """Run one program of a kernel that may read x; return the addresses of its stores in order."""
+    """Run one program of a kernel that reads x, and return the addresses of its stores in order."""
     import triton.language as tl
     from triton.runtime import interpreter
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flashlib.course.exercises.overview import of_chapter
-from flashlib.course.notebook.without_triton import available
+from flashlib.course.notebook.without_triton import why_not
 from scripts import grade
 from tests.teaching.answers05 import BYTES, CHAPTER, FINISH, SETUP, STEP, notebook
 
@@ -54,7 +54,7 @@ def test_helpers_of_the_students_own_come_along(graded):
     assert got["05.1"][0]
 
 
-@pytest.mark.skipif(not available(), reason="torch or Triton is not installed")
+@pytest.mark.skipif(bool(why_not()), reason="torch or Triton is not installed")
 @pytest.mark.parametrize(("helper", "kernel", "passed", "words"), [
     (TWICE, KERNEL, True, "any strides"),
     (TWICE, "@triton.jit" + KERNEL, True, "any strides"),

@@ -30,7 +30,7 @@ CHEATS = {
         "    return [[Yes(1)] * 5] * 4\n    "), "expected"),
     "runs the solutions' file": (
         "import runpy\npath = {root!r} + '/flashlib/course/ch05/solutions.py'\n"
-        "finish = runpy.run_path(path)['finish']\nex.check_finish(finish)", "opened ch05.py"),
+        "finish = runpy.run_path(path)['finish']\nex.check_finish(finish)", "opened solutions.py"),
 }
 # A right answer that does one of these beside does not pass, whatever it was for.
 ACTS = {

@@ -21,7 +21,7 @@ TENSORS = ("O", "dQ", "dK", "dV")
 
 def measure(shapes, device):
     """Yield one row for every dtype, shape, mask, implementation and tensor."""
-    found, _ = peers.available(device)
+    found, _ = peers.present(device)
     impls = {"ours": found["ours"], "sdpa_flash": found["sdpa_flash"], "plain": plain}
     for name, shape, causal in itertools.product(DTYPES, shapes, (False, True)):
         tensors = inputs(shape, device, name, seed=shape[2] + shape[3])

@@ -103,28 +103,28 @@ def our_binaries(call, shape, causal, mode):
     """Run a call of ours once and return the binaries that it launched, with their tile sizes."""
     import torch
 
-    from flashlib.kernels.configs import configs_for
+    from flashlib.kernels.backends import choose
+    from flashlib.kernels.problem import CAUSAL, FULL, Problem, device_of
 
     binaries.forget()
     call()
-    table = configs_for(torch.cuda.get_device_capability(), 2, shape[3], causal)
-    sizes = {"flash_fwd_kernel": [table.forward], "flash_bwd_dq_kernel": [table.dq],
-             "flash_bwd_dkdv_kernel": [table.dkdv] if table.dkdv else [table.dk, table.dv]}
-    if any(binary["kernel"] == "flash_fwd_hopper_kernel" for binary in binaries.loaded()):
-        from flashlib.kernels.launch_hopper import config_for
-
-        sizes["flash_fwd_hopper_kernel"] = [config_for(shape[3], causal, shape[2])]
-    found = []
-    for binary in binaries.loaded():
-        config = sizes[binary["kernel"]].pop(0) if binary["kernel"] in sizes else None
-        tile = {"BLOCK_M": config.BLOCK_M if config else 64, "BLOCK_N": config and config.BLOCK_N}
-        found.append({"kernel": binary.pop("kernel"), **tile, **binary})
-    return found
+    B, H, N, D = shape
+    p = Problem.example(B=B, H=H, N_Q=N, N_K=N, D=D, dtype=getattr(torch, input_dtype("cuda")),
+                        device=device_of(torch.device("cuda", torch.cuda.current_device())),
+                        window=CAUSAL if causal else FULL)
+    backend, tiles = choose(p, "auto", mode), {}
+    config = backend.config(p, mode)
+    for plan in backend.plan(p, mode, config).values():     # in the order of launches
+        rows = plan.constants.get("BLOCK_M") or config.BLOCK_M
+        tiles.setdefault(plan.kernel.fn.__name__, []).append(
+            {"BLOCK_M": rows, "BLOCK_N": plan.constants.get("BLOCK_N")})
+    return [{"kernel": (name := binary.pop("kernel")), **tiles[name].pop(0), **binary}
+            for binary in binaries.loaded()]
 
 
 def taking_part(device, only=()):
-    """Return what `peers.available` does; with `only`, of these and "ours" alone."""
-    found, absent = peers.available(device)
+    """Return what `peers.present` does; with `only`, of these and "ours" alone."""
+    found, absent = peers.present(device)
     if only:
         found = {name: fn for name, fn in found.items() if name == "ours" or name in only}
         absent = {name: absent.get(name, "not asked for") for name in peers.NAMES if name not in found}
@@ -207,7 +207,7 @@ def warm(case):
     """Compile what one case needs, in a process of its own, so that all cores work; None if it did."""
     name, shape, causal, device, modes = case
     try:
-        found, _ = peers.available(device)
+        found, _ = peers.present(device)
         tensors = inputs(shape, device)
         for mode in _modes(name, modes):
             caller(found[name], tensors, causal, mode)()

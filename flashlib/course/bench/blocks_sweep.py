@@ -13,28 +13,29 @@ from collections import Counter
 from flashlib.course.bench import binaries, harness
 from flashlib.course.bench.harness import TOLERANCE, case_of, device_for, exact, flops, inputs
 from flashlib.course.bench.provenance import collect, options_for, write
-from flashlib.kernels.configs import Config, tiles
+from flashlib.kernels.configs import TritonConfig, candidates
 
 SHAPES = [(4, 32, 4096, 64), (4, 16, 4096, 128)]
 ROWS, KEYS, WARPS, STAGES = (32, 64, 128, 256), (32, 64, 128, 256), (4, 8), (2, 3, 4)
-# Beyond this many accumulator registers a thread the compiler needs minutes to spill them all.
-MOST_REGISTERS = 400
+# Beyond this many accumulators a thread the compiler needs minutes to spill them all.
+MOST_ACCUMULATORS = 400
 
 RESOURCES = ("registers", "spilled_words", "shared_bytes", "matrix_instructions")
 
 
 def configurations(d):
     """Return (BLOCK_M, BLOCK_N, num_warps, num_stages) to try: tiles that threads can nearly hold."""
-    return tiles(d, ROWS, KEYS, WARPS, STAGES, MOST_REGISTERS)
+    return candidates(d, ROWS, KEYS, WARPS, STAGES, MOST_ACCUMULATORS)
 
 
 def caller(tensors, config):
     """Return a function of no arguments that runs our forward kernel in one configuration."""
-    from flashlib.kernels.launch import forward
+    from flashlib.kernels.backends.triton import BACKEND
+    from flashlib.kernels.problem import Problem
 
     q, k, v, _ = tensors
-    chosen, scale = Config(*config), q.shape[-1] ** -0.5
-    return lambda: forward(q, k, v, causal=False, scale=scale, config=chosen)[0]
+    p, chosen, scale = Problem.of(q, k, v), TritonConfig(*config), q.shape[-1] ** -0.5
+    return lambda: BACKEND.forward(q, k, v, p, scale, chosen)[0]
 
 
 def warm(case):

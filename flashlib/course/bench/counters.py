@@ -25,13 +25,13 @@ ORDERS = [(order, (4, 16, N, 64), (64, 64, 4, stages)) for N in (1024, 4096)
 
 def caller(order, shape, config):
     """Return a function of no arguments that runs a forward in one loop order."""
-    from flashlib.kernels import flash_v1_order
+    from flashlib.kernels.triton import v1_order
 
     tensors = inputs(shape, "cuda")
     if order == "v2":
         return blocks_sweep.caller(tensors, config)
     tile = dict(zip(("BLOCK_M", "BLOCK_N", "num_warps"), config, strict=False))
-    return lambda: flash_v1_order.forward(*tensors[:3], **tile)
+    return lambda: v1_order.forward(*tensors[:3], **tile)
 
 
 def probe():

@@ -30,10 +30,10 @@ def variants(d, causal, N):
     Tiles are the table's, but for d = 128: 128 × 128 there, as FlashAttention-3 has them under a mask,
     and "table" has the table's.
     """
-    from flashlib.kernels import launch_hopper
+    from flashlib.kernels.configs import SHORT_128, gluon_config_for
 
-    table = launch_hopper.config_for(d, causal, N)
-    full = launch_hopper.SHORT_128 if d == 128 else table
+    table = gluon_config_for(d, causal, N)
+    full = SHORT_128 if d == 128 else table
     full = full._replace(PING_PONG=True, OVERLAP=True, UNDER_SOFTMAX=True, EMULATED=0, TAU=0.0)
     plain = full._replace(CONSUMERS=2, SPECIALIZED=False)
     found = {
@@ -95,11 +95,18 @@ def row_of(name, shape, causal, rates):
             "tflops_per_s_high": max(rates), "rounds": len(rates)}
 
 
+def forward(q, k, v, causal, config=None):
+    """Run our Gluon kernel, in a configuration or the table's."""
+    from flashlib.kernels.backends.gluon import BACKEND
+    from flashlib.kernels.problem import CAUSAL, FULL, Problem
+
+    p = Problem.of(q, k, v, window=CAUSAL if causal else FULL)
+    return BACKEND.forward(q, k, v, p, q.shape[3] ** -0.5, config)
+
+
 def ablation(shape, causal, rounds=ROUNDS, milliseconds=30, names=None):
     """Check and time the variants at one shape, in bfloat16, and return one row each."""
     import torch
-
-    from flashlib.kernels import launch_hopper
 
     q, k, v = inputs(shape)
     rows = torch.arange(0, shape[2], max(1, shape[2] // SAMPLED_ROWS), device="cuda")
@@ -110,7 +117,7 @@ def ablation(shape, causal, rounds=ROUNDS, milliseconds=30, names=None):
             continue
 
         def call(config=config):
-            return launch_hopper.forward(q, k, v, causal=causal, scale=shape[3] ** -0.5, config=config)
+            return forward(q, k, v, causal, config)
 
         binaries.forget()
         _, relative = rmse_and_relative(call()[0], exact, rows)
@@ -131,19 +138,19 @@ def fp8(shape, causal, rounds=ROUNDS, milliseconds=60):
     import torch
 
     from flashlib.kernels import fp8 as prepare_fp8
-    from flashlib.kernels import launch_hopper
+    from flashlib.kernels.backends.gluon import FP8
 
     q, k, v = inputs(shape, outliers=True)
     rows = torch.arange(0, shape[2], max(1, shape[2] // SAMPLED_ROWS), device="cuda")
     exact, scale = exact_rows(q, k, v, causal, rows), shape[3] ** -0.5
     choices = {"fp8_block": {}, "fp8_tensor": {"per_block": False},
                "fp8_no_rotation": {"rotation": False}}
-    calls = {"own_bf16": lambda: launch_hopper.forward(q, k, v, causal=causal, scale=scale)}
+    calls = {"own_bf16": lambda: forward(q, k, v, causal)}
     for name, options in choices.items():
         prepared = prepare_fp8.prepare(q, k, v, **options)
-        calls[name] = lambda prepared=prepared: launch_hopper.forward_fp8(
+        calls[name] = lambda prepared=prepared: FP8.forward(
             *prepared, causal=causal, scale=scale)
-    apart = {"fp8_prepared": lambda: launch_hopper.forward_fp8(
+    apart = {"fp8_prepared": lambda: FP8.forward(
         *prepare_fp8.prepare(q, k, v), causal=causal, scale=scale)}
     errors = {name: rmse_and_relative(call()[0], exact, rows)
               for name, call in (calls | apart).items()}
@@ -165,12 +172,15 @@ def measure_here(shape=SHAPES[0], causal=False) -> None:
     if not harness.has_gpu() or torch.cuda.get_device_capability()[0] != 9:
         print("No Hopper GPU here: all times in this chapter are the recorded ones.")
         return
+    from flashlib.kernels.backends import named
+
     try:
-        count = len(variants(shape[3], causal, shape[2]))
+        named("gluon")
     except ImportError as error:                            # Triton: none, or an old one
         print(f"Not measured here, the kernel cannot be imported ({error}):"
               " all times in this chapter are the recorded ones.")
         return
+    count = len(variants(shape[3], causal, shape[2]))
     print(f"Compiling {count} variants takes about a minute.", flush=True)
     try:
         rows = ablation(shape, causal, rounds=3)

@@ -88,7 +88,7 @@ def _has(module):
         return False
 
 
-def available(device):
+def present(device):
     """Return the implementations of this machine by name, and a reason for each absent one.
 
     Triton's tutorial takes part if its script, python/tutorials/06-fused-attention.py, can be imported

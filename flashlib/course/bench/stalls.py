@@ -36,16 +36,16 @@ def launches():
     import torch
 
     from flashlib.course.bench.attention import inputs
-    from flashlib.course.bench.gluon_ablation import variants
-    from flashlib.kernels import fp8, launch_hopper
+    from flashlib.course.bench.gluon_ablation import forward, variants
+    from flashlib.kernels import fp8
+    from flashlib.kernels.backends.gluon import FP8
 
     q, k, v, _ = inputs(SHAPE, "cuda")
-    given = {"causal": False, "scale": SHAPE[3] ** -0.5}
     with torch.no_grad():
         prepared = fp8.prepare(q, k, v)
     full = variants(SHAPE[3], False, SHAPE[2])["full"]
-    return {"own_bf16": lambda: launch_hopper.forward(q, k, v, **given, config=full),
-            "fp8_block": lambda: launch_hopper.forward_fp8(*prepared, **given)}
+    return {"own_bf16": lambda: forward(q, k, v, False, full),
+            "fp8_block": lambda: FP8.forward(*prepared, causal=False, scale=SHAPE[3] ** -0.5)}
 
 
 def probe():

@@ -37,36 +37,41 @@ def inputs(case):
 
 
 def jobs(case):
-    """Return (case, kernel, configuration) for all that `tune` is going to run."""
-    from flashlib.kernels import tuning
+    """Return (case, (backend, direction), configuration) for all that `tune` is going to run."""
+    from flashlib.kernels.backends import choose
+
+    p, found = problem(case), {}
+    backward = ("backward",) if case[3] > 1 else ()         # nobody trains one query at a time
+    for impl, direction in ((i, d) for d in ("forward", *backward) for i in ("triton", "auto")):
+        backend = choose(p, impl, direction)
+        table = backend.table(p, direction)
+        found[backend.name, direction] = dict.fromkeys([table, *(
+            table._replace(**{part: c}) if part else c
+            for part, candidates in backend.candidates(p, direction).items() for c in candidates)])
+    return [(case, kernel, c) for kernel, configs in found.items() for c in configs]
+
+
+def problem(case):
+    """Return the problem that `inputs` make."""
+    from flashlib.kernels.problem import CAUSAL, FULL, Problem
 
     q, k, v = inputs(case)
-    causal, table = case[-1], tuning._table(q, case[-1])
-    found = {"triton_forward": tuning.forward_candidates(q, k, causal)}
-    if tuning._takes_gluon(q, k, v, "auto"):
-        found["gluon_forward"] = tuning.gluon_candidates(q, k, causal)
-    if case[3] > 1:                                         # nobody trains one query at a time
-        found["triton_backward"] = [table, *(table._replace(**{part: c}) for part, candidates in
-                                             tuning.backward_candidates(q, k, causal).items()
-                                             for c in candidates)]
-    return [(case, kernel, c) for kernel, configs in found.items() for c in dict.fromkeys(configs)]
+    return Problem.of(q, k, v, q, q, window=CAUSAL if case[-1] else FULL)
 
 
 def warm(job):
     """Compile one configuration in a process of its own; the search itself reports what fails."""
     import torch
 
-    from flashlib.kernels import launch, ops
+    from flashlib.kernels.backends import named
 
-    case, kernel, config = job
+    case, (name, direction), config = job
     try:
-        q, k, v = inputs(case)
-        given = {"causal": case[-1], "scale": 1.0}
-        if kernel == "triton_backward":
-            launch.backward(q, k, v, q, q[..., 0].float(), q, None, **given, configs=config)
+        (q, k, v), p, backend = inputs(case), problem(case), named(name)
+        if direction == "backward":
+            backend.backward(q, k, v, q, q[..., 0].float(), q, None, p, 1.0, config)
         else:
-            module = ops._hopper() if kernel == "gluon_forward" else launch
-            module.forward(q, k, v, **given, config=config)
+            backend.forward(q, k, v, p, 1.0, config)
         torch.cuda.synchronize()
     except Exception as error:
         return f"{job}: {type(error).__name__} {error}"[:160]
@@ -104,7 +109,8 @@ def main(argv=None):
     """Compile on all cores, search case by case, print and write the CSV file."""
     options = options_for(__spec__, __doc__, argv)
     device_for()
-    from flashlib.kernels.tuning import _takes_gluon, tune
+    from flashlib.kernels.backends import choose
+    from flashlib.kernels.tuning.search import tune
 
     start, rows, todo = time.perf_counter(), [], [job for case in CASES for job in jobs(case)]
     warm_all(warm, todo)
@@ -113,7 +119,8 @@ def main(argv=None):
             print(f"left out after {LIMIT_S} s: {case}")
             continue
         q, k, v = inputs(case)
-        for impl in ("auto", "triton") if _takes_gluon(q, k, v, "auto") else ("triton",):
+        both = choose(problem(case), "auto", "forward").name != "triton"
+        for impl in ("auto", "triton") if both else ("triton",):
             q.requires_grad_(impl == "triton" and case[3] > 1)
             began = time.perf_counter()
             trials = tune(q, k, v, causal=case[-1], impl=impl)

@@ -45,11 +45,11 @@ def test_flops_and_bytes_are_the_customary_counts():
 def test_wrong_attention_of_ours_is_never_timed(monkeypatch):
     torch = pytest.importorskip("torch")
     broken = {"ours": lambda q, k, v, causal: q + 0 * k * v}
-    monkeypatch.setattr(peers, "available", lambda device: (broken, {}))
+    monkeypatch.setattr(peers, "present", lambda device: (broken, {}))
     with pytest.raises(RuntimeError, match="ours is wrong at"):
         attention.measure([(1, 1, 32, 16)], "cpu", 1)
     nan = {"ours": lambda q, k, v, causal: (q + k + v) * torch.nan}
-    monkeypatch.setattr(peers, "available", lambda device: (nan, {}))
+    monkeypatch.setattr(peers, "present", lambda device: (nan, {}))
     with pytest.raises(RuntimeError, match="inf"):
         attention.measure([(1, 1, 32, 16)], "cpu", 1)
 
@@ -60,9 +60,9 @@ def test_a_wrong_or_failing_peer_is_named_as_absent(monkeypatch):
     def fails(q, k, v, causal):
         raise RuntimeError("no such kernel")
 
-    found, _ = peers.available("cpu")
+    found, _ = peers.present("cpu")
     found = {"ours": found["ours"], "wrong": lambda q, k, v, causal: q + k + v, "fails": fails}
-    monkeypatch.setattr(peers, "available", lambda device: (found, {}))
+    monkeypatch.setattr(peers, "present", lambda device: (found, {}))
     rows, _, absent = attention.measure([(1, 1, 32, 16)], "cpu", 1, say=lambda text: None)
     assert {row["impl"] for row in rows} == {"ours"}
     assert set(absent) == {f"{name} {mode} at (1, 1, 32, 16)" for name in ("wrong", "fails")
@@ -74,7 +74,7 @@ def test_a_wrong_or_failing_peer_is_named_as_absent(monkeypatch):
 
 def test_a_peer_whose_backward_is_wrong_or_fails_is_timed_forward_only(monkeypatch):
     torch = pytest.importorskip("torch")
-    found, _ = peers.available("cpu")
+    found, _ = peers.present("cpu")
     ours = found["ours"]
 
     class Fails(torch.autograd.Function):
@@ -92,7 +92,7 @@ def test_a_peer_whose_backward_is_wrong_or_fails_is_timed_forward_only(monkeypat
     def fails(q, k, v, causal):
         return ours(q, k, v, causal) if causal else Fails.apply(q, k, v)
 
-    monkeypatch.setattr(peers, "available", lambda device: (
+    monkeypatch.setattr(peers, "present", lambda device: (
         {"ours": ours, "wrong": wrong, "fails": fails}, {}))
     rows, _, absent = attention.measure([(1, 1, 32, 16)], "cpu", 1, say=lambda text: None)
     timed = {(row["impl"], row["mode"], row["causal"]) for row in rows}
@@ -116,12 +116,12 @@ def test_the_recorded_command_repeats_the_run(tmp_path):
 def test_overhead_is_measured_of_what_ran_alone(tmp_path, monkeypatch):
     """SDPA's kernels do not exist for every GPU: whoever could not be timed is not called again."""
     pytest.importorskip("torch")
-    found, _ = peers.available("cpu")
+    found, _ = peers.present("cpu")
 
     def fails(q, k, v, causal):
         raise RuntimeError("no kernel for this GPU")
 
-    monkeypatch.setattr(peers, "available", lambda device: (found | {"sdpa_cudnn": fails}, {}))
+    monkeypatch.setattr(peers, "present", lambda device: (found | {"sdpa_cudnn": fails}, {}))
     attention.main(["--dry-run", "--rounds", "1", "--out", str(tmp_path), "--name", "toy"])
     found = read_measurement(tmp_path / "attention_toy.csv")
     assert "sdpa_flash" in found.numbers("overhead_us_") and "sdpa_cudnn forward at" in \
@@ -145,8 +145,8 @@ def test_a_call_of_ours_was_recorded_to_cost_the_cpu_at_most_50_us(name):
 
 def test_it_times_only_the_passes_and_peers_that_were_asked_for(monkeypatch):
     pytest.importorskip("torch")
-    ours = peers.available("cpu")[0]["ours"]
-    monkeypatch.setattr(peers, "available", lambda device: (
+    ours = peers.present("cpu")[0]["ours"]
+    monkeypatch.setattr(peers, "present", lambda device: (
         {"ours": ours, "sdpa_flash": ours, "triton_tutorial": ours}, {"flex": "needs a GPU"}))
 
     def timed(**options):

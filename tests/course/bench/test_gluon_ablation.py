@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-import flashlib.kernels
 from flashlib.course.bench import gluon_ablation
 from flashlib.course.notebook.data import measurements, read_measurement
+from flashlib.kernels.configs import gluon_config_for
 
 torch = pytest.importorskip("torch")
 
@@ -22,14 +22,16 @@ def hopper(monkeypatch):
 @pytest.fixture
 def launcher():
     pytest.importorskip("triton.experimental.gluon")
-    from flashlib.kernels import launch_hopper
+    from flashlib.kernels.backends import gluon
 
-    return launch_hopper
+    return gluon
 
 
 def import_anew(monkeypatch):
-    monkeypatch.delattr(flashlib.kernels, "launch_hopper", raising=False)
-    monkeypatch.delitem(sys.modules, "flashlib.kernels.launch_hopper", raising=False)
+    from flashlib.kernels import backends
+
+    monkeypatch.delattr(backends, "gluon", raising=False)
+    monkeypatch.delitem(sys.modules, "flashlib.kernels.backends.gluon", raising=False)
 
 
 def refuse(*arguments, **options):
@@ -100,7 +102,7 @@ def test_it_announces_the_compilation_and_prints_every_variant(hopper, launcher,
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("shape", gluon_ablation.SHAPES, ids=str)
 def test_the_full_kernel_has_every_technique_and_the_tables_is_measured(shape, causal, launcher):
-    config = launcher.config_for(shape[3], causal, shape[2])
+    config = gluon_config_for(shape[3], causal, shape[2])
     found = gluon_ablation.variants(shape[3], causal, shape[2])
     full = found["full"]
     assert full.PING_PONG and full.OVERLAP and full.UNDER_SOFTMAX

@@ -42,7 +42,7 @@ def test_the_other_process_names_who_is_absent_in_one_line(monkeypatch, capsys):
     def fails(q, k, v, causal):
         raise RuntimeError("No available kernel.\nAborting execution.")
 
-    monkeypatch.setattr(peers, "available", lambda device: (
+    monkeypatch.setattr(peers, "present", lambda device: (
         {"ours": peers.ours, "sdpa_flash": fails}, {"fa3": "flash_attn_interface is not installed"}))
     attention.main(["--dry-run", "--quick", "1", "1", "32", "16"])
     *timed, last = capsys.readouterr().out.splitlines()
@@ -53,6 +53,6 @@ def test_the_other_process_names_who_is_absent_in_one_line(monkeypatch, capsys):
 
 
 def test_nobody_absent_is_not_worth_a_line(monkeypatch, capsys):
-    monkeypatch.setattr(peers, "available", lambda device: ({"ours": peers.ours}, {}))
+    monkeypatch.setattr(peers, "present", lambda device: ({"ours": peers.ours}, {}))
     attention.quick((1, 1, 32, 16), "cpu")
     assert "Absent" not in capsys.readouterr().out

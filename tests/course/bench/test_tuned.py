@@ -4,15 +4,16 @@ import pytest
 
 from flashlib.course.bench import tuned
 from flashlib.course.notebook.data import measurements
-from flashlib.kernels.configs import Config, Configs
+from flashlib.kernels.configs import TritonConfig, TritonConfigs
+from tests.kernels.conftest import gpu, hopper, nothing_kept  # noqa: F401, the fixtures
 
-TABLE, BEST, WRONG = Config(64, 64, 4, 2), Config(128, 64, 8, 3), Config(64, 32, 4, 2)
-ROWS = Configs(TABLE, None, TABLE, BEST, TABLE)
+TABLE, BEST, WRONG = TritonConfig(64, 64, 4, 2), TritonConfig(128, 64, 8, 3), TritonConfig(64, 32, 4, 2)
+ROWS = TritonConfigs(TABLE, None, TABLE, BEST, TABLE)
 CASE = (1, 8, 4, 333, 1000, 80, True)
 
 
 def trials():
-    from flashlib.kernels.tuning import Trial
+    from flashlib.kernels.tuning.search import Trial
 
     return [Trial("triton_forward", BEST, 1.0, "kept"), Trial("triton_forward", TABLE, 1.5, "table"),
             Trial("triton_forward", WRONG, None, "wrong"), Trial("triton_backward", ROWS, 4.0, "table"),
@@ -37,28 +38,32 @@ def test_a_row_for_each_kernel_names_the_tables_entry_and_the_best():
     assert [part.split()[0] for part in backward["table"].split("; ")] == ["dk", "dv", "dq"]
 
 
-def test_all_that_a_search_runs_is_compiled_before(monkeypatch):
+def test_all_that_a_search_runs_is_compiled_before(hopper, monkeypatch):  # noqa: F811
     torch = pytest.importorskip("torch")
     pytest.importorskip("triton.experimental.gluon")
-    from flashlib.kernels import launch, ops, tuning
+    from flashlib.kernels.backends import gluon, triton
+    from flashlib.kernels.problem import CAUSAL
+    from flashlib.kernels.tuning import search
 
-    monkeypatch.setattr(launch, "capability_of", lambda device: (9, 0))
-    monkeypatch.setattr(ops, "_has_hopper", lambda device: True)
     x = torch.zeros(1, 2, 333, 64, dtype=torch.bfloat16)
     monkeypatch.setattr(tuned, "inputs", lambda case: [x] * 3)
     made = tuned.jobs(CASE)
     assert len(set(made)) == len(made) and {job[0] for job in made} == {CASE}
     ran = []
 
-    def results(q, k, v, *_, causal, scale, config=None, configs=None):
-        ran.append(config or configs)
-        return (q, q, q) if configs else (q, q[..., 0].float())
+    def forward(self, q, k, v, p, scale, config=None):
+        ran.append(config)
+        return q, q[..., 0].float()
 
-    for name in ("forward", "backward"):
-        monkeypatch.setattr(launch, name, results)
-        monkeypatch.setattr(ops._hopper(), name, results)
-    for gluon in (True, False):
-        tuning.tune_kernels(x, x, x, True, 1.0, gluon, not gluon, lambda call: 1.0)
+    def backward(self, q, k, v, o, lse, do, dlse, p, scale, config=None):
+        ran.append(config)
+        return q, q, q
+
+    for backend in (triton.BACKEND, gluon.BACKEND):
+        monkeypatch.setattr(type(backend), "forward", forward)
+        monkeypatch.setattr(type(backend), "backward", backward)
+    for impl in ("triton", "auto"):
+        search.tune_kernels(x, x, x, CAUSAL, 1.0, impl, impl == "triton", lambda call: 1.0)
     assert {config for _, _, config in made} == set(ran) - {None}
 
 

@@ -1,6 +1,7 @@
 """What tuning found: kept for exactly its case, asked for when a plan is made, carried by a file."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -8,74 +9,87 @@ torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 pytest.importorskip("triton.experimental.gluon")
 
-from flashlib.kernels import dispatch, launch, launch_hopper, tuned  # noqa: E402
-from flashlib.kernels.configs import Config, configs_for  # noqa: E402
-from flashlib.kernels.launch_hopper import HopperConfig  # noqa: E402
+from flashlib.kernels import plans  # noqa: E402
+from flashlib.kernels.backends import gluon  # noqa: E402
+from flashlib.kernels.backends import triton as triton_backend  # noqa: E402
+from flashlib.kernels.configs import GluonConfig, TritonConfig, configs_for  # noqa: E402
+from flashlib.kernels.problem import CAUSAL, FULL, Problem  # noqa: E402
+from flashlib.kernels.tuning import store  # noqa: E402
 from tests.kernels.once import run_once  # noqa: E402
 
-FORWARD = Config(32, 16, 8, 2)
-BACKWARD = configs_for((9, 0), 2, 64, True)._replace(dq=Config(64, 32, 4, 2))
+FORWARD = TritonConfig(32, 16, 8, 2)
+BACKWARD = configs_for((9, 0), 2, 64, True)._replace(dq=TritonConfig(64, 32, 4, 2))
 APART = configs_for((9, 0), 2, 256, True)                   # dK and dV in a kernel each
-GLUON = HopperConfig(64, 2, 4, PING_PONG=False, TAU=8.0)
+GLUON = GluonConfig(64, 2, 4, PING_PONG=False, TAU=8.0)
 Q, K = torch.zeros(2, 4, 32, 64, dtype=torch.bfloat16), torch.zeros(2, 2, 48, 64, dtype=torch.bfloat16)
 
 
 @pytest.fixture(autouse=True)
 def this_machine(monkeypatch, nothing_kept):
     """This machine's only device is called "cpu"."""
-    monkeypatch.setattr(tuned, "_here", lambda: {"cpu"})
+    monkeypatch.setattr(store, "_here", lambda: {"cpu"})
+
+
+def case(kernel, q=Q, k=K, causal=True, tma=True):
+    return store.Case(kernel, "cpu", triton.__version__, str(q.dtype).removeprefix("torch."),
+                      *q.shape[:2], k.shape[1], q.shape[2], k.shape[2], q.shape[3], causal, tma)
+
+
+def kept(kernel, q=Q, k=K, causal=True, tma=True):
+    return store._kept.get(case(kernel, q, k, causal, tma))
 
 
 def keep_all():
-    tuned.keep("triton_forward", Q, K, True, True, FORWARD)
-    tuned.keep("triton_backward", Q, K, True, (True, False), BACKWARD)
-    tuned.keep("triton_backward", Q, K, False, (True, True), APART)
-    tuned.keep("gluon_forward", Q, K, True, True, GLUON)
+    store.keep(case("triton_forward"), FORWARD)
+    store.keep(case("triton_backward", tma=(True, False)), BACKWARD)
+    store.keep(case("triton_backward", causal=False, tma=(True, True)), APART)
+    store.keep(case("gluon_forward"), GLUON)
 
 
 def test_a_file_brings_back_what_was_kept(tmp_path):
     keep_all()
-    before = dict(tuned._kept)
-    assert tuned.save_tuned(tmp_path / "tuned.json") == len(before) == 4
-    tuned.forget_tuned()
-    assert tuned.kept("triton_forward", Q, K, True, True) is None
-    assert tuned.load_tuned(str(tmp_path / "tuned.json")) == 4
-    assert tuned._kept == before
-    for case, config in before.items():
-        assert type(tuned._kept[case]) is type(config)
-    assert type(tuned._kept[next(c for c in before if c.kernel == "triton_backward")].dq) is Config
+    before = dict(store._kept)
+    assert store.save_tuned(tmp_path / "tuned.json") == len(before) == 4
+    store.forget_tuned()
+    assert kept("triton_forward") is None
+    assert store.load_tuned(str(tmp_path / "tuned.json")) == 4
+    assert store._kept == before
+    for found, config in before.items():
+        assert type(store._kept[found]) is type(config)
+    backward = next(c for c in before if c.kernel == "triton_backward")
+    assert type(store._kept[backward].dq) is TritonConfig
 
 
 def test_a_file_adds_and_replaces_and_the_rest_stays(tmp_path):
-    tuned.keep("triton_forward", Q, K, True, True, FORWARD)
-    tuned.save_tuned(tmp_path / "tuned.json")
-    tuned.keep("triton_forward", Q, K, True, True, FORWARD._replace(num_warps=4))
-    tuned.keep("triton_forward", Q, K, False, True, FORWARD)
-    assert tuned.load_tuned(tmp_path / "tuned.json") == 1
-    assert tuned.kept("triton_forward", Q, K, True, True) == FORWARD
-    assert tuned.kept("triton_forward", Q, K, False, True) == FORWARD
+    store.keep(case("triton_forward"), FORWARD)
+    store.save_tuned(tmp_path / "tuned.json")
+    store.keep(case("triton_forward"), FORWARD._replace(num_warps=4))
+    store.keep(case("triton_forward", causal=False), FORWARD)
+    assert store.load_tuned(tmp_path / "tuned.json") == 1
+    assert kept("triton_forward") == FORWARD
+    assert kept("triton_forward", causal=False) == FORWARD
 
 
 def test_results_of_other_machines_are_counted_out_and_carried_on(tmp_path):
     keep_all()
     path = tmp_path / "tuned.json"
-    tuned.save_tuned(path)
+    store.save_tuned(path)
     found = json.loads(path.read_text())
     found["results"][0]["gpu"], found["results"][1]["triton"] = "NVIDIA H200", "3.0.0"
     path.write_text(json.dumps(found))
-    tuned.forget_tuned()
-    assert tuned.load_tuned(path) == 2
-    assert tuned.kept("triton_forward", Q, K, True, True) is None
-    assert tuned.save_tuned(tmp_path / "again.json") == 4
+    store.forget_tuned()
+    assert store.load_tuned(path) == 2
+    assert kept("triton_forward") is None
+    assert store.save_tuned(tmp_path / "again.json") == 4
 
 
 def test_the_devices_of_this_machine_are_its_gpus_and_the_interpreter(monkeypatch):
     monkeypatch.undo()
-    assert tuned._here() == ({"cpu"} if triton.knobs.runtime.interpret else set())
+    assert store._here() == ({"cpu"} if triton.knobs.runtime.interpret else set())
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda i: f"GPU {i}")
     monkeypatch.setattr(triton.knobs.runtime, "interpret", True)
-    assert tuned._here() == {"GPU 0", "GPU 1", "cpu"}
+    assert store._here() == {"GPU 0", "GPU 1", "cpu"}
 
 
 def entry(change):
@@ -123,13 +137,14 @@ ENTRIES = {                        # the entry and its change, words of the mess
     "too many": ({"config.BLOCK_M": 2**20}, "entry 0: config.BLOCK_M: .* got 1048576"),
     "no stages": ({"config.num_stages": 0}, "entry 0: config.num_stages: .* from 1 to .*, got 0"),
     "no dq": ((1, {"config.dq": None}), "entry 1: config: expected forward, dq, and .*, got dkdv, for"),
-    "all three": ((1, {"config.dk": {n: 8 for n in Config._fields}}), "entry 1: config: .* got dk, "),
+    "all three": ((1, {"config.dk": {n: 8 for n in TritonConfig._fields}}),
+                  "entry 1: config: .* got dk, "),
     "dk alone": ((2, {"config.dv": None}), "entry 2: config: expected forward, dq, and dkdv or both"),
     "a part's rows": ((1, {"config.dq.BLOCK_M": 3}), "entry 1: dq.BLOCK_M: expected a power of 2"),
     "a part a list": ((2, {"config.dk": [1]}), r"entry 2: dk: expected the fields .*, got \[1\]"),
     "rows none": ((1, {"config": None}), "entry 1: config: expected the fields forward, dkdv"),
     "gluon's fields": ((3, {"config.TAU": ...}), "entry 3: config: expected the fields BLOCK_N, CONS"),
-    "turns": ((3, {"config.PING_PONG": 1}), "entry 3: config.PING_PONG: expected true or false, got 1"),
+    "turns": ((3, {"config.PING_PONG": 1}), "entry 3: config.PING_PONG: expected True or False, got 1"),
     "tau": ((3, {"config.TAU": float("nan")}), "entry 3: config.TAU: expected a number .* got nan"),
     "tau 16": ((3, {"config.TAU": 16}), "entry 3: config.TAU: expected a number from 0 to 8, got 16"),
     "tau a flag": ((3, {"config.TAU": True}), "entry 3: config.TAU: .* got True"),
@@ -149,6 +164,7 @@ FILES = {                          # what becomes of the file's text, words of t
     "results a dict": (lambda found: json.dumps(found | {"results": {}}), "and a list 'results'"),
     "format 2": (lambda found: json.dumps(found | {"format": 2}), "expected format 1, got 2 in"),
     "format true": (lambda found: json.dumps(found | {"format": True}), "expected format 1, got True"),
+    "nested without end": (lambda found: "[" * 100_000, "expected a file of save_tuned, got"),
     "an entry a number": (lambda found: json.dumps(found | {"results": [*found["results"], 5]}),
                           "entry 4: expected the fields .*, got 5"),
 }
@@ -158,10 +174,10 @@ FILES = {                          # what becomes of the file's text, words of t
 def test_of_a_bad_file_nothing_is_taken(wrong, tmp_path):
     path = tmp_path / "tuned.json"
     keep_all()
-    tuned.save_tuned(path)
-    tuned.forget_tuned()
-    tuned.keep("triton_forward", Q, Q, True, True, FORWARD)
-    before, found = dict(tuned._kept), json.loads(path.read_text())
+    store.save_tuned(path)
+    store.forget_tuned()
+    store.keep(case("triton_forward", k=Q), FORWARD)
+    before, found = dict(store._kept), json.loads(path.read_text())
     if wrong in FILES:
         make, words = FILES[wrong]
         text = make(found)
@@ -171,14 +187,14 @@ def test_of_a_bad_file_nothing_is_taken(wrong, tmp_path):
         text = json.dumps(found)
     path.write_text(text)
     with pytest.raises(ValueError, match=rf"(?s)^path: .*{words}") as error:
-        tuned.load_tuned(path)
+        store.load_tuned(path)
     assert str(path) in str(error.value)
-    assert tuned._kept == before
+    assert store._kept == before
 
 
 def test_a_file_that_is_not_there_is_pythons_own_error(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"none\.json"):
-        tuned.load_tuned(tmp_path / "none.json")
+        store.load_tuned(tmp_path / "none.json")
 
 
 def zeros(*shape, dtype=torch.bfloat16):
@@ -201,110 +217,134 @@ OTHERS = {                         # kernel, q, k, causal, tma: one differs from
 
 @pytest.mark.parametrize("part", OTHERS)
 def test_a_result_holds_for_its_case_alone(part):
-    tuned.keep("triton_forward", Q, K, True, True, FORWARD)
-    assert tuned.kept("triton_forward", Q, K, True, True) == FORWARD
-    assert tuned.kept(*OTHERS[part]) is None
+    store.keep(case("triton_forward"), FORWARD)
+    assert kept("triton_forward") == FORWARD
+    assert kept(*OTHERS[part]) is None
 
 
 @pytest.mark.parametrize("part", ["gpu", "triton"])
-def test_a_result_holds_for_its_machine_alone(part, monkeypatch):
-    tuned.keep("triton_forward", Q, K, True, True, FORWARD)
+def test_a_result_holds_for_its_machine_alone(part, hopper, monkeypatch):
+    p = Problem.of(Q, K, K, window=CAUSAL)
+    store.keep(case("triton_forward"), FORWARD)
+    assert store.kept(triton_backend.BACKEND, p, "forward") == FORWARD
     if part == "gpu":
-        monkeypatch.setattr(tuned, "_gpu", lambda device: "another")
+        p = replace(p, device=p.device._replace(name="another"))
     else:
         monkeypatch.setattr(triton, "__version__", "9.9.9")
-    assert tuned.kept("triton_forward", Q, K, True, True) is None
+    assert store.kept(triton_backend.BACKEND, p, "forward") is None
 
 
-def tiles_of(plan):
-    """Return the configuration that a plan of the Triton forward was made with."""
-    return Config(*plan._tail[21:23], **plan._options)
+def launched(backend, *tensors, direction="forward", causal=True, config=None, more=()):
+    """Return by part the configuration that a backend launches with."""
+    p = Problem.of(*tensors, window=CAUSAL if causal else FULL)
+    found = plans.launches_for(backend, p, direction, config, *more)
+    return {part: TritonConfig(*(launch.plan.constants[n] for n in ("BLOCK_M", "BLOCK_N")),
+                               **launch.plan.options) for part, launch in found.items()
+            if part != "delta"}
 
 
 def test_explicit_before_kept_before_the_table_forward():
     q, k = Q.float(), K.float()
     table = configs_for(None, 4, 64, True).forward
-    other = Config(16, 16, 4, 1)
-    assert tiles_of(launch._plan_forward(q, k, k, True, None)) == table
-    tuned.keep("triton_forward", q, k, True, False, FORWARD)
-    assert tiles_of(launch._plan_forward(q, k, k, True, None)) == FORWARD
-    assert tiles_of(launch._plan_forward(q, k, k, True, other)) == other
-    assert tiles_of(launch._plan_forward(q, k, k, False, None)) == table
-    tuned.keep("triton_forward", q, k, True, False, None)
-    assert tiles_of(launch._plan_forward(q, k, k, True, None)) == table
+    other = TritonConfig(16, 16, 4, 1)
+
+    def forward(**options):
+        return launched(triton_backend.BACKEND, q, k, k, **options)["forward"]
+
+    assert forward() == table
+    store.keep(case("triton_forward", q, k, tma=False), FORWARD)
+    assert forward() == FORWARD
+    assert forward(config=other) == other
+    assert forward(causal=False) == table
+    store.keep(case("triton_forward", q, k, tma=False), None)
+    assert forward() == table
 
 
 def test_explicit_before_kept_before_the_table_backward(hopper):
     k, table = K.expand(2, 2, 48, 64), configs_for((9, 0), 2, 64, True)
-    other = table._replace(dq=Config(16, 16, 8, 1), dkdv=Config(16, 16, 8, 1))
+    small = TritonConfig(16, 16, 8, 1)
+    other = table._replace(dq=small, dkdv=small)
 
-    def warps_and_stages(configs=None, do=Q):
-        _, by_key, by_query = launch._plan_backward(Q, k, k, Q, do, False, True, configs)
-        return [launched._options for launched in (*by_key, by_query)]
+    def backward(config=None, do=Q):
+        return launched(triton_backend.BACKEND, Q, k, k, Q, do, direction="backward", config=config)
 
-    def options(configs):
-        parts = [configs.dkdv] if configs.dkdv else [configs.dk, configs.dv]
-        return [{"num_warps": c.num_warps, "num_stages": c.num_stages} for c in (*parts, configs.dq)]
+    def parts(configs):
+        return {name: c for name, c in configs._asdict().items() if c and name != "forward"}
 
-    kept = APART._replace(dq=Config(64, 32, 2, 4))
-    assert warps_and_stages() == options(table)
-    tuned.keep("triton_backward", Q, k, True, (True, True), kept)
-    assert warps_and_stages() == options(kept) != options(table)
-    assert warps_and_stages(other) == options(other) != options(kept)
+    kept = APART._replace(dq=TritonConfig(64, 32, 2, 4))
+    assert backward() == parts(table)
+    store.keep(case("triton_backward", k=k, tma=(True, True)), kept)
+    assert backward() == parts(kept) != parts(table)
+    assert backward(other) == parts(other) != parts(kept)
     # a gradient that the copy engine cannot read makes another kernel: nothing was found for that
-    assert warps_and_stages(do=torch.zeros(1, dtype=Q.dtype).expand(Q.shape)) == options(table)
+    assert backward(do=torch.zeros(1, dtype=Q.dtype).expand(Q.shape)) == parts(table)
 
 
-def test_explicit_before_kept_before_the_table_gluon(hopper, monkeypatch):
-    planned = []
-    monkeypatch.setattr(launch_hopper, "_specialized", lambda *a: planned.append(a[6]))
-    table, other = launch_hopper.config_for(64, True, 48), GLUON._replace(STAGES=3)
-    launch_hopper._plan_forward(Q, K, K, True, None)
-    tuned.keep("gluon_forward", Q, K, True, True, GLUON)
-    for config in (None, other):
-        launch_hopper._plan_forward(Q, K, K, True, config)
-    launch_hopper._plan_forward(Q, K, K, False, None)
-    assert planned == [table, GLUON, other, launch_hopper.config_for(64, False, 48)]
+def test_explicit_before_kept_before_the_table_gluon(hopper):
+    table, other = gluon.BACKEND.table(Problem.of(Q, K, K, window=CAUSAL), "forward"), GLUON._replace(
+        STAGES=3)
+
+    def stages(config=None, causal=True):
+        p = Problem.of(Q, K, K, window=CAUSAL if causal else FULL)
+        plan = plans.launches_for(gluon.BACKEND, p, "forward", config)["forward"].plan
+        return plan.constants["BLOCK_N"], plan.constants["STAGES"], plan.constants["PING_PONG"]
+
+    before = stages()
+    store.keep(case("gluon_forward"), GLUON)
+    assert [before, stages(), stages(other)] == [(c.BLOCK_N, c.STAGES, c.PING_PONG)
+                                                 for c in (table, GLUON, other)]
+    assert stages(causal=False) == before != stages()
 
 
 @pytest.mark.parametrize("change", ["keep", "load"])
-def test_later_calls_find_the_result_and_older_plans_live_on(change, tmp_path):
+def test_later_calls_find_the_result(change, tmp_path):
     q, k = Q.float(), K.float()
-    case = "triton_forward", q, k, True, False
-    tuned.keep(*case, FORWARD)
-    tuned.save_tuned(tmp_path / "tuned.json")
-    tuned.forget_tuned()
+    mine = case("triton_forward", q, k, tma=False)
+    store.keep(mine, FORWARD)
+    store.save_tuned(tmp_path / "tuned.json")
+    store.forget_tuned()
     table = configs_for(None, 4, 64, True).forward
 
     def plan():
-        return dispatch.plan_for(launch._plan_forward, (q, k, k), True, None)
+        return launched(triton_backend.BACKEND, q, k, k)["forward"]
 
-    old = plan()
-    assert tiles_of(old) == table and plan() is old
+    assert plan() == table
     if change == "keep":
-        tuned.keep(*case, FORWARD)
+        store.keep(mine, FORWARD)
     else:
-        tuned.load_tuned(tmp_path / "tuned.json")
-    new = plan()
-    assert tiles_of(new) == FORWARD and plan() is new
-    assert old in dispatch._plans.values()                  # a CUDA graph may read its tables
-    tuned.forget_tuned()
-    assert tiles_of(plan()) == table
-    assert {old, new} <= set(dispatch._plans.values())
+        store.load_tuned(tmp_path / "tuned.json")
+    assert plan() == FORWARD
+    store.forget_tuned()
+    assert plan() == table
 
 
 def test_a_result_is_looked_up_once_for_many_calls(monkeypatch):
     asked = []
-    monkeypatch.setattr(tuned, "kept", lambda *case: asked.append(case))
+    monkeypatch.setattr(store, "kept", lambda *case: asked.append(case))
     for _ in range(3):
-        dispatch.plan_for(launch._plan_forward, (Q, K, K), True, None)
+        launched(triton_backend.BACKEND, Q, K, K)
     assert len(asked) == 1
 
 
-def test_dropping_what_is_not_there_renews_nothing():
-    before = dispatch._generation
-    tuned.keep("triton_forward", Q, K, True, True, None)
-    assert dispatch._generation == before
+def test_dropping_what_is_not_there_leaves_launches_alone():
+    launched(triton_backend.BACKEND, Q, K, K)
+    store.keep(case("triton_forward"), None)
+    assert len(plans._shared.launches) == 1
+
+
+def test_a_file_that_was_there_stays_whole_when_the_disk_is_full(tmp_path, monkeypatch):
+    path = tmp_path / "tuned.json"
+    keep_all()
+    store.save_tuned(path)
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store.os, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        store.save_tuned(path)
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The forward of `gluon_hopper` without warp specialisation: the warps that compute also ask for tiles.
+"""The forward of `forward` without warp specialisation: the warps that compute also ask for tiles.
 
 Here for comparison: notebook 12 measures what specialisation buys. With STAGES = 1 and no OVERLAP,
 copy, matmul and softmax take turns, as in a synchronous program.
@@ -14,16 +14,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from flashlib.kernels.gluon_parts import (
+from flashlib.kernels.gluon.parts import (
     LN2,
     key_tiles,
     load_tile,
     meet,
     mma_layout,
     next_slot,
-    softmax_step,
     store_tile,
 )
+from flashlib.kernels.gluon.softmax import rescale, softmax_step, visible
 
 
 @gluon.jit
@@ -43,11 +43,12 @@ def ask(step, slot, end, k_desc, v_desc, k_smem, v_smem, full, b, h, BLOCK_N: gl
 
 
 @gluon.jit
-def flash_fwd_pipelined_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, H, GROUP, N_Q, N_K,
+def flash_fwd_pipelined_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, sizes,
                                TILE_M: gl.constexpr, BLOCK_N: gl.constexpr, HEAD_DIM: gl.constexpr,
                                IS_CAUSAL: gl.constexpr, RAGGED: gl.constexpr, STAGES: gl.constexpr,
                                OVERLAP: gl.constexpr):
     """Write O and the natural-log LSE of one tile of TILE_M query rows, 16 rows a warp."""
+    H, GROUP, N_Q, N_K = sizes
     WARPS: gl.constexpr = gl.num_warps()
     MASKED: gl.constexpr = IS_CAUSAL or RAGGED
     S_LAYOUT: gl.constexpr = mma_layout(BLOCK_N, WARPS)
@@ -67,7 +68,7 @@ def flash_fwd_pipelined_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, 
     tile = gl.num_programs(0) - 1 - gl.program_id(0)        # the longest rows of a head first
     tiles_per_head = gl.cdiv(N_Q, TILE_M)
     head, start = tile // tiles_per_head, tile % tiles_per_head * TILE_M
-    end, _ = key_tiles(start, N_Q, N_K, TILE_M, BLOCK_N, IS_CAUSAL)
+    _, _, _, end = key_tiles(start, N_Q, N_K, None, TILE_M, BLOCK_N, IS_CAUSAL)
     b, h = head // H, head % H
     mbarrier.expect(q_full, q_desc.block_type.nbytes)
     load_tile(q_desc, [b, h, start, 0], q_full, q_smem)
@@ -96,14 +97,15 @@ def flash_fwd_pipelined_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, 
         else:
             acc = warpgroup_mma_wait(0, deps=[acc])
         col = (end - 1 - step) * BLOCK_N + gl.arange(0, BLOCK_N, gl.SliceLayout(0, S_LAYOUT))
-        p32, m_i, l_i, alpha = softmax_step(qk, scale_log2, m_i, l_i, row, col, N_Q, N_K, MASKED,
-                                            IS_CAUSAL, 0, 0, 0.0)
+        if MASKED:
+            qk = visible(qk, row, col, N_Q, N_K, None, IS_CAUSAL, RAGGED)
+        p32, m_i, l_i, alpha = softmax_step(qk, scale_log2, m_i, l_i, MASKED, 0, 0.0)
         if OVERLAP:
             acc = warpgroup_mma_wait(0, deps=[acc])
         meet()                                              # all warps have read the slot
         ask(step + STAGES, slot, end, k_desc, v_desc, k_smem, v_smem, full, b, h // GROUP, BLOCK_N)
         p = gl.convert_layout(p32.to(dtype), P_LAYOUT)
-        acc = acc * gl.expand_dims(gl.convert_layout(alpha, gl.SliceLayout(1, O_LAYOUT)), 1)
+        acc = rescale(acc, alpha)
         slot, phase = next_slot(slot, phase, STAGES)
 
     mbarrier.wait(full.index(slot), phase)                  # the last V
@@ -112,7 +114,7 @@ def flash_fwd_pipelined_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, 
     l_safe = gl.where(l_i == 0.0, 1.0, l_i)                 # a row that saw nothing: O = 0, lse = −∞
     lse = gl.where(l_i == 0.0, float("-inf"), (m_i + gl.log2(l_safe)) * LN2)
     gl.store(LSE + head.to(gl.int64) * N_Q + row, lse, mask=row < N_Q)
-    acc = acc * gl.expand_dims(gl.convert_layout(1.0 / l_safe, gl.SliceLayout(1, O_LAYOUT)), 1)
+    acc = rescale(acc, 1.0 / l_safe)
     q.store(acc.to(dtype))                                  # O leaves through the memory of Q
     fence_async_shared()
     store_tile(o_desc, [b, h, start, 0], q_smem)

@@ -1,8 +1,8 @@
 """Tiled attention in plain torch: the backend for machines without a GPU, with O(N) memory.
 
-The same algorithm as the kernels, tile by tile, in float32 or, for float64 inputs, float64. On one
-core it takes about as long as torch's own attention. Each operation on a tile is shared by torch's
-threads; on a busy machine they wait for one another, and `torch.set_num_threads(1)` may be faster.
+The same algorithm as the kernels, tile by tile, in float32 or, for float64 inputs, float64. Torch's
+threads share each operation on a tile, so tiles are as large as they may be: on busy cores the threads
+wait for one another after each, and `torch.set_num_threads(1)` is faster there.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from flashlib.kernels.autocast import without_autocast
+from flashlib.kernels.problem import Problem
 from flashlib.masks import Mask, Window, tiles
 
 BLOCKS = 128, 1024                                          # the fewest and most rows of a tile
@@ -108,3 +109,24 @@ def backward(q, k, v, o, lse, do, dlse, *, window: Window, scale: float):
     if H_K != H:
         dk, dv = (x.unflatten(1, (H_K, H // H_K)).sum(2) for x in (dk, dv))
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+
+
+class Reference:
+    """The backend as `flashlib.kernels.backends` knows it: nothing to refuse, nothing to configure."""
+
+    name = "reference"
+
+    def refusal(self, p: Problem, direction: str) -> str | None:
+        """Return None: torch runs everywhere."""
+        return None
+
+    def forward(self, q, k, v, p: Problem, scale: float, config=None):
+        """Return O and lse."""
+        return forward(q, k, v, window=p.window, scale=scale)
+
+    def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None):
+        """Return dq, dk, dv."""
+        return backward(q, k, v, o, lse, do, dlse, window=p.window, scale=scale)
+
+
+BACKEND = Reference()

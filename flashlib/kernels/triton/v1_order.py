@@ -13,8 +13,6 @@ import torch
 import triton
 import triton.language as tl
 
-from flashlib.kernels.launch import LOG2E
-
 
 @triton.jit
 def flash_fwd_v1_order_kernel(Q, K, V, O, M, L, scale_log2, N,
@@ -59,6 +57,7 @@ def forward(q, k, v, *, BLOCK_M=64, BLOCK_N=64, num_warps=4):
     o = torch.zeros_like(q)
     l = torch.zeros((B, H, N), dtype=torch.float32, device=q.device)
     m = torch.full_like(l, -math.inf)
-    flash_fwd_v1_order_kernel[(B * H,)](q, k, v, o, m, l, D**-0.5 * LOG2E, N, BLOCK_M, BLOCK_N, D,
+    scale_log2 = D**-0.5 * math.log2(math.e)
+    flash_fwd_v1_order_kernel[(B * H,)](q, k, v, o, m, l, scale_log2, N, BLOCK_M, BLOCK_N, D,
                                         num_warps=num_warps)
     return o

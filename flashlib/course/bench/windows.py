@@ -3,8 +3,8 @@
     python -m flashlib.course.bench.windows --out assets/measurements --name h200
 
 Query i sees the keys from i − left to i. Each window is held against float64 first: some rows of one
-head, forward, and what a gradient in these rows gives dQ, dK and dV. Beside each time stand the key
-tiles that the mask leaves to be visited. Notebook 10 shows the result.
+head, forward, and what a gradient in these rows gives dQ, dK and dV. Beside each time stand the tiles
+of the kernel that ran, and how many of them are visited. Notebook 10 shows the result.
 
 On a machine without a GPU, `--dry-run` goes through the same steps at toy sizes.
 """
@@ -22,7 +22,7 @@ SHAPE, LEFTS = (1, 16, 16384, 128), [128 * 2**n - 1 for n in range(7)]     # one
 DRY, DRY_LEFTS = (1, 2, 512, 32), [127, 255]
 IMPLS = ("auto", "triton")
 MODES = ("forward", "backward")
-TILE = 128                                                  # rows of the tiles that are counted
+TILE = (128, 128)                                           # counted where no kernel of ours runs
 SAMPLED_ROWS = 256
 TOLERANCE = 8e-3                                            # one key of 8,192 too many makes 1e-2
 
@@ -33,6 +33,18 @@ def attention(impl, window):
 
     sides = {} if window.left is None else {"window": (window.left, None)}
     return lambda q, k, v, causal: flash_attention(q, k, v, causal=causal, impl=impl, **sides)
+
+
+def tile_of(impl, mode, p):
+    """Return rows and keys of a tile of the kernel for a problem; of a backward, that of dK and dV."""
+    from flashlib.kernels.backends import choose
+
+    if p.device.type != "cuda":
+        return TILE
+    config = choose(p, impl, mode).config(p, mode)
+    if mode == "backward":
+        config = config.dkdv or config.dk
+    return config.BLOCK_M, config.BLOCK_N
 
 
 def check(fn, tensors, window):
@@ -56,6 +68,7 @@ def check(fn, tensors, window):
 def measure(shape, lefts, impls, device, rounds):
     """Return a row for every mode, implementation and window; all of a mode alternate."""
     from flashlib.course.bench.attention import caller
+    from flashlib.kernels.problem import Problem
 
     tensors, rows = inputs(shape, device), []
     windows = [Window(left, 0) for left in (*lefts, None)]
@@ -72,10 +85,11 @@ def measure(shape, lefts, impls, device, rounds):
             mask = mask_of(True, N, N, (w.left, None))
             pairs = int((mask.stop - mask.first).sum())
             count = 4 * B * H * d * pairs * (2.5 if mode == "backward" else 1)
+            tile = tile_of(impl, mode, Problem.of(*tensors[:3], window=w))
             rows.append({**case_of(shape, impl=impl, mode=mode, causal=1), "window_left": w.left,
-                         **harness.spread(runs, count),
-                         "key_tiles": B * H * int(visits(w, N, N, TILE, TILE).sum()),
-                         "relative_error": errors[impl, w][mode]})
+                         "BLOCK_M": tile[0], "BLOCK_N": tile[1],
+                         "key_tiles": B * H * int(visits(w, N, N, *tile).sum()),
+                         **harness.spread(runs, count), "relative_error": errors[impl, w][mode]})
     return rows
 
 
@@ -89,11 +103,13 @@ def main(argv=None):
     for row in rows:
         left = "causal" if row["window_left"] is None else row["window_left"]
         print(f"{row['impl']:7} {row['mode']:9} {left:>6} {1e3 * row['seconds']:8.3f} ms"
-              f" {row['key_tiles']:>8,} key tiles {row['tflops_per_s']:5.0f} TFLOP/s", flush=True)
+              f" {row['tflops_per_s']:5.0f} TFLOP/s {row['key_tiles']:>8,} tiles of"
+              f" {row['BLOCK_M']} × {row['BLOCK_N']}", flush=True)
     write(options, "windows", rows, collect(
         options.command, dtype=input_dtype(device), inputs="standard normal",
         timing=harness.ALTERNATING, flops="4 B H d for every pair of query and key that is seen,"
-        " 2.5 times that backward", key_tile_rows=TILE, sampled_rows=SAMPLED_ROWS,
+        " 2.5 times that backward", key_tiles="of the forward kernel, or that of dK and dV",
+        sampled_rows=SAMPLED_ROWS,
         **{f"impl_{impl}": f"flashlib.flash_attention(impl={impl!r})" for impl in case[2]}))
 
 

@@ -155,8 +155,8 @@ def window_time(recorded: Measurement, *, alt: str | None = None) -> Figure:
     """Draw the time of causal windows over their size, log-log, beside time in proportion to tiles.
 
     `recorded` holds rows as `bench.windows` writes them. Measured times are solid; dashed is what plain
-    causal attention takes, times the share of its key tiles that a window visits. Plain causal
-    attention stands at the right, a hollow mark.
+    causal attention takes, times the share of its logits that lie in the tiles that a window visits.
+    Plain causal attention stands at the right, a hollow mark.
     """
     fig, axes = theme.subplots(1, 2, height=3.0, sharey=True)
     impls, words = list(dict.fromkeys(row["impl"] for row in recorded.rows)), []
@@ -169,7 +169,7 @@ def window_time(recorded: Measurement, *, alt: str | None = None) -> Figure:
             took = [1e3 * row["seconds"] for row in some]
             spread = [[1e3 * abs(row[f"seconds_{end}"] - row["seconds"]) for row in some]
                       for end in ("low", "high")]
-            share = [row["key_tiles"] / whole["key_tiles"] for row in some]
+            share = [_visited(row) / _visited(whole) for row in some]
             name, color, marker = _WINDOWED.get(impl, racer(impl))
             ax.errorbar(keys, took, spread, color=color, marker=marker, ms=5, lw=1.5, label=name,
                         gid=f"measured {impl} {mode}")
@@ -187,13 +187,18 @@ def window_time(recorded: Measurement, *, alt: str | None = None) -> Figure:
         ax.set_title(mode, fontsize=9, loc="left")
     axes[0].set_ylabel("milliseconds")
     axes[0].yaxis.set_major_formatter(lambda ms, _: f"{ms:g}")
-    axes[0].plot([], [], color=GREY, ls=(0, (4, 2)), lw=1, label="in proportion to key tiles")
+    axes[0].plot([], [], color=GREY, ls=(0, (4, 2)), lw=1, label="in proportion to visited tiles")
     axes[0].plot([], [], "o", color=GREY, mfc="white", label="causal, no window")
     axes[0].legend(loc="upper left", fontsize=TINY, frameon=False)
     shape = ", ".join(str(whole[key]) for key in ("B", "H", "N_q", "d"))
     title = f"Causal windows at (B, H, N, d) = ({shape}), {origin(recorded)}"
     fig.suptitle(title, fontsize=9, fontweight="bold", x=0.01, ha="left")
     return theme.describe(fig, alt or f"{title}. {'; '.join(words)}.")
+
+
+def _visited(row: Mapping) -> int:
+    """Return how many logits lie in the tiles that a row of `bench.windows` visits."""
+    return row["key_tiles"] * row["BLOCK_M"] * row["BLOCK_N"]
 
 
 @styled

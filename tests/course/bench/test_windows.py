@@ -32,8 +32,26 @@ def test_tiles_and_flops_are_those_of_the_mask(dry):
         seen = [(max(0, i - left), i) for i in range(N)]
         pairs = sum(i - first + 1 for first, i in seen)
         assert row["flops"] == 4 * B * H * d * pairs * (2.5 if row["mode"] == "backward" else 1)
+        assert (row["BLOCK_M"], row["BLOCK_N"]) == (128, 128)
         visited = {(i // 128, j // 128) for first, i in seen for j in range(first, i + 1)}
         assert row["key_tiles"] == B * H * len(visited)
+
+
+@pytest.mark.parametrize(("impl", "mode"), [("auto", "forward"), ("auto", "backward"),
+                                            ("triton", "forward"), ("triton", "backward")])
+def test_the_tile_is_that_of_the_kernel_that_would_run(impl, mode):
+    pytest.importorskip("triton.experimental.gluon")
+    from flashlib.kernels.backends import choose
+    from flashlib.kernels.problem import Device, Problem
+
+    p = Problem.example(B=1, H=16, N_Q=16384, N_K=16384, D=128, dtype=torch.bfloat16,
+                        device=Device("cuda", None, (9, 0), 132, "NVIDIA H200"), window=Window(127, 0))
+    backend = choose(p, impl, mode)
+    config = backend.config(p, mode)
+    plans = backend.plan(p, mode, config)
+    plan = plans["forward"] if mode == "forward" else plans.get("dkdv") or plans["dk"]
+    rows = plan.constants["BLOCK_M"] if backend.name == "triton" else 64 * config.CONSUMERS
+    assert windows.tile_of(impl, mode, p) == (rows, plan.constants["BLOCK_N"])
 
 
 def test_the_recorded_windows_are_one_tile_and_its_doublings():

@@ -79,7 +79,8 @@ def _windows():
         seconds = 2e-6 * tiles * (1 + (mode == "backward")) + 1e-5 * (left is not None)
         rows.append({"impl": impl, "mode": mode, "B": 1, "H": 1, "N_q": 16384, "N_k": 16384, "d": 128,
                      "window_left": left, "seconds": seconds, "seconds_low": 0.9 * seconds,
-                     "seconds_high": 1.2 * seconds, "key_tiles": tiles})
+                     "seconds_high": 1.2 * seconds, "BLOCK_M": 64, "BLOCK_N": 128,
+                     "key_tiles": tiles})
     return Measurement({"gpu": "A GPU", "date": "2026-01-01"}, rows, tuple(rows[0]))
 
 
@@ -94,6 +95,15 @@ def test_windows_stand_over_their_keys_beside_time_in_proportion_to_tiles():
     (bars,) = [c for c in fig.axes[0].containers if c.get_label() == "this course's op"]
     assert list(bars.lines[0].get_ydata()) == pytest.approx([0.52, 1.27])
     assert [ax.get_xscale() + ax.get_yscale() for ax in fig.axes] == ["loglog"] * 2
+
+
+def test_proportion_is_to_what_tiles_hold_not_to_how_many_they_are():
+    recorded = _windows()
+    for row in recorded.rows:
+        if row["window_left"] is None:                      # twice as tall, half as many
+            row |= {"BLOCK_M": 128, "key_tiles": 4128}
+    lines = {line.get_gid(): line for line in figures.window_time(recorded).axes[0].lines}
+    assert list(lines["tiles auto forward"].get_ydata()) == pytest.approx([0.51, 1.26, 16.512])
 
 
 def test_the_figure_of_windows_says_in_words_what_it_shows_and_where_from():

@@ -71,7 +71,7 @@ def caller(fn, tensors, causal, mode):
 
 
 def microseconds(call, device, calls=300, repeats=20):
-    """Return what a call costs the CPU in steady state: the best of the repeats, over many calls."""
+    """Return what one of many calls in a row costs the CPU: the best of the repeats."""
     import torch
 
     best = float("inf")

@@ -1,4 +1,4 @@
-"""Which binaries a call of ours runs, with what the driver says of their registers and spills."""
+"""Find the binaries that a call of ours runs, with registers and spills as the driver has them."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def main(argv=None):
     options = options_for(__spec__, __doc__, argv)
     device_for()
     cases = [(shape, config) for shape in SHAPES for config in configurations(shape[3])]
-    # The slow ones to compile go first: many accumulators a thread.
+    # Those that compile slowly go first: they have many accumulators a thread.
     cases.sort(key=lambda c: -c[1][0] * (c[0][3] + c[1][1]) / c[1][2])
     harness.warm_all(warm, cases)
     roofs, clock, rows = harness.ceilings("cuda"), harness.clock_for("cuda", 20), []

@@ -1,4 +1,4 @@
-"""Switch the techniques of the Hopper kernel off, one at a time, and time each; then the same in FP8.
+"""Time the Hopper kernel with one technique switched off at a time, and then the same kernel in FP8.
 
     python -m flashlib.course.bench.gluon_ablation --out assets/measurements --name h200
 
@@ -19,16 +19,16 @@ SHAPES = [(4, 16, 4096, 128), (4, 32, 4096, 64), (4, 8, 4096, 256)]         # (B
 FP8_SHAPES = [(4, 16, 4096, 128), (1, 16, 16384, 128), (4, 32, 4096, 64), (4, 8, 4096, 256)]
 ROUNDS = 7
 TOLERANCE = 5e-3                                            # relative, of bfloat16 against float64
-FP8_TOLERANCE = 0.15                                        # recorded: up to 0.09, and without
-UNROTATED_TOLERANCE = 0.3                                   # rotation 0.2; broken masks gave 0.32
+FP8_TOLERANCE = 0.15                                        # recorded errors: up to 0.09, without
+UNROTATED_TOLERANCE = 0.3                                   # rotation 0.2; a broken mask gave 0.32
 SAMPLED_ROWS = 256                                          # of a head, for the error in FP8
 
 
 def variants(d, causal, N):
-    """Return name → configuration; the first has all of v3's techniques, and no idea of v4.
+    """Return name → configuration; the first has all of v3's techniques and none of v4's ideas.
 
-    Tiles are the table's, but for d = 128: 128 × 128 there, as FlashAttention-3 has them under a mask,
-    and "table" has the table's.
+    Tiles are the table's, except at d = 128: there they are 128 × 128, as FlashAttention-3 has them
+    under a mask, and "table" is the table's configuration.
     """
     from flashlib.kernels.configs import SHORT_128, gluon_config_for
 
@@ -77,7 +77,7 @@ def exact_rows(q, k, v, causal, rows):
 
 
 def rmse_and_relative(o, exact, rows):
-    """Return the root mean square error of some rows of the first head, and it relative to them."""
+    """Return the root mean square error of some rows of the first head, absolute and relative."""
     error = (o[0, 0, rows].double() - exact).square().mean().sqrt().item()
     return error, error / exact.square().mean().sqrt().item()
 
@@ -96,7 +96,7 @@ def row_of(name, shape, causal, rates):
 
 
 def forward(q, k, v, causal, config=None):
-    """Run our Gluon kernel, in a configuration or the table's."""
+    """Run our Gluon kernel in a given configuration, or in the table's."""
     from flashlib.kernels.backends.gluon import BACKEND
     from flashlib.kernels.problem import CAUSAL, FULL, Problem
 
@@ -132,8 +132,9 @@ def ablation(shape, causal, rounds=ROUNDS, milliseconds=30, names=None):
 def fp8(shape, causal, rounds=ROUNDS, milliseconds=60):
     """Check and time the FP8 forward against our bfloat16 one; errors with outliers in the data.
 
-    The time is the kernel's; "fp8_prepared" adds rotation and quantisation, as torch does them. It is
-    timed apart: after so much that is no product, a kernel may find a higher clock.
+    The time is that of the kernel alone. "fp8_prepared" adds rotation and quantisation, as torch
+    operations; it is timed apart, because they leave the tensor cores idle, and a kernel that runs
+    after them may find a higher clock.
     """
     import torch
 
@@ -176,7 +177,7 @@ def measure_here(shape=SHAPES[0], causal=False) -> None:
 
     try:
         named("gluon")
-    except ImportError as error:                            # Triton: none, or an old one
+    except ImportError as error:                            # no Triton, or an old one
         print(f"Not measured here, the kernel cannot be imported ({error}):"
               " all times in this chapter are the recorded ones.")
         return

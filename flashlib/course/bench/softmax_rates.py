@@ -3,8 +3,8 @@
     python -m flashlib.course.bench.softmax_rates --out assets/measurements --name h200
 
 Each kernel is checked against float64 first. A rate counts the bytes that a softmax cannot avoid,
-one load and one store per element, whatever the kernel moves: a kernel with more passes has the lower
-rate unless a cache helps it. Two copies stand beside it: the ceiling, a copy of 4 GiB (or what fits),
+one load and one store per element, whatever the kernel moves: more passes make a lower rate, unless a
+cache helps. Two copies stand beside it: the ceiling, a copy of 4 GiB (or what fits),
 and a copy of the very same matrix. Notebook 09 shows the result.
 
 On a machine without a GPU, `--dry-run` goes through the same steps at toy sizes, torch's softmax only.
@@ -18,15 +18,15 @@ from flashlib.course.bench import harness
 from flashlib.course.bench.provenance import collect, options_for, write
 
 DTYPES = ("float16", "bfloat16", "float32")
-# As much data in ever longer rows; matrices of 16,384 rows that end before they reach full speed; and
-# one of the longest fused rows, which moves 4 GiB, read and written.
+# The same amount of data in ever longer rows; matrices of 16,384 rows, too small for full speed; and
+# one with the longest rows that are fused, which moves 4 GiB in all.
 SHAPES = [(2**28 >> k, 2**k) for k in range(8, 21)] + [(16384, 2**k) for k in range(8, 14)]
 SHAPES += [(2**15, 2**15)]
 QUICK = [(2**26 >> k, 2**k) for k in (10, 12, 15)]
 DRY = [(8, 64), (4, 130)]
 CHECKED = [(64, 256), (7, 1000), (5, 4097), (3, 32768), (2, 131072)]
 IMPLS = ("3pass", "online", "fused", "torch", "copy")
-# The largest error in units of the output's own precision at the row's largest weight.
+# The largest error that is allowed, over the largest weight of the matrix.
 LARGEST_RELATIVE_ERROR = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-5}
 
 

@@ -1,4 +1,4 @@
-"""Ask where the warps of the Hopper kernel are: samples of their place in the code, by phase of a step.
+"""Sample where in its code the Hopper kernel's warps stand, and sum the samples by phase of a step.
 
     python -m flashlib.course.bench.stalls --out assets/measurements --name h200
 
@@ -20,14 +20,14 @@ from flashlib.course.bench.harness import case_of, device_for, is_hopper
 from flashlib.course.bench.provenance import collect, options_for, write
 
 SHAPE = (4, 16, 4096, 128)                                  # (B, H, N, d)
-# What begins at the first instruction of a step, and then at the first that matches, in this order. In
-# 8 bits the compiler asks for QKᵀ somewhere in the middle of the softmax.
+# The first phase begins with a step's first instruction, each other one at the first instruction that
+# matches, in this order. In 8 bits the compiler issues QKᵀ somewhere in the middle of the softmax.
 PHASES = {
     "own_bf16": {"ready": "", "issue": r"\w*GMMA", "scores": r"WARPGROUP\.DEPBAR", "maximum": r"FMNMX",
                  "weights": r"MUFU\.EX2"},
     "fp8_block": {"maximum": "", "weights": r"MUFU\.EX2", "output": r"WARPGROUP\.ARRIVE"},
 }
-KEY_TILE = 128                                              # rows, in all of them
+KEY_TILE = 128                                              # rows, in both kernels
 CYCLES = "sm__cycles_elapsed.max"
 
 

@@ -1,4 +1,4 @@
-"""Read the clock inside of the Hopper kernel: what two warpgroups do, and when.
+"""Read the clock inside the Hopper kernel: what two warpgroups do, and when.
 
     python -m flashlib.course.bench.timeline --out assets/measurements --name h200
 

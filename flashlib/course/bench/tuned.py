@@ -41,7 +41,7 @@ def jobs(case):
     from flashlib.kernels.backends import choose
 
     p, found = problem(case), {}
-    backward = ("backward",) if case[3] > 1 else ()         # nobody trains one query at a time
+    backward = ("backward",) if case[3] > 1 else ()         # one query at a time is decoding
     for impl, direction in ((i, d) for d in ("forward", *backward) for i in ("triton", "auto")):
         backend = choose(p, impl, direction)
         table = backend.table(p, direction)

@@ -41,7 +41,7 @@ def options_for(spec, doc, argv, *, dry_run=None, probe=False, **more):
         probe: whether the benchmark runs itself under Nsight Compute.
         more: further options: name=dict of what `add_argument` takes.
     """
-    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--out", type=Path, help="folder for the CSV files (default: only print)")
     parser.add_argument("--name", default="this_gpu", help="ending of the files' names")
     if dry_run:
@@ -52,9 +52,11 @@ def options_for(spec, doc, argv, *, dry_run=None, probe=False, **more):
         parser.add_argument(f"--{name.replace('_', '-')}", **how)
     options = parser.parse_args(argv)
     words = ["python", "-m", spec.name, *(sys.argv[1:] if argv is None else argv)]
-    if options.out:                                         # no path of this machine is recorded
-        words = ["assets/measurements" if word == str(options.out) else
-                 "--out=assets/measurements" if word.startswith("--out=") else word for word in words]
+    for n, word in enumerate(words):                        # no path of this machine is recorded
+        if word == "--out":
+            words[n + 1] = "assets/measurements"
+        elif word.startswith("--out="):
+            words[n] = "--out=assets/measurements"
     options.command = " ".join(words)
     return options
 

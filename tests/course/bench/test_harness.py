@@ -111,3 +111,25 @@ def test_the_other_process_has_no_interpreter(code, stderr, said, monkeypatch, c
     assert said in capsys.readouterr().out
     assert "TRITON_INTERPRET" not in asked["env"]
     assert asked["command"] == [sys.executable, "-m", "some.module", "--quick", "3"]
+
+
+def test_the_clock_of_a_gpu_gives_median_quantiles_and_repeats_in_seconds(monkeypatch):
+    testing = pytest.importorskip("triton.testing")
+    asked = {}
+
+    def do_bench(call, **options):
+        asked.update(options)
+        call()
+        return [5.0, 1.0, 2.0, 4.0, 3.0, 6.0, 9.0, 8.0, 7.0, 10.0]     # milliseconds
+
+    ran = []
+    monkeypatch.setattr(testing, "do_bench", do_bench)
+    timed = harness.clock_for("cuda", 70)(lambda: ran.append(1))
+    assert timed == pytest.approx((5.5e-3, 3e-3, 8e-3, 10)) and ran == [1]
+    assert asked == {"warmup": 40, "rep": 70, "return_mode": "all"}
+
+
+def test_ceilings_are_numbers_with_their_sizes_beside_them():
+    found = harness.ceilings("cpu", 10)
+    assert found["ceiling_matmul_rows"] == 256 and found["ceiling_copy_bytes"] == 2**12
+    assert float(found["ceiling_matmul_flops_per_s"]) > 0 < float(found["ceiling_copy_bytes_per_s"])

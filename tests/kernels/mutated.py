@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from flashlib.kernels.watch import watch
 
 import flashlib
-from flashlib.kernels.watch import watch
 from flashlib.masks import mask_of, tiles
 from tests.kernels.behaviours import require
 from tests.kernels.problems import NAMES, Problem, Shape, dense, off, problem, solve

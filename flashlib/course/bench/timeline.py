@@ -42,7 +42,7 @@ PLACES = [  # (function, a call in it, which of several, where the reading is ta
     ("attend", "products", 0, "before", 0),
     ("attend", "exponentiate", 0, "before", 2),
     ("attend", "as_operand", 0, "before", 3),
-    ("consumer", "read_entry", 1, "before", 4),
+    ("consumer", "read_entry", 2, "before", 4),             # after the one that a window asks for
     ("consumer", "first_softmax", 1, "before", 5),
     ("consumer", "finish", 0, "before", 6),
     ("consumer", "finish", 0, "after", 7),

@@ -250,14 +250,8 @@ FP8 = {  # (head dimension, whether causal)
     (128, True): GluonConfig(128, 2, 4),
     (256, True): GluonConfig(64, 2, 2, PING_PONG=False),
 }
-# With two or three consumers: registers of a consumer's thread, and the cap that the launch asks for.
-REGISTERS = {2: (232, 168), 3: (160, 128)}
-REGISTERS_256 = (224, 168)                                  # of two: with 232, 12 bytes spill
-
-
-def registers_of(config: GluonConfig, head_dim: int) -> tuple[int, int]:
-    """Return the registers of a consumer's thread, and the cap that the launch asks for."""
-    return REGISTERS_256 if (config.CONSUMERS, head_dim) == (2, 256) else REGISTERS[config.CONSUMERS]
+# Registers of a thread that the launch asks for, by consumers; the kernels deal them out anew.
+REGISTERS = {2: 168, 3: 128}
 
 
 def gluon_config_for(D: int, causal: bool, N_K: int, N_Q: int | None = None) -> GluonConfig:

@@ -28,7 +28,8 @@ def specialize(fn, arguments: dict):
 
     Arguments are examples: "*bf16" is a pointer, aligned to 16 bytes; "tensordesc<…>" a descriptor; an
     int is 32 bits wide, known to divide by 16 if it does, and a constant if it is 1. Where a kernel
-    says `do_not_specialize`, a value stays just a value. A tuple is what its members are.
+    says `do_not_specialize`, a value stays just a value; the members of a tuple are looked at all the
+    same, as Triton's launcher does.
     """
     names = [p.name for p in fn.params]
     unknown = sorted(set(arguments) - set(names))
@@ -52,7 +53,7 @@ def _kind_of(value, path, fixed, special, align, constants, attributes):
     divisibility by 16.
     """
     if isinstance(value, list | tuple) and not fixed:
-        return tuple(_kind_of(x, (*path, n), False, special, align, constants, attributes)
+        return tuple(_kind_of(x, (*path, n), False, True, True, constants, attributes)
                      for n, x in enumerate(value))
     if fixed or value is None or (special and type(value) is int and value == 1):
         constants[path] = value

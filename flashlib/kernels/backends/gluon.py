@@ -81,26 +81,27 @@ def _order(p: Problem, c: GluonConfig) -> tuple:
 
 
 def _constants(p: Problem, c: GluonConfig) -> dict:
-    return {"BLOCK_N": c.BLOCK_N, "HEAD_DIM": head_dim_of(p), "IS_CAUSAL": p.causal,
-            "STAGES": c.STAGES}
+    return {"BLOCK_N": c.BLOCK_N, "IS_CAUSAL": p.causal, "STAGES": c.STAGES}
 
 
 def _sizes(p: Problem, c: GluonConfig) -> dict:
-    return {"sizes": (p.H, p.H // p.H_K, p.N_Q, p.N_K), "RAGGED": p.N_K % c.BLOCK_N != 0}
+    return {"H": p.H, "GROUP": p.H // p.H_K, "N_Q": p.N_Q, "N_K": p.N_K,
+            "RAGGED": p.N_K % c.BLOCK_N != 0}
 
 
 def specialized(p: Problem, c: GluonConfig, kernel, tensors, v_block, switches) -> plans.Plan:
     """Return the plan of a warp-specialised kernel."""
     head_dim = head_dim_of(p)
-    registers, cap = configs.registers_of(c, head_dim)
     rows = [1, 1, WARPGROUP_ROWS]
     return plans.Plan(
         kernel, tensors,
-        _constants(p, c) | {"CONSUMERS": c.CONSUMERS, "Q_SLOTS": c.Q_SLOTS, "O_PARTS": c.O_PARTS,
-                            "PING_PONG": c.PING_PONG, "REGISTERS": registers} | switches,
-        lambda p: {"ENTRIES": scheduling.order_table(*_order(p, c)).shape[1], "window": p.sides,
+        _constants(p, c) | {"CONSUMERS": c.CONSUMERS, "Q_SLOTS": c.Q_SLOTS, "PING_PONG": c.PING_PONG,
+                            **switches},
+        lambda p: {"ENTRIES": scheduling.order_table(*_order(p, c)).shape[1],
+                   **dict(zip(("LEFT", "RIGHT"), p.sides or (None, None), strict=True)),
                    **_sizes(p, c)},
-        lambda p: scheduling.order_table(*_order(p, c)).shape[0], {"num_warps": 4, "maxnreg": cap},
+        lambda p: scheduling.order_table(*_order(p, c)).shape[0],
+        {"num_warps": 4, "maxnreg": configs.REGISTERS[c.CONSUMERS]},
         {"q_desc": [*rows, head_dim], "k_desc": [1, 1, c.BLOCK_N, head_dim], "v_desc": v_block,
          "o_desc": [*rows, head_dim // c.O_PARTS]},
         describe, {"ORDER": lambda p: _placed(p.device, *_order(p, c))})
@@ -113,7 +114,8 @@ def pipelined(p: Problem, c: GluonConfig) -> plans.Plan:
         TENSORS[:4], (c.BLOCK_M, c.BLOCK_N, c.BLOCK_N, c.BLOCK_M), strict=True)}
     return plans.Plan(
         flash_fwd_pipelined_kernel, (*TENSORS, "scale_log2"),
-        _constants(p, c) | {"TILE_M": c.BLOCK_M, "OVERLAP": c.OVERLAP}, lambda p: _sizes(p, c),
+        _constants(p, c) | {"TILE_M": c.BLOCK_M, "HEAD_DIM": head_dim, "OVERLAP": c.OVERLAP},
+        lambda p: _sizes(p, c),
         lambda p: -(-p.N_Q // c.BLOCK_M) * p.B * p.H, {"num_warps": 4 * c.CONSUMERS}, blocks, describe)
 
 

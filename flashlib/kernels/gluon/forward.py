@@ -29,6 +29,7 @@ from flashlib.kernels.gluon.parts import (
     next_turn,
     producer,
     read_entry,
+    registers_of,
 )
 from flashlib.kernels.gluon.softmax import (
     nothing_seen,
@@ -222,14 +223,13 @@ def consumer(o_desc, LSE, scale_log2, shared, work, c: gl.constexpr, o):
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=["ENTRIES", "sizes", "window"])
-def flash_fwd_hopper_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, ORDER, ENTRIES, sizes,
-                            window,
-                            BLOCK_N: gl.constexpr, HEAD_DIM: gl.constexpr, IS_CAUSAL: gl.constexpr,
-                            RAGGED: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr,
-                            Q_SLOTS: gl.constexpr, O_PARTS: gl.constexpr, PING_PONG: gl.constexpr,
-                            OVERLAP: gl.constexpr, UNDER_SOFTMAX: gl.constexpr,
-                            EMULATED: gl.constexpr, TAU: gl.constexpr, REGISTERS: gl.constexpr):
+@gluon.jit(do_not_specialize=["ENTRIES", "H", "GROUP", "N_Q", "N_K", "LEFT", "RIGHT"])
+def flash_fwd_hopper_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, ORDER, ENTRIES, H, GROUP,
+                            N_Q, N_K, LEFT, RIGHT,
+                            BLOCK_N: gl.constexpr, IS_CAUSAL: gl.constexpr, RAGGED: gl.constexpr,
+                            CONSUMERS: gl.constexpr, STAGES: gl.constexpr, Q_SLOTS: gl.constexpr,
+                            PING_PONG: gl.constexpr, OVERLAP: gl.constexpr,
+                            UNDER_SOFTMAX: gl.constexpr, EMULATED: gl.constexpr, TAU: gl.constexpr):
     """Write O and the natural-log LSE of this program's share of all query tiles.
 
     Args:
@@ -238,23 +238,26 @@ def flash_fwd_hopper_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, ORD
         scale_log2: the positive factor on the logits, times log2(e): exponentials are base 2.
         ORDER: int32 (programs, ENTRIES, 4): how many query tiles a program computes; then the batch,
             head and first row of each; one more entry.
-        sizes: (H, GROUP, N_Q, N_K): query heads, query heads per key head, lengths.
-        window: None, or (left, right): row i sees keys i + N_K − N_Q − left … i + N_K − N_Q + right.
-        BLOCK_N: rows of a key tile.  HEAD_DIM: D rounded up to a power of 2, at least 32.
+        H: query heads.  GROUP: query heads per key head.  N_Q, N_K: lengths. All these and the next
+            are no tuple: Triton would specialise its members. One binary serves all heads and lengths.
+        LEFT, RIGHT: None, or row i sees keys i + N_K − N_Q − LEFT … i + N_K − N_Q + RIGHT.
+        BLOCK_N: rows of a key tile.
         RAGGED: BLOCK_N does not divide N_K.  CONSUMERS: warpgroups of 64 query rows, 2 or 3.
-        STAGES, Q_SLOTS: tiles of K and V, and of Q, in flight.  O_PARTS: in how many parts O leaves.
+        STAGES, Q_SLOTS: tiles of K and V, and of Q, in flight.
         PING_PONG: warpgroups take turns to multiply.  OVERLAP: PV is asked for before QKᵀ is there.
         UNDER_SOFTMAX: PV then runs on under the next softmax, and a turn ends when PV has been asked
             for; without, the softmax waits for PV, and a turn ends when QKᵀ is there.
         EMULATED: exponentials, of four, that the FMA units compute.  TAU: rescale only when the maximum
             has grown by more, in powers of 2; then each thread of a row keeps its part of ℓ.
-        REGISTERS: of a consumer's thread.
     """
+    HEAD_DIM: gl.constexpr = q_desc.block_type.shape[3]     # D rounded up to a power of 2, at least 32
+    O_PARTS: gl.constexpr = HEAD_DIM // o_desc.block_type.shape[3]          # in which O leaves
+    REGISTERS: gl.constexpr = registers_of(CONSUMERS, HEAD_DIM)
     o = Options(BLOCK_N, HEAD_DIM, IS_CAUSAL, RAGGED, CONSUMERS, STAGES, Q_SLOTS, O_PARTS, PING_PONG,
                 OVERLAP, UNDER_SOFTMAX, EMULATED, TAU)
     shared = allocate(q_desc, k_desc, v_desc, o_desc, o)
-    work = Work(ORDER + gl.program_id(0) * ENTRIES * 4, sizes[0], sizes[1], sizes[2], sizes[3],
-                window)
+    window = None if LEFT is None else (LEFT, RIGHT)
+    work = Work(ORDER + gl.program_id(0) * ENTRIES * 4, H, GROUP, N_Q, N_K, window)
     # Spelled out: a constant that goes through a variable comes out as a tensor.
     if CONSUMERS == 2:
         gl.warp_specialize([

@@ -28,6 +28,7 @@ from flashlib.kernels.gluon.parts import (
     next_turn,
     producer,
     read_entry,
+    registers_of,
 )
 from flashlib.kernels.gluon.softmax import rescale, softmax_step, visible
 
@@ -181,13 +182,12 @@ def consumer(o_desc, LSE, scales, scale_log2, shared, work, c: gl.constexpr, o):
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=["ENTRIES", "sizes", "window"])
+@gluon.jit(do_not_specialize=["ENTRIES", "H", "GROUP", "N_Q", "N_K", "LEFT", "RIGHT"])
 def flash_fwd_fp8_kernel(q_desc, k_desc, v_desc, o_desc, LSE, Q_SCALE, K_SCALE, V_SCALE, scale_log2,
-                         ORDER, ENTRIES, sizes, window,
-                         BLOCK_N: gl.constexpr, HEAD_DIM: gl.constexpr, IS_CAUSAL: gl.constexpr,
-                         RAGGED: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr,
-                         Q_SLOTS: gl.constexpr, O_PARTS: gl.constexpr, PING_PONG: gl.constexpr,
-                         REGISTERS: gl.constexpr):
+                         ORDER, ENTRIES, H, GROUP, N_Q, N_K, LEFT, RIGHT,
+                         BLOCK_N: gl.constexpr, IS_CAUSAL: gl.constexpr, RAGGED: gl.constexpr,
+                         CONSUMERS: gl.constexpr, STAGES: gl.constexpr, Q_SLOTS: gl.constexpr,
+                         PING_PONG: gl.constexpr):
     """Write O and the natural-log LSE of this program's share of all query tiles.
 
     Args:
@@ -195,15 +195,16 @@ def flash_fwd_fp8_kernel(q_desc, k_desc, v_desc, o_desc, LSE, Q_SCALE, K_SCALE, 
         v_desc: of (B, H, D, N): a product wants it transposed; its keys are permuted.
         Q_SCALE, K_SCALE, V_SCALE: float32 pointers: a scale for each head and 128 rows of Q and of K,
             and for each head and column of V.
-        HEAD_DIM: D, 64, 128 or 256.
         PING_PONG: warpgroups take turns to ask for logits.
         All others: as in `flash_fwd_hopper_kernel`.
     """
-    o = Options(BLOCK_N, HEAD_DIM, IS_CAUSAL, RAGGED, CONSUMERS, STAGES, Q_SLOTS, O_PARTS, PING_PONG,
+    HEAD_DIM: gl.constexpr = q_desc.block_type.shape[3]     # D: 64, 128 or 256
+    REGISTERS: gl.constexpr = registers_of(CONSUMERS, HEAD_DIM)
+    o = Options(BLOCK_N, HEAD_DIM, IS_CAUSAL, RAGGED, CONSUMERS, STAGES, Q_SLOTS, 1, PING_PONG,
                 True, True, 0, 0.0)
     shared = allocate(q_desc, k_desc, v_desc, o_desc, o)
-    work = Work(ORDER + gl.program_id(0) * ENTRIES * 4, sizes[0], sizes[1], sizes[2], sizes[3],
-                window)
+    window = None if LEFT is None else (LEFT, RIGHT)
+    work = Work(ORDER + gl.program_id(0) * ENTRIES * 4, H, GROUP, N_Q, N_K, window)
     scales = Q_SCALE, K_SCALE, V_SCALE
     # Spelled out: a constant that goes through a variable comes out as a tensor.
     if CONSUMERS == 2:

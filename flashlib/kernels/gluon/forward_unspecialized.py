@@ -43,12 +43,11 @@ def ask(step, slot, end, k_desc, v_desc, k_smem, v_smem, full, b, h, BLOCK_N: gl
 
 
 @gluon.jit
-def flash_fwd_pipelined_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, sizes,
+def flash_fwd_pipelined_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, H, GROUP, N_Q, N_K,
                                TILE_M: gl.constexpr, BLOCK_N: gl.constexpr, HEAD_DIM: gl.constexpr,
                                IS_CAUSAL: gl.constexpr, RAGGED: gl.constexpr, STAGES: gl.constexpr,
                                OVERLAP: gl.constexpr):
     """Write O and the natural-log LSE of one tile of TILE_M query rows, 16 rows a warp."""
-    H, GROUP, N_Q, N_K = sizes
     WARPS: gl.constexpr = gl.num_warps()
     MASKED: gl.constexpr = IS_CAUSAL or RAGGED
     S_LAYOUT: gl.constexpr = mma_layout(BLOCK_N, WARPS)

@@ -94,6 +94,14 @@ class Work:
         self.window = gl.constexpr(None) if window is None else window
 
 
+@gluon.constexpr_function
+def registers_of(consumers, head_dim):
+    """Return the registers of a consumer's thread: what the launch's cap leaves, in units of eight."""
+    if consumers == 3:
+        return 160
+    return 224 if head_dim == 256 else 232                  # with 232, 12 bytes spill at 256
+
+
 @gluon.jit
 def key_tiles(start, N_Q, N_K, window, TILE_M: gl.constexpr, BLOCK_N: gl.constexpr,
               IS_CAUSAL: gl.constexpr):

@@ -93,7 +93,7 @@ def _fold_queries(sums, k, v, rows, lo, hi, col, scale_log2, sizes, window, MASK
     return dk, dv
 
 
-@triton.jit(do_not_specialize=["window"])
+@triton.jit
 def flash_bwd_dkdv_kernel(Q, K, V, DO, LSE, DELTA, DK, DV, scale, scale_log2,
                           stride_q, stride_k, stride_v, stride_do, stride_dk, stride_dv, sizes,
                           window,
@@ -165,7 +165,7 @@ def _fold_keys(dq, q, do, statistics, keys, values, lo, hi, row, scale_log2, siz
     return dq
 
 
-@triton.jit(do_not_specialize=["window"])
+@triton.jit
 def flash_bwd_dq_kernel(Q, K, V, DO, LSE, DELTA, DQ, scale, scale_log2,
                         stride_q, stride_k, stride_v, stride_do, stride_dq, sizes, window,
                         BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,

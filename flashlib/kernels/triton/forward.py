@@ -49,7 +49,7 @@ def _attend(acc, l_i, m_i, q, keys, values, lo, hi, row, scale_log2, sizes, wind
     return acc, l_i, m_i
 
 
-@triton.jit(do_not_specialize=["window"])
+@triton.jit
 def flash_fwd_kernel(Q, K, V, O, LSE, scale_log2, stride_q, stride_k, stride_v, stride_o, sizes, window,
                      BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
                      IS_CAUSAL: tl.constexpr, EVEN_D: tl.constexpr, RAGGED: tl.constexpr,

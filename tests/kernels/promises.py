@@ -15,4 +15,5 @@ PROMISES = made_in(behaviours, behaviours_autograd) | WINDOWS
 # About addresses and bookkeeping, not digits: one dtype shows them.
 LAYOUT = ("layouts", "one_laid_apart", "expanded", "grouped", "repeatable", "poisoned_surroundings",
           "one_tensor_for_all", "autograd_errors", "double_backward", "tangents", "transforms",
-          "negative_bit", "window_and_causal", "window_options", "window_prefix")
+          "negative_bit", "window_values", "window_and_causal", "window_options",
+          "window_prefix")

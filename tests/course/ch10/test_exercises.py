@@ -86,25 +86,6 @@ PAIRS = [(ch10.check_lse, right.natural_lse), (ch10.check_address, right.address
 TestAnswers = examine(right=PAIRS, wrong=WRONG)
 
 
-@pytest.mark.parametrize(("module", "name"), [
-    ("triton/forward", "_attend"), ("triton/forward", "flash_fwd_kernel"),
-    ("triton/backward", "_fold_keys"), ("attention", "flash_attention")])
-def test_show_kernel_prints_source_without_docstring(module, name, capsys):
-    ch10.show_kernel(module, name)
-    text = capsys.readouterr().out
-    assert name in text
-    assert '"""' not in text
-
-
-def test_show_kernel_splits_signature_and_body(capsys):
-    ch10.show_kernel("triton/forward", "_attend", "signature")
-    assert capsys.readouterr().out.rstrip().endswith("):")
-    ch10.show_kernel("triton/forward", "_attend", "body")
-    assert "def " not in capsys.readouterr().out
-    with pytest.raises(ValueError, match="expected a function"):
-        ch10.show_kernel("triton/forward", "nothing")
-
-
 @pytest.mark.parametrize(("module", "name"), [("torch", "PyTorch"), ("triton", "Triton")])
 def test_why_not_says_what_is_missing(module, name, monkeypatch):
     from flashlib import kernels

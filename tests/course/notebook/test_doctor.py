@@ -102,10 +102,9 @@ def test_the_chapters_on_eight_bits_need_the_package_that_knows_them(monkeypatch
                                            ("it looks different", "Triton's own way")])
 def test_it_says_when_launches_take_the_long_way(reason, words, monkeypatch):
     pytest.importorskip("triton")
-    from flashlib import checkup
     from flashlib.kernels import plans
 
-    monkeypatch.setattr(checkup, "_gpu", lambda installed: ("a GPU", True))
+    monkeypatch.setattr(module, "_gpu", lambda installed: ("a GPU", True))
     monkeypatch.setattr(plans, "fast_launch", lambda: reason)
-    said = checkup.doctor().machine["launches"]
+    said = module.doctor().machine["launches"]
     assert words in said and (reason or "") in said

@@ -95,7 +95,8 @@ class Problem:
     def of(cls, q, k, v, *more, window: Window = FULL) -> Problem:
         """Return the problem of these tensors; the very same one for tensors that lie alike."""
         # Every call comes here: so no loop, and no hash of a window, which is a class of Python's.
-        key = (window.left, window.right, q.dtype, q.device, q.shape, q.stride(), q.data_ptr() & 15 == 0,
+        key = (window.left, window.right, q.dtype, q.device,
+               q.shape, q.stride(), q.data_ptr() & 15 == 0,
                k.shape, k.stride(), k.data_ptr() & 15 == 0, v.shape, v.stride(), v.data_ptr() & 15 == 0)
         if more:
             key += tuple([y for x in more for y in (x.shape, x.stride(), x.data_ptr() & 15 == 0)])

@@ -9,6 +9,7 @@ follows from them in one place.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +48,7 @@ class Window:
                     f"window: expected for {side} a whole number from 0 or None, got {bound!r}")
             object.__setattr__(self, side, int(bound))
 
-    def keys_of(self, rows, Nq: int, Nk: int):
+    def keys_of(self, rows, Nq: int, Nk: int) -> tuple[Any, Any]:
         """Return (first, stop) of the keys that a row sees, or of an array of rows."""
         left, right = (Nq + Nk if bound is None else min(bound, Nq + Nk)
                        for bound in (self.left, self.right))

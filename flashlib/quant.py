@@ -46,8 +46,9 @@ class Format:
         return self.smallest_normal * 2.0 ** -self.mantissa_bits
 
 
+E4M3_MAX = 448.0                   # the largest value
 FORMATS = MappingProxyType({f.name: f for f in (
-    Format("e4m3", 4, 3, 7, 448.0, "float8_e4m3fn"),
+    Format("e4m3", 4, 3, 7, E4M3_MAX, "float8_e4m3fn"),
     Format("e5m2", 5, 2, 15, 57344.0, "float8_e5m2"),
     Format("int8", 0, 0, 0, 127.0),
 )})

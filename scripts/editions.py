@@ -23,6 +23,7 @@ NEVER = {"__pycache__", ".ipynb_checkpoints", ".hypothesis", ".pytest_cache"}
 WITHHELD = ("assets/teaching", "flashlib/course/ch*/solutions.py", "tests/course/ch*/test_exercises.py",
             "tests/course/ch*/kernels_ch*.py", "tests/course/exercises", "tests/teaching",
             "scripts/teach.mk", "scripts/editions.py", "scripts/answers.py", "scripts/grade.py",
+            "scripts/grade_guard.py", "scripts/grade_table.py", "scripts/grade_warden.py",
             "scripts/grade_worker.py", "scripts/submission.py")
 TEACH = re.compile(r"(?ms)^## Teach from it\n.*?(?=^## |\Z)")
 

@@ -138,7 +138,6 @@ def test_imports_point_one_way():
     no_offender(wrong_way())
 
 
-@when_all_have_landed
 def test_no_imports_go_in_a_circle():
     """Also where an import stands in a function."""
     graph = {module: {to for _, to, _ in imported(path) if to in MODULES and to != module}
@@ -151,7 +150,6 @@ def test_no_imports_go_in_a_circle():
                 for module, to in graph.items())
 
 
-@when_all_have_landed
 def test_backends_import_nothing_of_each_other():
     home = "flashlib.kernels.backends."
     backends = {module: path for module, path in MODULES.items() if module.startswith(home)}
@@ -216,7 +214,6 @@ def test_the_package_is_small():
         f" {whole} in all, expected at most 26500")
 
 
-@when_all_have_landed
 def test_no_function_takes_many_parameters():
     """A kernel's launch needs more than a call: 25, and 14 for every other function."""
     def too_many():

@@ -14,19 +14,19 @@ from flashlib.lazy import attach
 if TYPE_CHECKING:                  # for completion and types; at run time each comes when asked for
     from flashlib.kernels.attention import flash_attention as flash_attention
     from flashlib.kernels.fp8 import flash_attention_fp8 as flash_attention_fp8
-    from flashlib.kernels.tuned import forget_tuned as forget_tuned
-    from flashlib.kernels.tuned import load_tuned as load_tuned
-    from flashlib.kernels.tuned import save_tuned as save_tuned
-    from flashlib.kernels.tuning import tune as tune
+    from flashlib.kernels.tuning.search import tune as tune
+    from flashlib.kernels.tuning.store import forget_tuned as forget_tuned
+    from flashlib.kernels.tuning.store import load_tuned as load_tuned
+    from flashlib.kernels.tuning.store import save_tuned as save_tuned
 
-_HOMES = {"flash_attention": "attention", "flash_attention_fp8": "fp8", "tune": "tuning",
-          "save_tuned": "tuned", "load_tuned": "tuned", "forget_tuned": "tuned"}
+_HOMES = {"flash_attention": "attention", "flash_attention_fp8": "fp8", "tune": "tuning.search",
+          "save_tuned": "tuning.store", "load_tuned": "tuning.store", "forget_tuned": "tuning.store"}
 
-__all__ = [*_HOMES, "available"]
+__all__ = [*_HOMES, "why_not"]
 
 
-def available() -> tuple[bool, str]:
-    """Tell whether kernels run here, on a GPU or in Triton's interpreter, and say how or why not.
+def why_not() -> str | None:
+    """Return None where kernels run, on a GPU or in Triton's interpreter, else the reason and a remedy.
 
     The interpreter has to be chosen before Triton is imported: `os.environ["TRITON_INTERPRET"] = "1"`.
     """
@@ -34,17 +34,15 @@ def available() -> tuple[bool, str]:
         try:
             importlib.import_module(module)
         except ImportError:
-            return False, (f"{name} is not installed here, so no kernel runs: flashlib.doctor() names"
-                           " the remedy.")
+            return (f"{name} is not installed here, so no kernel runs: flashlib.doctor() names the"
+                    " remedy.")
     import torch
     from triton import knobs
 
-    if knobs.runtime.interpret:
-        return True, "Kernels run in Triton's interpreter, on the CPU: right, and slow."
-    if torch.cuda.is_available():
-        return True, f"Kernels run on {torch.cuda.get_device_name()}."
-    return False, ("There is no GPU here, and Triton's interpreter is off: set TRITON_INTERPRET=1"
-                   " before Python starts.")
+    if knobs.runtime.interpret or torch.cuda.is_available():
+        return None
+    return ("There is no GPU here, and Triton's interpreter is off: set TRITON_INTERPRET=1 before"
+            " Python starts.")
 
 
 __getattr__, __dir__ = attach(__name__, _HOMES)

@@ -6,9 +6,10 @@ from typing import Literal, Never, overload
 
 import torch
 
-from flashlib.checks import check_scale
+from flashlib.arguments import check_scale
 from flashlib.kernels import ops
 from flashlib.kernels.autocast import of_one_dtype
+from flashlib.kernels.problem import CAUSAL, FULL
 from flashlib.masks import window_of
 
 MAX_HEAD_DIM = 256
@@ -56,7 +57,9 @@ def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
             −1). With `causal`, right is 0 whatever it says. Tiles outside cost nothing.
         scale: factor on the logits, None for 1/√D; may be 0 or negative, at most 1e15 in size.
         return_lse: return (O, lse), lse (B, H, N_q) float32, natural log; both are differentiable.
-        impl: "auto" (on a GPU the faster of our kernels for the shape, tiled torch on the CPU);
+        impl: "auto" (on a GPU the faster of our kernels for the shape; on the CPU tiled torch, there
+            to be right: on one core it takes about 1.4 times as long as torch's own attention, and many
+            times as long where busy cores make its threads wait for one another);
             "triton" (on CPU tensors it runs in Triton's interpreter, which must be switched on: float16
             and float32 only); "gluon" (forward on a Hopper GPU: 16 bits, 16 ≤ D, other head dimensions
             padded to 32, 64, 128 or 256, strides that its copy engine reads) or "reference".
@@ -84,8 +87,8 @@ def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
         name = next(iter(unknown))
         raise TypeError(f"flash_attention() got an unexpected keyword argument {name!r}"
                         + (f": {MEANT[name]}" if name in MEANT else ""))
-    q, k, v, scale = _check(q, k, v, causal, scale, return_lse, impl)
-    seen = (ops.CAUSAL if causal else ops.FULL) if window is None else window_of(causal, window)
+    q, k, v, scale = check_arguments(q, k, v, causal, scale, return_lse, impl)
+    seen = (CAUSAL if causal else FULL) if window is None else window_of(causal, window)
     if torch.compiler.is_compiling():
         o, lse = ops.attention_forward(q, k, v, seen.left, seen.right, scale, impl)
     elif ops.transformed():
@@ -97,7 +100,7 @@ def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
     return (o, lse) if return_lse else o
 
 
-def _check(q, k, v, causal, scale, return_lse, impl):
+def check_arguments(q, k, v, causal, scale, return_lse, impl):
     """Return q, k and v in one dtype, and the scale as a float, or refuse by name."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, torch.Tensor):

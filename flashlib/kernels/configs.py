@@ -1,6 +1,7 @@
-"""A fixed table of tile sizes by GPU generation, dtype and head dimension: no call waits.
+"""A fixed table of configurations by GPU generation, dtype and head dimension: no call waits.
 
 On request `flashlib.kernels.tune` looks for better than the table's entry, for one shape on one GPU.
+A configuration that no kernel could be compiled in is refused where it is made.
 
 The rows for Hopper were measured on an H200 (see `assets/measurements/`). The others are not measured:
 they fit the shared memory of their generation and, in 16 bits, keep everything in registers (but for
@@ -10,30 +11,126 @@ TURING's gradients at 256), which `tests/lens` checks by compiling them.
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
+import math
+from typing import NamedTuple, get_type_hints
+
+# What a configuration can hold, from and to; whether it fits into shared memory its first call says.
+POWERS_OF_2 = {"BLOCK_M": (8, 256), "BLOCK_N": (8, 256), "num_warps": (1, 32), "O_PARTS": (1, 2)}
+COUNTS = {"num_stages": (1, 8), "CONSUMERS": (2, 3), "STAGES": (1, 16), "Q_SLOTS": (1, 4),
+          "EMULATED": (0, 2)}
+LARGEST_TAU = 8                                             # in powers of 2: float16 ends at 16
+WARPGROUP_ROWS = 64                                         # that a matrix instruction of Hopper takes
 
 
-class Config(NamedTuple):
-    """Rows of a query and of a key tile, warps of a program, stages of the load pipeline."""
+def _expect(name: str, value, kind: type) -> None:
+    """Raise ValueError unless a field can have this value."""
+    if kind is bool:
+        right, expected = type(value) is bool, "True or False"
+    elif kind is float:
+        right = type(value) in (int, float) and math.isfinite(value) and 0 <= value <= LARGEST_TAU
+        expected = f"a number from 0 to {LARGEST_TAU}"
+    elif name in POWERS_OF_2:
+        least, most = POWERS_OF_2[name]
+        right = type(value) is int and least <= value <= most and value & (value - 1) == 0
+        expected = f"a power of 2 from {least} to {most}"
+    else:
+        least, most = COUNTS[name]
+        right = type(value) is int and least <= value <= most
+        expected = f"an integer from {least} to {most}"
+    if not right:
+        raise ValueError(f"{name}: expected {expected}, got {value!r}")
 
+
+class _Validated:
+    """A named tuple of numbers and switches whose constructor looks at each of them."""
+
+    __slots__ = ()
+
+    def __new__(cls, *values, **named):
+        made = super().__new__(cls, *values, **named)
+        made._validate()
+        return made
+
+    def _validate(self) -> None:
+        for name, kind in get_type_hints(type(self)).items():
+            _expect(name, getattr(self, name), kind)
+
+    def _replace(self, **changes):                          # NamedTuple's own goes past the constructor
+        return type(self)(**(self._asdict() | changes))
+
+
+class _Triton(NamedTuple):
     BLOCK_M: int
     BLOCK_N: int
     num_warps: int
     num_stages: int
 
 
-class Configs(NamedTuple):
+class TritonConfig(_Validated, _Triton):
+    """Rows of a query and of a key tile, warps of a program, stages of the load pipeline."""
+
+    __slots__ = ()
+
+
+class _Parts(NamedTuple):
+    forward: TritonConfig
+    dkdv: TritonConfig | None
+    dk: TritonConfig | None
+    dv: TritonConfig | None
+    dq: TritonConfig
+
+
+class TritonConfigs(_Validated, _Parts):
     """The configurations of one case: forward, dK and dV (one kernel, or one each), dQ."""
 
-    forward: Config
-    dkdv: Config | None
-    dk: Config | None
-    dv: Config | None
-    dq: Config
+    __slots__ = ()
+
+    def _validate(self) -> None:
+        present = {name for name, value in self._asdict().items() if value is not None}
+        if present not in ({"forward", "dkdv", "dq"}, {"forward", "dk", "dv", "dq"}):
+            raise ValueError("config: expected forward, dq, and dkdv or both dk and dv, got"
+                             f" {', '.join(sorted(present)) or 'none'}")
 
 
-def _row(forward, dkdv, dq, *, dk=None, dv=None) -> Configs:
-    return Configs(*(None if c is None else Config(*c) for c in (forward, dkdv, dk, dv, dq)))
+class _Gluon(NamedTuple):
+    BLOCK_N: int
+    CONSUMERS: int
+    STAGES: int
+    Q_SLOTS: int = 2
+    O_PARTS: int = 1
+    PING_PONG: bool = True
+    OVERLAP: bool = True
+    UNDER_SOFTMAX: bool = True
+    PERSISTENT: bool = True
+    SPECIALIZED: bool = True
+    EMULATED: int = 0
+    TAU: float = 0.0
+
+
+class GluonConfig(_Validated, _Gluon):
+    """Rows of a key tile, consumer warpgroups, slots of the ring; then what can be switched.
+
+    Without SPECIALIZED the warps that compute also ask for tiles, only OVERLAP counts, and CONSUMERS
+    must be 2. EMULATED of four exponentials and the threshold TAU are ideas of FlashAttention-4. The
+    8-bit kernel knows only PING_PONG and PERSISTENT.
+    """
+
+    __slots__ = ()
+
+    def _validate(self) -> None:
+        super()._validate()
+        if not self.SPECIALIZED and self.CONSUMERS != 2:
+            raise ValueError(f"CONSUMERS: expected 2 without SPECIALIZED, got {self.CONSUMERS}")
+
+    @property
+    def BLOCK_M(self) -> int:
+        """Rows of a query tile."""
+        return self.CONSUMERS * WARPGROUP_ROWS
+
+
+def _row(forward, dkdv, dq, *, dk=None, dv=None) -> TritonConfigs:
+    return TritonConfigs(*(None if c is None else TritonConfig(*c)
+                           for c in (forward, dkdv, dk, dv, dq)))
 
 
 # head dimension (padded to a power of 2) → configuration, for 16-bit floats.
@@ -99,7 +196,8 @@ def padded(D: int) -> int:
     return max(16, 1 << (D - 1).bit_length())
 
 
-def configs_for(capability: tuple[int, int] | None, itemsize: int, D: int, causal: bool) -> Configs:
+def configs_for(capability: tuple[int, int] | None, itemsize: int, D: int,
+                causal: bool) -> TritonConfigs:
     """Return the table's entry; `capability` is (major, minor), None for the interpreter."""
     head_dim = padded(D)
     if capability is None or itemsize == 4:
@@ -116,10 +214,53 @@ def configs_for(capability: tuple[int, int] | None, itemsize: int, D: int, causa
     return (TURING if capability < (8, 0) else ADA)[head_dim]
 
 
-def tiles(width: int, rows, keys, warps, stages, most_registers: float) -> list[Config]:
-    """Return every `Config` of these whose accumulators a thread can nearly hold.
+def candidates(width: int, rows, keys, warps, stages, most_registers: float) -> list[TritonConfig]:
+    """Return every configuration of these whose accumulators a thread can nearly hold.
 
     A thread of w warps has BLOCK_M · (width + BLOCK_N) / 32w of them; `width` is the head dimension.
     """
-    return [Config(m, n, w, s) for m, n, w, s in itertools.product(rows, keys, warps, stages)
+    return [TritonConfig(m, n, w, s) for m, n, w, s in itertools.product(rows, keys, warps, stages)
             if m * (width + n) / (32 * w) <= most_registers]
+
+
+# PV under the softmax is off where an H200 under sustained load was faster without, or as fast.
+GLUON = {  # (head dimension, whether a mask cuts tiles: causal, or keys that no tile divides)
+    (32, False): GluonConfig(128, 3, 4, TAU=8.0),
+    (64, False): GluonConfig(128, 3, 3, TAU=8.0),
+    (128, False): GluonConfig(64, 3, 4, Q_SLOTS=1, UNDER_SOFTMAX=False, TAU=8.0),
+    (256, False): GluonConfig(64, 2, 2, Q_SLOTS=1, O_PARTS=2, UNDER_SOFTMAX=False, TAU=8.0),
+    (32, True): GluonConfig(128, 3, 3, UNDER_SOFTMAX=False, TAU=8.0),
+    (64, True): GluonConfig(128, 3, 3, UNDER_SOFTMAX=False, TAU=8.0),
+    (128, True): GluonConfig(64, 3, 4, Q_SLOTS=1, UNDER_SOFTMAX=False, TAU=8.0),
+    (256, True): GluonConfig(64, 2, 2, Q_SLOTS=1, O_PARTS=2, UNDER_SOFTMAX=False, TAU=8.0),
+}
+# 192 do not divide 1,024 rows: the last tile, with a mask the longest, is two thirds empty, and the
+# diagonal cuts more of taller tiles. So for few rows 128 are faster, at d = 128 without a mask as well;
+# 1,024, 2,048 and 4,096 were timed. With ragged keys, 192 rows and key tiles of 128 do not fit into
+# registers at d = 64.
+SHORT, SHORTER = 2048, 1024                                 # with a causal mask, and without
+SHORT_64, SHORT_128 = GluonConfig(128, 2, 4, TAU=8.0), GluonConfig(128, 2, 2, TAU=8.0)
+# The masks of a window take registers: with taller tiles the kernel spills. Not timed.
+GLUON_WINDOW = {32: GLUON[32, True], 64: SHORT_64, 128: SHORT_128, 256: GLUON[256, True]}
+FP8 = {  # (head dimension, whether causal)
+    (64, False): GluonConfig(128, 2, 4),
+    (128, False): GluonConfig(128, 2, 4),
+    (256, False): GluonConfig(64, 2, 2, PING_PONG=False),
+    (64, True): GluonConfig(128, 2, 4),
+    (128, True): GluonConfig(128, 2, 4),
+    (256, True): GluonConfig(64, 2, 2, PING_PONG=False),
+}
+# Registers of a thread that the launch asks for, by consumers; the kernels deal them out anew.
+REGISTERS = {2: 168, 3: 128}
+
+
+def gluon_config_for(D: int, causal: bool, N_K: int, N_Q: int | None = None) -> GluonConfig:
+    """Return the Gluon table's entry without a window; N_Q is N_K unless given."""
+    head_dim = max(32, padded(D))
+    ragged = N_K % GLUON[head_dim, False].BLOCK_N != 0
+    if head_dim == 64 and (ragged or (causal and N_K <= SHORT)):
+        return SHORT_64
+    fewest = N_K if N_Q is None else min(N_Q, N_K)
+    if head_dim == 128 and (fewest <= SHORTER or (causal and fewest <= SHORT)):
+        return SHORT_128
+    return GLUON[head_dim, causal or ragged]

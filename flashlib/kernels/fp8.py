@@ -12,8 +12,10 @@ import torch
 from torch.autograd import forward_ad
 
 from flashlib.kernels.autocast import without_autocast
+from flashlib.kernels.configs import FP8
+from flashlib.kernels.ops import positive
+from flashlib.quant import E4M3_MAX
 
-E4M3_MAX = 448.0
 BLOCK_ROWS = 128                                            # rows of Q or K that share a scale
 
 
@@ -72,7 +74,7 @@ def quantize_values(v: torch.Tensor, per_block: bool = True):
 
 @without_autocast
 def prepare(q, k, v, *, rotation: bool = True, per_block: bool = True):
-    """Return ((q8, scales), (k8, scales), (v8ᵀ, scales)) as `launch_hopper.forward_fp8` takes them."""
+    """Return ((q8, scales), (k8, scales), (v8ᵀ, scales)) as `backends.gluon.FP8` takes them."""
     if rotation:
         q, k = rotate(q), rotate(k)
     return quantize_rows(q, per_block), quantize_rows(k, per_block), quantize_values(v, per_block)
@@ -106,17 +108,15 @@ def flash_attention_fp8(q, k, v, *, causal=False, scale=None, return_lse=False, 
         ValueError, TypeError: as `flash_attention`.  NotImplementedError: another GPU, dtype or D, an
             empty input, or one that needs a gradient or carries a tangent.
     """
-    from flashlib.kernels.attention import _check
+    from flashlib.kernels.attention import check_arguments
 
-    q, k, v, scale = _check(q, k, v, causal, scale, return_lse, "gluon")
+    q, k, v, scale = check_arguments(q, k, v, causal, scale, return_lse, "gluon")
     if q.device.type != "cuda" or torch.cuda.get_device_capability(q.device)[0] != 9:
         raise NotImplementedError(f"q: FP8 attention expected tensors on a Hopper GPU, got {q.device}")
     if q.dtype not in (torch.float16, torch.bfloat16):
         raise NotImplementedError(f"q: FP8 attention expected float16 or bfloat16, got {q.dtype}")
-    from flashlib.kernels import launch_hopper
-
-    if (q.shape[3], causal) not in launch_hopper.FP8_CONFIGS:
-        known = ", ".join(map(str, sorted({D for D, _ in launch_hopper.FP8_CONFIGS})))
+    if (q.shape[3], causal) not in FP8:
+        known = ", ".join(map(str, sorted({D for D, _ in FP8})))
         raise NotImplementedError(f"q: FP8 attention expected a head dimension D of {known},"
                                   f" got {q.shape[3]}")
     if q.numel() == 0 or k.numel() == 0:
@@ -125,6 +125,9 @@ def flash_attention_fp8(q, k, v, *, causal=False, scale=None, return_lse=False, 
     wanted = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     if wanted or any(forward_ad.unpack_dual(x).tangent is not None for x in (q, k, v)):
         raise NotImplementedError("q, k, v: FP8 attention is for inference; use torch.no_grad()")
-    prepared = prepare(-q if scale < 0 else q, k, v, rotation=rotation, per_block=per_block)
-    o, lse = launch_hopper.forward_fp8(*prepared, causal=causal, scale=abs(scale), dtype=q.dtype)
+    from flashlib.kernels.backends import gluon
+
+    q, scale = positive(q, scale)
+    prepared = prepare(q, k, v, rotation=rotation, per_block=per_block)
+    o, lse = gluon.FP8.forward(*prepared, causal=causal, scale=scale, dtype=q.dtype)
     return (o, lse) if return_lse else o

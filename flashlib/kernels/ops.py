@@ -11,115 +11,37 @@ gradient of the gradient, a forward-mode tangent) is refused in a sentence.
 
 from __future__ import annotations
 
-import functools
 import math
 
 import torch
 from torch.autograd import forward_ad
 
+from flashlib.kernels.backends import choose
+from flashlib.kernels.problem import Problem
 from flashlib.masks import Window
 
-OPTIONS = "SymInt? left, SymInt? right, float scale, str backend"
-FULL, CAUSAL = Window(), Window(None, 0)
+OPTIONS = "SymInt? left, SymInt? right, float scale, str impl"
 
 
-@functools.cache
-def _hopper():
-    from flashlib.kernels import launch_hopper
-
-    return launch_hopper
+def positive(q, scale: float):
+    """Return q and scale with the sign of the scale in q: kernels take the maximum of raw scores."""
+    return (q, scale) if scale >= 0 else (-q, -scale)
 
 
-@functools.cache
-def _has_hopper(device: torch.device) -> bool:
-    """Tell whether the Gluon kernel may be asked at all: a Hopper GPU, and a Triton with Gluon."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
-        return False
-    try:
-        _hopper()
-    except ImportError:
-        return False
-    from flashlib.kernels import launch
-
-    return not launch.interpreted()                         # for which Gluon has no way
-
-
-@functools.cache
-def launcher(backend: str, device: torch.device, dtype: torch.dtype):
-    """Return the module whose `forward` and `backward` run a backend, or say why it cannot run."""
-    if backend == "auto":                                   # what runs on every GPU
-        backend = "triton" if device.type == "cuda" else "reference"
-    if device.type == "cuda" and dtype == torch.bfloat16:
-        capability = torch.cuda.get_device_capability(device)
-        if capability < (8, 0):
-            raise NotImplementedError(f"q: bfloat16 needs compute capability 8.0 or newer, got"
-                                      f" {'.'.join(map(str, capability))}: use float16")
-    if backend == "reference":
-        from flashlib.kernels import reference
-
-        return reference
-    try:
-        from flashlib.kernels import launch
-    except ImportError as error:
-        raise NotImplementedError(
-            f"impl: expected a backend of this machine, got {backend!r}, and Triton does not import"
-            f" ({error}). Use impl='reference', or a Linux machine with Triton") from None
-    if backend == "gluon":
-        if device.type != "cuda":
-            raise NotImplementedError(
-                f"impl: 'gluon' expected tensors on a Hopper GPU, got {device.type}; Gluon has no"
-                " interpreter: use impl='reference'")
-        if launch.interpreted():
-            raise NotImplementedError(
-                "impl: 'gluon' expected Triton's interpreter to be off, as Gluon has none, and"
-                " TRITON_INTERPRET is set: use impl='triton'")
-        try:
-            return _hopper()
-        except ImportError as error:
-            raise NotImplementedError(
-                f"impl: 'gluon' expected Gluon for Hopper, and it does not import ({error}): use"
-                " impl='triton'") from None
-    if device.type == "cpu":
-        if not launch.interpreted():
-            raise NotImplementedError(
-                "impl: 'triton' on CPU tensors needs Triton's interpreter: set TRITON_INTERPRET=1"
-                " before Python starts, or use impl='reference'")
-        if dtype not in (torch.float32, torch.float16):
-            raise NotImplementedError(
-                f"impl: Triton's interpreter is wrong for {dtype}: expected float32 or float16,"
-                " or use impl='reference'")
-    elif device.type != "cuda":
-        raise NotImplementedError(f"impl: 'triton' expected CUDA tensors, got {device.type}: use"
-                                  " impl='reference'")
-    return launch
-
-
-def _options(run, window: Window, scale: float):
-    """Return the keyword arguments of a backend's function, or refuse a window that it cannot take."""
-    if run.__module__ == "flashlib.kernels.reference":
-        return {"window": window, "scale": scale}
-    if window not in (FULL, CAUSAL):
-        raise NotImplementedError(f"window: this backend expected no window but causal's, got"
-                                  f" ({window.left}, {window.right}): use impl='reference'")
-    return {"causal": window == CAUSAL, "scale": scale}
-
-
-def forward(q, k, v, window: Window, scale: float, backend: str):
+def forward(q, k, v, window: Window, scale: float, impl: str):
     """Return O and lse (B, H, N_q) float32 or, for float64, float64; nothing to attend to is O = 0."""
-    run = launcher(backend, q.device, q.dtype).forward
-    options = _options(run, window, abs(scale))
     if q.is_neg() or k.is_neg() or v.is_neg():              # a kernel reads numbers as they lie
         q, k, v = q.resolve_neg(), k.resolve_neg(), v.resolve_neg()
-    if q.numel() == 0 or k.numel() == 0:
+    if scale < 0:
+        q, scale = positive(q, scale)
+    p = Problem.of(q, k, v, window=window)
+    backend = choose(p, impl, "forward")
+    if not (p.B and p.N_Q and p.N_K):
         return torch.zeros_like(q, memory_format=torch.contiguous_format), _lse_like(q, -math.inf)
-    if scale < 0:                                           # kernels take the maximum of raw scores
-        q = -q
-    if backend == "auto" and _has_hopper(q.device):
-        return _hopper().forward(q, k, v, **options, otherwise=run)
-    return run(q, k, v, **options)
+    return backend.forward(q, k, v, p, scale)
 
 
-def backward(q, k, v, o, lse, do, dlse, window: Window, scale: float, backend: str):
+def backward(q, k, v, o, lse, do, dlse, window: Window, scale: float, impl: str):
     """Return dq, dk, dv; do or dlse is None where nothing depends on that output."""
     if q.numel() == 0 or k.numel() == 0:
         return tuple(torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
@@ -130,12 +52,11 @@ def backward(q, k, v, o, lse, do, dlse, window: Window, scale: float, backend: s
     if window.right is not None and (blind := q.shape[2] - k.shape[2] - window.right) > 0:
         do = do.clone()                                     # the first rows, which see nothing:
         do[:, :, :blind] = 0                                # a NaN that flows into them ends there
-    run = launcher(backend, q.device, q.dtype).backward
-    options = _options(run, window, abs(scale))
-    if scale < 0:
-        dq, dk, dv = run(-q, k, v, o, lse, do, dlse, **options)
-        return dq.neg_(), dk, dv
-    return run(q, k, v, o, lse, do, dlse, **options)
+    negative = scale < 0
+    q, scale = positive(q, scale)
+    p = Problem.of(q, k, v, o, do, window=window)
+    dq, dk, dv = choose(p, impl, "backward").backward(q, k, v, o, lse, do, dlse, p, scale)
+    return dq.neg_() if negative else dq, dk, dv
 
 
 def _lse_like(q, fill):
@@ -221,12 +142,12 @@ class Gradient(torch.autograd.Function):
         return _mapped(Gradient, info, in_dims, inputs)
 
 
-def _forward_op(q, k, v, left, right, scale, backend):
-    return forward(q, k, v, Window(left, right), scale, backend)
+def _forward_op(q, k, v, left, right, scale, impl):
+    return forward(q, k, v, Window(left, right), scale, impl)
 
 
-def _backward_op(q, k, v, o, lse, do, dlse, left, right, scale, backend):
-    return backward(q, k, v, o, lse, do, dlse, Window(left, right), scale, backend)
+def _backward_op(q, k, v, o, lse, do, dlse, left, right, scale, impl):
+    return backward(q, k, v, o, lse, do, dlse, Window(left, right), scale, impl)
 
 
 attention_forward = torch.library.custom_op(

@@ -23,7 +23,7 @@ _HOMES = {
     "request": "compiler",
     "inspect": "compiler",
     "CompileError": "compiler",
-    "available": "compiler",
+    "why_not": "compiler",
     "defaults": "signatures",
     "kernels": "signatures",
     "register": "signatures",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import inspect as _inspect
@@ -9,6 +10,7 @@ import json
 import os
 import queue
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,12 +19,14 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
+from flashlib.lens import cache
 from flashlib.lens.report import Compiled
 from flashlib.lens.signatures import Call, Case, known
 from flashlib.lens.targets import arch_of
 
 # What marks a function, or a class of its arguments, that Triton's front end reads.
 _DEVICE_CODE = re.compile(rb"^[ \t]*@(\w+\.)*(jit|aggregate|constexpr_function)\b", re.MULTILINE)
+TIMEOUT_S = 600                                             # for one kernel, unless timeout_s says else
 # Compiled in this process, by what the compiler was told.
 _SEEN: dict[str, Compiled] = {}
 
@@ -35,7 +39,7 @@ class CompileError(RuntimeError):
         self.case, self.full_text = case, full_text
 
 
-def available() -> str | None:
+def why_not() -> str | None:
     """Return None where the lens works, else the reason and the remedy."""
     if importlib.util.find_spec("triton") is None:
         return (f"the compiler lens needs Triton, which is not installed here ({sys.platform}). On"
@@ -65,13 +69,14 @@ def request(kernel, *, arch="sm_90", arguments: dict | None = None, num_warps: i
     return Case(name, arch, _where(kernel), Call(dict(arguments), **launch, label=label), dict(choices))
 
 
-def compile(kernel, *, arch="sm_90", **choices) -> Compiled:
+def compile(kernel, *, arch="sm_90", timeout_s: float | None = None, **choices) -> Compiled:
     """Compile a kernel for a generation of GPU and report what came of it.
 
     Args:
         kernel: a name from `kernels()`, or a kernel: one of ours, or with `arguments` any other, also
             one that a notebook defines.
         arch: one of `ARCHS` ("sm_75", "sm_80", …, "sm_120"), or a GPU: "A100", "H100", "B200".
+        timeout_s: seconds after which the compiler is stopped; None for `TIMEOUT_S`.
         choices: what the kernel's builder takes (`flashlib.lens.signatures`). For attention: dtype
             ("bfloat16"), head_dim (128), causal (False), BLOCK_M, BLOCK_N, num_warps, num_stages or
             config (the table's), Nq, Nk (4096), heads, kv_heads, USE_TMA. For a kernel of your own:
@@ -81,23 +86,28 @@ def compile(kernel, *, arch="sm_90", **choices) -> Compiled:
         Compiled: stages as text, registers, spills, shared memory, matrix instructions, occupancy.
     Raises:
         NotImplementedError: no Triton here.  ValueError: an unknown kernel, arch or choice.
-        CompileError: the compiler's own reason; `full_text` has all of it.
+        CompileError: the compiler's own reason, `full_text` has all of it; or it took too long.
 
     A kernel takes about two seconds the first time, and less from Triton's cache on disk. Too much
     shared memory still compiles: see `Compiled.fits`.
     """
-    return compile_many([request(kernel, arch=arch, **choices)], workers=1)[0]
+    return compile_many([request(kernel, arch=arch, **choices)], workers=1, timeout_s=timeout_s)[0]
 
 
-def compile_many(cases: Iterable[Case], *, workers: int = 2, errors: str = "raise") -> list:
+def compile_many(cases: Iterable[Case], *, workers: int = 2, errors: str = "raise",
+                 timeout_s: float | None = None) -> list:
     """Compile several requests, `workers` at a time, and return the reports in their order.
 
-    With errors="return" a kernel that does not compile gives its CompileError in the list.
+    With errors="return" a kernel that does not compile, or not within `timeout_s` seconds, gives its
+    CompileError in the list. An interrupt (Ctrl-C) ends the compilers.
     """
+    timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
+    if not isinstance(timeout_s, int | float) or not 0 < timeout_s <= threading.TIMEOUT_MAX:
+        raise ValueError(f"timeout_s: expected a number of seconds above 0, got {timeout_s!r}")
     cases = list(cases)
     if errors not in ("raise", "return"):
         raise ValueError(f"errors: expected 'raise' or 'return', got {errors!r}")
-    if (reason := available()) is not None:
+    if (reason := why_not()) is not None:
         raise NotImplementedError(reason)
     todo = list({case.key: case for case in cases if case.key not in _SEEN}.values())
     failed = {}
@@ -105,12 +115,20 @@ def compile_many(cases: Iterable[Case], *, workers: int = 2, errors: str = "rais
         waiting: queue.SimpleQueue = queue.SimpleQueue()
         for case in todo:
             waiting.put(case)
-        threads = [threading.Thread(target=_serve, args=(waiting, failed), daemon=True)
-                   for _ in range(max(1, min(workers, len(todo))))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        running: dict[subprocess.Popen, None] = {}
+        threads = [threading.Thread(target=_serve, args=(waiting, failed, running, timeout_s),
+                                    daemon=True) for _ in range(max(1, min(workers, len(todo))))]
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:                                            # after an interrupt nobody waits for these
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    waiting.get_nowait()
+            for worker in list(running):
+                _end(worker)
     results = [failed[c.key] if c.key in failed else _SEEN[c.key] for c in cases]
     if errors == "raise":
         for result in results:
@@ -133,21 +151,25 @@ def inspect(kernel, *, label: str = "") -> Compiled:
     return Compiled.from_worker(result, label or result["name"])
 
 
-def _serve(waiting: queue.SimpleQueue, failed: dict) -> None:
-    """Keep one compiling process busy until nothing waits."""
-    worker = None
+def _serve(waiting: queue.SimpleQueue, failed: dict, running: dict, timeout_s: float) -> None:
+    """Keep one compiling process busy until nothing waits; `running` holds it as long as it lives."""
+    worker, too_late = None, []
     while True:
         try:
             case = waiting.get_nowait()
         except queue.Empty:
             break
-        worker = worker or _start()
+        if worker is None:
+            running[worker := _start()] = None
+        limit = threading.Timer(timeout_s, _end, [worker, too_late])
+        limit.start()
         try:
             worker.stdin.write(json.dumps(case.job) + "\n")
             worker.stdin.flush()
             line = worker.stdout.readline()
         except BrokenPipeError:
             line = ""
+        limit.cancel()
         if line:
             answer = json.loads(line)
         else:                                               # the compiler took the process down
@@ -155,9 +177,12 @@ def _serve(waiting: queue.SimpleQueue, failed: dict) -> None:
             worker.said.seek(0)
             words = worker.said.read()
             last = (words.strip().splitlines() or ["no message"])[-1]
-            answer = {"short": f"the compiler crashed (exit status {worker.returncode}): {last[:200]}",
-                      "full": words}
+            short = f"the compiler crashed (exit status {worker.returncode}): {last[:200]}"
+            if worker in too_late:
+                short = f"no result after {timeout_s:g} s; `timeout_s=` sets another limit"
+            answer = {"short": short, "full": f"{short}\n{words}"}
             worker.said.close()
+            del running[worker]
             worker = None
         if "full" in answer:
             failed[case.key] = CompileError(str(case), answer["short"], answer["full"])
@@ -166,20 +191,30 @@ def _serve(waiting: queue.SimpleQueue, failed: dict) -> None:
     if worker is not None:
         worker.communicate()
         worker.said.close()
+        del running[worker]
 
 
 def _start() -> subprocess.Popen:
     """Start a compiling process: the same Python, the same flashlib, no interpreter."""
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    env["TRITON_CACHE_DIR"] = str(_cache_folder(Path(__file__).resolve().parents[1] / "kernels", env))
+    folder = _cache_folder(Path(__file__).resolve().parents[1] / "kernels", env)
+    env["TRITON_CACHE_DIR"] = str(cache.usable(folder))
     here = str(Path(__file__).resolve().parents[2])
     env["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [env.get("PYTHONPATH")])])
     said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
     worker = subprocess.Popen([sys.executable, "-m", "flashlib.lens.worker"], env=env, text=True,
                               encoding="utf-8", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                              stderr=said)
+                              stderr=said, process_group=0)
     worker.said = said
     return worker
+
+
+def _end(worker: subprocess.Popen, ended: list | None = None) -> None:
+    """Kill a compiling process and the assembler that it may have started; note it in a list."""
+    if ended is not None:
+        ended.append(worker)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(worker.pid, signal.SIGKILL)
 
 
 def _cache_folder(kernels: Path, env: dict) -> Path:
@@ -192,9 +227,7 @@ def _cache_folder(kernels: Path, env: dict) -> Path:
     files = {path: path.read_bytes() for path in sorted(kernels.rglob("*.py"))}
     text = b"".join(str(path).encode() + b"\0" + source + b"\0"
                     for path, source in files.items() if _DEVICE_CODE.search(source))
-    home = Path(env.get("TRITON_HOME") or Path.home())
-    cache = Path(env.get("TRITON_CACHE_DIR") or home / ".triton" / "cache")
-    return cache / f"flashlib-{hashlib.sha256(text).hexdigest()[:16]}"
+    return cache.root(env) / f"flashlib-{hashlib.sha256(text).hexdigest()[:16]}"
 
 
 def _where(kernel) -> dict:

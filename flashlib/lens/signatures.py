@@ -1,6 +1,7 @@
-"""Which kernels the lens knows, and how each would be called: arguments by example, without tensors.
+"""Which kernels the lens knows, and how each would be called: the plans of the backends, by example.
 
-A *builder* is a function with keyword arguments that returns a `Call`. It receives `arch` (see
+The lens compiles what a backend would launch for a problem on a GPU that need not be there. A *builder*
+is a function with keyword arguments that returns a `Call`. It receives `arch` (see
 `flashlib.lens.targets`) and `dtype`, and names whatever else a caller may choose. New kernels join with
 `register(name, module, builder)`; nothing else in the lens needs to know them.
 """
@@ -9,18 +10,20 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from flashlib.kernels.configs import Config, configs_for, padded
 from flashlib.lens.targets import Arch, arch_of
 
-# What Triton calls the dtypes that kernels take, and their size in bytes.
-DTYPES = {"float16": ("fp16", 2), "bfloat16": ("bf16", 2), "float32": ("fp32", 4),
-          "float8_e4m3": ("fp8e4nv", 1), "float8_e5m2": ("fp8e5", 1)}
-LOG2E = 1.4426950408889634
-NARROW = 16             # a 16-bit head narrower than this is computed in float32: kernels/launch.py
+# What Triton and torch call the dtypes that kernels take.
+DTYPES = {"float16": ("fp16", "float16"), "bfloat16": ("bf16", "bfloat16"),
+          "float32": ("fp32", "float32"), "float8_e4m3": ("fp8e4nv", "float8_e4m3fn")}
+SIZES = ("dtype", "head_dim", "causal", "window", "Nq", "Nk", "heads", "kv_heads")
+STATISTICS = ("LSE", "DELTA", "DLSE", "Q_SCALE", "K_SCALE", "V_SCALE")
+SMS = 132                                                   # of a Hopper GPU
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,8 @@ class Call:
     """One call of a kernel: an example of every argument, and Triton's launch options.
 
     Arguments: "*bf16" for a pointer that is aligned to 16 bytes, "tensordesc<bf16[1, 1, 64, 128]>" for
-    a descriptor with its block, numbers as they are, None for an absent tensor, values of constexprs.
-    `label` says the choices in words.
+    a descriptor with its block, numbers as they are, tuples of numbers, None for an absent tensor,
+    values of constexprs. `label` says the choices in words.
     """
 
     arguments: dict
@@ -65,260 +68,125 @@ class Case:
         return " ".join(filter(None, (self.kernel, self.arch.name, self.call.label)))
 
 
-def _strides(letters: str, name: str, heads: int, N: int, D: int) -> dict:
-    """Return the strides of a contiguous (B, heads, N, D) tensor, in elements."""
-    return {f"stride_{name}{x}": s for x, s in
-            zip(letters, (heads * N * D, N * D, D, 1), strict=True)}
+def example(arch: Arch, *, dtype="bfloat16", head_dim=128, causal=False, window=None, Nq=4096, Nk=4096,
+            heads=16, kv_heads=None):
+    """Return the problem of new tensors of these sizes on a GPU of a generation, or refuse by name."""
+    import torch
+
+    from flashlib.kernels.problem import Device, Problem
+    from flashlib.masks import window_of
+
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
+    if dtype == "bfloat16" and arch.number < 80:
+        raise ValueError(f"dtype: expected 'float16' or 'float32', because {arch.name} has no bfloat16,"
+                         " got 'bfloat16'")
+    kv_heads = heads if kv_heads is None else kv_heads
+    sizes = {"head_dim": head_dim, "Nq": Nq, "Nk": Nk, "heads": heads, "kv_heads": kv_heads}
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
+    if heads % kv_heads or head_dim > 256:
+        raise ValueError("kv_heads, head_dim: expected a divisor of heads and at most 256, got"
+                         f" {kv_heads} of {heads} and {head_dim}")
+    return Problem.example(
+        H=heads, H_K=kv_heads, N_Q=Nq, N_K=Nk, D=head_dim, window=window_of(bool(causal), window),
+        dtype=getattr(torch, DTYPES[dtype][1]), device=Device("cuda", None, arch.capability, SMS, ""))
 
 
-def _tensor(dtype: str, rows: int, head_dim: int, tma: bool) -> str:
-    kind = DTYPES[dtype][0]
-    return f"tensordesc<{kind}[1, 1, {rows}, {head_dim}]>" if tma else f"*{kind}"
+def _dtype(p) -> str:
+    """Return what the lens calls a problem's dtype."""
+    return next(name for name, (_, dtype) in DTYPES.items() if f"torch.{dtype}" == str(p.dtype))
 
 
-class _Attention:
-    """What the builders of the attention kernels share: sizes, the configuration, descriptors."""
-
-    def __init__(self, arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, USE_TMA):
-        if dtype not in ("float16", "bfloat16", "float32"):
-            raise ValueError(f"dtype: expected 'float16', 'bfloat16' or 'float32', got {dtype!r}")
-        if dtype == "bfloat16" and arch.number < 80:
-            raise ValueError(f"dtype: expected 'float16' or 'float32', because {arch.name} has no"
-                             " bfloat16, got 'bfloat16'")
-        sizes = {"head_dim": head_dim, "Nq": Nq, "Nk": Nk, "heads": heads}
-        for name, size in (sizes | ({} if kv_heads is None else {"kv_heads": kv_heads})).items():
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
-        kv_heads = heads if kv_heads is None else kv_heads
-        if heads % kv_heads or head_dim > 256:
-            raise ValueError("kv_heads, head_dim: expected a divisor of heads and at most 256, got"
-                             f" {kv_heads} of {heads} and {head_dim}")
-        self.asked, narrow = dtype, head_dim < NARROW and DTYPES[dtype][1] == 2
-        self.dtype = "float32" if narrow else dtype
-        self.arch, self.D, self.causal = arch, head_dim, bool(causal)
-        self.heads, self.kv_heads, self.Nq, self.Nk = heads, kv_heads, Nq, Nk
-        self.head_dim, (self.kind, size) = padded(head_dim), DTYPES[self.dtype]
-        able = arch.number >= 90 and size == 2 and head_dim * size % 16 == 0
-        self.tma = able if USE_TMA is None else bool(USE_TMA)
-        if self.tma and not able:
-            raise ValueError("USE_TMA: expected False: descriptors need sm_90 or newer, a 16-bit dtype"
-                             f" and rows of whole 16 bytes, got {arch.name}, {self.what}, {head_dim}")
-        self.table = configs_for(arch.capability, size, head_dim, self.causal)
-
-    @property
-    def what(self) -> str:
-        """Return the dtype that is launched, and beside it the one that was asked for."""
-        return self.dtype if self.dtype == self.asked else f"{self.dtype} (for {self.asked})"
-
-    def config(self, default, config, **chosen) -> Config:
-        """Return the table's configuration, or `config`, with single values changed."""
-        chosen = {k: v for k, v in chosen.items() if v is not None}
-        base = default if config is None else Config(*config)
-        if base is None:
-            raise ValueError("config: the table has no configuration that writes dK and dV at once at"
-                             f" head_dim={self.D}: pass want_dk=False or want_dv=False, or a config")
-        for name, value in (base._asdict() | chosen).items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}: expected an integer of at least 1, got {value!r}")
-            if name != "num_stages" and value & (value - 1):
-                raise ValueError(f"{name}: expected a power of 2, got {value}")
-        return base._replace(**chosen)
-
-    def rows(self, *names: str) -> dict:
-        """Return the strides of Q-like and K-like tensors by their letter in the kernel's signature."""
-        strides = {}
-        for name in names:
-            queries = name in ("q", "o", "g", "dq")
-            strides |= _strides("bhmd" if queries else "bhnd", name,
-                                self.heads if queries else self.kv_heads,
-                                self.Nq if queries else self.Nk, self.D)
-        return strides
-
-    def common(self, c: Config, ragged: bool) -> dict:
-        return dict(H=self.heads, GROUP=self.heads // self.kv_heads, N_Q=self.Nq, N_K=self.Nk, D=self.D,
-                    BLOCK_M=c.BLOCK_M, BLOCK_N=c.BLOCK_N, HEAD_DIM=self.head_dim,
-                    IS_CAUSAL=self.causal, EVEN_D=self.head_dim == self.D, RAGGED=ragged,
-                    USE_TMA=self.tma, PRECISION="ieee" if self.dtype == "float32" else "tf32")
-
-    def label(self, c: Config, *more: str) -> str:
-        """Return the choices in words."""
-        causal = "causal" if self.causal else ""
-        tiles = f"{c.BLOCK_M}×{c.BLOCK_N}, {c.num_warps} warps, {c.num_stages} stages"
-        return " ".join(filter(None, (self.what, f"d={self.D}", causal, *more, tiles)))
-
-    def tensor(self, rows: int) -> str:
-        """Return how a tensor is passed that the kernel walks: a descriptor where TMA can read it."""
-        return _tensor(self.dtype, rows, self.head_dim, self.tma)
+def _what(p) -> str:
+    """Return the dtype that is launched, and beside it the one that was asked for."""
+    return f"float32 (for {_dtype(p)})" if p.narrow else _dtype(p)
 
 
-def forward_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=None, BLOCK_M=None,
-                 BLOCK_N=None, num_warps=None, num_stages=None, Nq=4096, Nk=4096, heads=16,
-                 kv_heads=None, USE_TMA=None) -> Call:
-    """Call `flash_fwd_kernel` as `flash_attention` does on contiguous tensors."""
-    a = _Attention(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, USE_TMA)
-    c = a.config(a.table.forward, config, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=num_warps,
-                 num_stages=num_stages)
-    keys = a.tensor(c.BLOCK_N)
-    return Call({"Q": a.tensor(c.BLOCK_M), "K": keys, "V": keys, "O": f"*{a.kind}", "LSE": "*fp32",
-                 "scale_log2": LOG2E, **a.rows("q", "k", "v", "o"),
-                 **a.common(c, Nk % c.BLOCK_N != 0)}, c.num_warps, c.num_stages, label=a.label(c))
+def call_of(plan, p, absent=(), label="") -> Call:
+    """Return the call of a plan at a problem, by example; `absent` tensors are None."""
+    kind = "fp32" if p.narrow else DTYPES[_dtype(p)][0]
+    given: dict = dict.fromkeys(plan.tensors, f"*{kind}")
+    given |= dict.fromkeys([name for name in given if name.startswith("scale")], 1.0)
+    given |= dict.fromkeys([name for name in given if name in STATISTICS], "*fp32")
+    for name, block in plan.blocks.items():                 # the 8-bit kernel writes bfloat16
+        held = "bf16" if (name, kind) == ("o_desc", "fp8e4nv") else kind
+        given[name] = f"tensordesc<{held}{block}>"
+    given |= dict.fromkeys(absent) | plan.constants | plan.sizes(p) | dict.fromkeys(plan.tables, "*i32")
+    options = {"num_warps": 4, "num_stages": 3} | plan.options
+    warps, stages = options.pop("num_warps"), options.pop("num_stages")
+    words = [_what(p), f"d={p.D}", "causal" if plan.constants.get("IS_CAUSAL")
+             else "window" if given.get("window") else "", label]
+    return Call(given, warps, stages, options, " ".join(filter(None, words)))
 
 
-def dkdv_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=None, BLOCK_M=None,
-              BLOCK_N=None, num_warps=None, num_stages=None, Nq=4096, Nk=4096, heads=16,
-              kv_heads=None, USE_TMA=None, want_dk=True, want_dv=True) -> Call:
-    """Call `flash_bwd_dkdv_kernel`; it writes dK, dV, or both."""
-    a = _Attention(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, USE_TMA)
+def _changed(table, config, chosen: dict):
+    """Return a table's configuration, or `config`, with single values changed."""
+    base = table if config is None else type(table)(*config)
+    return base._replace(**{name: value for name, value in chosen.items() if value is not None})
+
+
+def triton_call(*, arch, direction="forward", config: Any = None, want_dk=True, want_dv=True, part="",
+                has_dlse=False, USE_TMA=None, **choices) -> Call:
+    """Call a Triton kernel as its backend does: with its table's entry, or another configuration."""
+    from flashlib.kernels.backends.triton import BACKEND
+    from flashlib.kernels.configs import TritonConfig, TritonConfigs
+
+    p = example(arch, **{name: choices.pop(name) for name in SIZES if name in choices})
+    if p.dtype.itemsize == 1:
+        raise ValueError("dtype: expected 'float16', 'bfloat16' or 'float32', got 'float8_e4m3'")
     if not (want_dk or want_dv):
         raise ValueError("want_dk, want_dv: expected at least one True, got neither")
-    both, table = want_dk and want_dv, a.table
-    default = table.dkdv if both else (table.dk if want_dk else table.dv) or table.dkdv
-    c = a.config(default, config, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=num_warps,
-                 num_stages=num_stages)
-    a.tma = a.tma and min(Nq, Nk) > 1                       # as the launch does
-    rows, pointer = a.tensor(c.BLOCK_M), f"*{a.kind}"
-    return Call({"Q": rows, "K": pointer, "V": pointer, "DO": rows, "LSE": "*fp32", "DELTA": "*fp32",
-                 "DK": pointer, "DV": pointer, "scale": 1.0, "scale_log2": LOG2E,
-                 **a.rows("q", "k", "v", "g", "dk", "dv"),
-                 **a.common(c, Nq % c.BLOCK_M != 0 or Nk % c.BLOCK_N != 0),
-                 "WANT_DK": bool(want_dk), "WANT_DV": bool(want_dv)}, c.num_warps, c.num_stages,
-                label=a.label(c, "" if both else "dK alone" if want_dk else "dV alone"))
+    table = BACKEND.table(p, direction)
+    one = "dkdv" if want_dk and want_dv else "dk" if want_dk else "dv"
+    if direction == "forward":
+        c = made = _changed(table, config, choices)
+    elif part == "dkdv":
+        entry = getattr(table, one) or (table.dkdv if one != "dkdv" else None)
+        if entry is None and config is None:
+            raise ValueError("config: the table has no configuration that writes dK and dV at once at"
+                             f" head_dim={p.D}: pass want_dk=False or want_dv=False, or a config")
+        c = _changed(entry or TritonConfig(*config), config, choices)
+        parts = (c, None, None) if one == "dkdv" else (None, c, c)
+        made = TritonConfigs(table.forward, *parts, table.dq)
+    else:
+        c = _changed(table.dq, config, choices)
+        made = table._replace(dq=c)
+    part = one if part == "dkdv" else part or "forward"
+    plan = BACKEND.plan(p, direction, made)[part]
+    if USE_TMA and not plan.blocks:
+        raise ValueError("USE_TMA: expected False: descriptors need sm_90 or newer, a 16-bit dtype and"
+                         f" rows of whole 16 bytes, got {arch.name}, {_what(p)}, {p.D}")
+    if USE_TMA is False:
+        plan = replace(plan, blocks={}, constants=plan.constants | {"USE_TMA": False})
+    if part == "delta":
+        return call_of(plan, p, () if has_dlse else ("DLSE",),
+                       f"{plan.constants['BLOCK_M']} rows, {plan.options['num_warps']} warps")
+    absent = {"dk": ("DV",), "dv": ("DK",)}.get(part, ())
+    alone = {"dk": "dK alone ", "dv": "dV alone "}.get(part, "")
+    return call_of(plan, p, absent, f"{alone}{c.BLOCK_M}×{c.BLOCK_N}, {c.num_warps} warps,"
+                                    f" {c.num_stages} stages")
 
 
-def dq_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=None, BLOCK_M=None,
-            BLOCK_N=None, num_warps=None, num_stages=None, Nq=4096, Nk=4096, heads=16, kv_heads=None,
-            USE_TMA=None) -> Call:
-    """Call `flash_bwd_dq_kernel`."""
-    a = _Attention(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, USE_TMA)
-    c = a.config(a.table.dq, config, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=num_warps,
-                 num_stages=num_stages)
-    keys, pointer = a.tensor(c.BLOCK_N), f"*{a.kind}"
-    return Call({"Q": pointer, "K": keys, "V": keys, "DO": pointer, "LSE": "*fp32", "DELTA": "*fp32",
-                 "DQ": pointer, "scale": 1.0, "scale_log2": LOG2E,
-                 **a.rows("q", "k", "v", "g", "dq"),
-                 **a.common(c, Nk % c.BLOCK_N != 0)}, c.num_warps, c.num_stages, label=a.label(c))
+def gluon_call(*, arch, fp8=False, SPECIALIZED=True, config=None, **choices) -> Call:
+    """Call a Gluon kernel as its backend does: with its table's entry, or another configuration."""
+    from flashlib.kernels.backends.gluon import BACKEND, FP8
 
-
-def delta_call(*, arch, dtype="bfloat16", head_dim=128, Nq=4096, heads=16, BLOCK_M=64, num_warps=4,
-               has_dlse=False) -> Call:
-    """Call `flash_bwd_delta_kernel`, with or without a gradient of the lse."""
-    a = _Attention(arch, dtype, head_dim, False, Nq, Nq, heads, None, False)
-    c = a.config(Config(64, 64, 4, 3), None, BLOCK_M=BLOCK_M, num_warps=num_warps)
-    return Call({"O": f"*{a.kind}", "DO": f"*{a.kind}", "DLSE": "*fp32" if has_dlse else None,
-                 "DELTA": "*fp32", **a.rows("o", "g"), "H": heads, "N_Q": Nq, "D": a.D,
-                 "BLOCK_M": c.BLOCK_M, "HEAD_DIM": a.head_dim, "HAS_DLSE": bool(has_dlse)},
-                c.num_warps, c.num_stages,
-                label=f"{a.what} d={head_dim} {c.BLOCK_M} rows, {c.num_warps} warps")
-
-
-def _hopper_config(table, config, chosen: dict):
-    """Return an entry of `launch_hopper`'s table, or `config`, with single values changed."""
-    from flashlib.kernels.launch_hopper import REGISTERS, HopperConfig
-
-    base = table if config is None else HopperConfig(*config)
-    c = base._replace(**{name: value for name, value in chosen.items() if value is not None})
-    for name, value in c._asdict().items():
-        kind = type(HopperConfig._field_defaults.get(name, 1))
-        least = 0 if name in ("EMULATED", "TAU") else 1
-        right = isinstance(value, bool) if kind is bool else (
-            not isinstance(value, bool) and isinstance(value, int if kind is int else int | float)
-            and value >= least)
-        if not right:
-            raise ValueError(f"{name}: expected {'True or False' if kind is bool else 'a number'}"
-                             f"{'' if kind is bool else f' of at least {least}'}, got {value!r}")
-    if c.SPECIALIZED and (c.CONSUMERS not in REGISTERS or c.EMULATED > 2 or c.O_PARTS > 2):
-        raise ValueError("CONSUMERS, EMULATED, O_PARTS: expected 2 or 3, at most 2, and 1 or 2, got"
-                         f" {c.CONSUMERS}, {c.EMULATED} and {c.O_PARTS}")
-    return c
-
-
-def _hopper(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, dtypes):
-    """Return the sizes of an attention on Hopper, as `launch_hopper.refusal` takes them."""
-    if arch.number != 90:
-        raise ValueError(f"arch: expected sm_90 (Hopper), got {arch.name}")
-    if dtype not in dtypes:
-        raise ValueError(f"dtype: expected one of {', '.join(dtypes)}, got {dtype!r}")
-    fp8 = DTYPES[dtype][1] == 1
-    a = _Attention(arch, "bfloat16" if fp8 else dtype, head_dim, causal, Nq, Nk, heads, kv_heads, None)
-    if not a.tma or (fp8 and head_dim not in (64, 128, 256)):
-        able = "64, 128 or 256" if fp8 else "a multiple of 8, at least 16"
-        raise ValueError(f"head_dim: expected {able}, got {head_dim}")
-    a.head_dim = max(32, a.head_dim)
-    return a
-
-
-def hopper_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=None, BLOCK_N=None,
-                CONSUMERS=None, STAGES=None, Q_SLOTS=None, O_PARTS=None, PING_PONG=None, OVERLAP=None,
-                UNDER_SOFTMAX=None, EMULATED=None, TAU=None, Nq=4096, Nk=4096, heads=16,
-                kv_heads=None) -> Call:
-    """Call `flash_fwd_hopper_kernel` as impl="gluon" does."""
-    from flashlib.kernels.launch_hopper import config_for
-
-    a = _hopper(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, ("float16", "bfloat16"))
-    c = _hopper_config(config_for(head_dim, a.causal, Nk, Nq), config, dict(
-        BLOCK_N=BLOCK_N, CONSUMERS=CONSUMERS, STAGES=STAGES, Q_SLOTS=Q_SLOTS, O_PARTS=O_PARTS,
-        PING_PONG=PING_PONG, OVERLAP=OVERLAP, UNDER_SOFTMAX=UNDER_SOFTMAX, EMULATED=EMULATED, TAU=TAU,
-        SPECIALIZED=True))
-    return _specialized(a, dtype, c, Nq, Nk, heads, head_dim, {}, {
-        "OVERLAP": c.OVERLAP, "UNDER_SOFTMAX": c.UNDER_SOFTMAX, "EMULATED": c.EMULATED, "TAU": c.TAU})
-
-
-def fp8_call(*, arch, dtype="float8_e4m3", head_dim=128, causal=False, config=None, BLOCK_N=None,
-             CONSUMERS=None, STAGES=None, Q_SLOTS=None, O_PARTS=None, PING_PONG=None, Nq=4096, Nk=4096,
-             heads=16, kv_heads=None) -> Call:
-    """Call `flash_fwd_fp8_kernel` as `flash_attention_fp8` does; it writes bfloat16."""
-    from flashlib.kernels.launch_hopper import FP8_CONFIGS
-
-    a = _hopper(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, ("float8_e4m3",))
-    c = _hopper_config(FP8_CONFIGS[head_dim, a.causal], config, dict(
-        BLOCK_N=BLOCK_N, CONSUMERS=CONSUMERS, STAGES=STAGES, Q_SLOTS=Q_SLOTS, O_PARTS=O_PARTS,
-        PING_PONG=PING_PONG, SPECIALIZED=True))
-    scales = dict.fromkeys(("Q_SCALE", "K_SCALE", "V_SCALE"), "*fp32")
-    return _specialized(a, dtype, c, Nq, Nk, heads, head_dim, scales, {})
-
-
-def _specialized(a, dtype, c, Nq, Nk, heads, head_dim, scales, switches):
-    """Return the call of a warp-specialised kernel; `scales` and `switches` are what only one has."""
-    from flashlib.kernels.launch_hopper import ROWS, registers_of
-
-    rows, (registers, cap) = ROWS.value, registers_of(c, a.head_dim)
-    tiles = -(-(-(-Nq // c.BLOCK_M) * heads) // 132) if c.PERSISTENT else 1     # of 132 SMs
-    keys = _tensor(dtype, c.BLOCK_N, a.head_dim, True)
-    values = _tensor(dtype, a.head_dim, c.BLOCK_N, True) if scales else keys
-    said = [f"{name}={switches[name]}" for name in ("EMULATED", "TAU") if switches.get(name)]
-    return Call({
-        "q_desc": _tensor(dtype, rows, a.head_dim, True), "k_desc": keys, "v_desc": values,
-        "o_desc": _tensor(a.dtype, rows, a.head_dim // c.O_PARTS, True), "LSE": "*fp32", **scales,
-        "scale_log2": LOG2E, "ORDER": "*i32", "ENTRIES": tiles + 2, "H": heads,
-        "GROUP": heads // a.kv_heads, "N_Q": Nq, "N_K": Nk, "BLOCK_N": c.BLOCK_N,
-        "HEAD_DIM": a.head_dim, "IS_CAUSAL": a.causal, "RAGGED": Nk % c.BLOCK_N != 0,
-        "CONSUMERS": c.CONSUMERS, "STAGES": c.STAGES, "Q_SLOTS": c.Q_SLOTS, "O_PARTS": c.O_PARTS,
-        "PING_PONG": c.PING_PONG, **switches, "REGISTERS": registers},
-        options={"maxnreg": cap}, label=" ".join(filter(None, (
-            dtype, f"d={head_dim}", "causal" if a.causal else "", f"{c.BLOCK_M}×{c.BLOCK_N},",
-            f"{c.CONSUMERS} consumers, {c.STAGES} stages", *said))))
-
-
-def pipelined_call(*, arch, dtype="bfloat16", head_dim=128, causal=False, config=None, BLOCK_N=None,
-                   CONSUMERS=None, STAGES=None, OVERLAP=None, Nq=4096, Nk=4096, heads=16,
-                   kv_heads=None) -> Call:
-    """Call `flash_fwd_pipelined_kernel`, the one without warp specialisation: with two warpgroups."""
-    from flashlib.kernels.launch_hopper import config_for
-
-    a = _hopper(arch, dtype, head_dim, causal, Nq, Nk, heads, kv_heads, ("float16", "bfloat16"))
-    c = _hopper_config(config_for(head_dim, a.causal, Nk, Nq)._replace(CONSUMERS=2), config, dict(
-        BLOCK_N=BLOCK_N, CONSUMERS=CONSUMERS, STAGES=STAGES, OVERLAP=OVERLAP, SPECIALIZED=False))
-    if c.CONSUMERS & (c.CONSUMERS - 1):
-        raise ValueError(f"CONSUMERS: expected a power of 2 without a producer, got {c.CONSUMERS}")
-    rows, keys = (_tensor(dtype, n, a.head_dim, True) for n in (c.BLOCK_M, c.BLOCK_N))
-    return Call({
-        "q_desc": rows, "k_desc": keys, "v_desc": keys, "o_desc": rows, "LSE": "*fp32",
-        "scale_log2": LOG2E, "H": heads, "GROUP": heads // a.kv_heads, "N_Q": Nq, "N_K": Nk,
-        "TILE_M": c.BLOCK_M, "BLOCK_N": c.BLOCK_N, "HEAD_DIM": a.head_dim, "IS_CAUSAL": a.causal,
-        "RAGGED": Nk % c.BLOCK_N != 0, "STAGES": c.STAGES, "OVERLAP": c.OVERLAP},
-        num_warps=4 * c.CONSUMERS, label=" ".join(filter(None, (
-            dtype, f"d={head_dim}", "causal" if a.causal else "", f"{c.BLOCK_M}×{c.BLOCK_N},",
-            f"{4 * c.CONSUMERS} warps, {c.STAGES} stages"))))
+    sizes = {name: choices.pop(name) for name in SIZES if name in choices}
+    p = example(arch, **{"dtype": "float8_e4m3" if fp8 else "bfloat16", **sizes})
+    backend = FP8 if fp8 else BACKEND
+    if (reason := backend.refusal(p, "forward")) is not None:
+        raise ValueError(reason)
+    table = backend.table(p, "forward")
+    if not SPECIALIZED:
+        table = table._replace(CONSUMERS=2, SPECIALIZED=False)
+    c = _changed(table, config, choices | {"SPECIALIZED": SPECIALIZED})
+    workers = f"{c.CONSUMERS} consumers" if SPECIALIZED else f"{4 * c.CONSUMERS} warps"
+    said = [f"{name}={value}" for name in ("EMULATED", "TAU") if SPECIALIZED and not fp8
+            and (value := getattr(c, name))]
+    return call_of(backend.plan(p, "forward", c)["forward"], p,
+                   label=" ".join((f"{c.BLOCK_M}×{c.BLOCK_N}, {workers}, {c.STAGES} stages", *said)))
 
 
 def softmax_call(*, arch, dtype="bfloat16", impl="fused", M=4096, N=4096, BLOCK_M=None, BLOCK_N=None,
@@ -328,7 +196,7 @@ def softmax_call(*, arch, dtype="bfloat16", impl="fused", M=4096, N=4096, BLOCK_
 
     if dtype not in ("float16", "bfloat16", "float32"):
         raise ValueError(f"dtype: expected 'float16', 'bfloat16' or 'float32', got {dtype!r}")
-    kind, size = DTYPES[dtype]
+    kind, size = DTYPES[dtype][0], {"float32": 4}.get(dtype, 2)
     arguments = {"X": f"*{kind}", "Y": f"*{kind}", "stride_xm": N, "stride_xn": 1, "stride_ym": N,
                  "stride_yn": 1}
     if impl == "fused":
@@ -341,27 +209,39 @@ def softmax_call(*, arch, dtype="bfloat16", impl="fused", M=4096, N=4096, BLOCK_
     return Call(arguments, num_warps or warps, label=f"{dtype} rows of {N}, {num_warps or warps} warps")
 
 
-# name → (module, builder)
-_KERNELS: dict[str, tuple[str, Callable[..., Call]]] = {}
+# name → (module, builder, what a caller may choose)
+_KERNELS: dict[str, tuple[str, Callable[..., Call], tuple[str, ...]]] = {}
 
 
-def register(name: str, module: str, builder: Callable[..., Call]) -> None:
-    """Make a kernel known: `module` holds it under `name`, `builder(arch=, dtype=, …)` is its call."""
-    _KERNELS[name] = (module, builder)
+def register(name: str, module: str, builder: Callable[..., Call], choices=None) -> None:
+    """Make a kernel known: `module` holds it under `name`, `builder(arch=, dtype=, …)` is its call.
+
+    `choices` are the keywords that the builder takes from a caller; by default all but arch.
+    """
+    if choices is None:
+        choices = [keyword for keyword in inspect.signature(builder).parameters if keyword != "arch"]
+    _KERNELS[name] = module, builder, tuple(choices)
 
 
-register("flash_fwd_kernel", "flashlib.kernels.flash_forward", forward_call)
-register("flash_bwd_delta_kernel", "flashlib.kernels.flash_backward", delta_call)
-register("flash_bwd_dkdv_kernel", "flashlib.kernels.flash_backward", dkdv_call)
-register("flash_bwd_dq_kernel", "flashlib.kernels.flash_backward", dq_call)
-register("flash_fwd_hopper_kernel", "flashlib.kernels.gluon_hopper", hopper_call)
-register("flash_fwd_fp8_kernel", "flashlib.kernels.gluon_fp8", fp8_call)
-register("flash_fwd_pipelined_kernel", "flashlib.kernels.gluon_pipelined", pipelined_call)
-
-
+_TRITON = (*SIZES, "config", "BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "USE_TMA")
+_GLUON = (*SIZES, "config", "BLOCK_N", "CONSUMERS", "STAGES")
+_RING = ("Q_SLOTS", "O_PARTS", "PING_PONG")
+_BACKWARD, _GLUON_HOME = "flashlib.kernels.triton.backward", "flashlib.kernels.gluon.forward"
+register("flash_fwd_kernel", "flashlib.kernels.triton.forward", triton_call, _TRITON)
+for _part, _more in (("delta", None), ("dkdv", ("want_dk", "want_dv")), ("dq", ())):
+    register(f"flash_bwd_{_part}_kernel", _BACKWARD,
+             functools.partial(triton_call, direction="backward", part=_part),
+             (*SIZES, "has_dlse") if _more is None else (*_TRITON, *_more))
+register("flash_fwd_hopper_kernel", _GLUON_HOME, gluon_call,
+         (*_GLUON, *_RING, "OVERLAP", "UNDER_SOFTMAX", "EMULATED", "TAU"))
+register("flash_fwd_fp8_kernel", f"{_GLUON_HOME}_fp8", functools.partial(gluon_call, fp8=True),
+         (*_GLUON, *_RING))
+register("flash_fwd_pipelined_kernel", f"{_GLUON_HOME}_unspecialized",
+         functools.partial(gluon_call, SPECIALIZED=False), (*_GLUON, "OVERLAP"))
 for _impl in ("3pass", "online", "fused"):
     register(f"softmax_{_impl}_fwd_kernel", "flashlib.kernels.softmax",
-             functools.partial(softmax_call, impl=_impl))
+             functools.partial(softmax_call, impl=_impl),
+             ("dtype", "M", "N", "BLOCK_M", "BLOCK_N", "num_warps", "STAGES"))
 
 
 def kernels() -> list[str]:
@@ -374,8 +254,7 @@ def known(name: str, arch: Arch, choices: dict) -> Case:
     if name not in _KERNELS:
         raise ValueError(f"kernel: expected one of {', '.join(_KERNELS)}, or a kernel with arguments=,"
                          f" got {name!r}")
-    module, builder = _KERNELS[name]
-    accepted = [p for p in inspect.signature(builder).parameters if p not in ("arch", "impl")]
+    module, builder, accepted = _KERNELS[name]
     for keyword in choices:
         if keyword not in accepted:
             raise ValueError(f"{keyword}: {name} has no such choice; expected one of"
@@ -385,16 +264,23 @@ def known(name: str, arch: Arch, choices: dict) -> Case:
 
 
 def defaults(arch, dtype: str = "bfloat16", *, head_dims=(16, 32, 64, 128, 256)) -> list[Case]:
-    """Return every configuration that `flash_attention` takes by itself on a generation, as cases."""
-    arch, cases = arch_of(arch), []
-    for head_dim in head_dims:
-        cases.append(known("flash_bwd_delta_kernel", arch, {"dtype": dtype, "head_dim": head_dim}))
-        for causal in (False, True):
-            choices = {"dtype": dtype, "head_dim": head_dim, "causal": causal}
-            size = 4 if head_dim < NARROW else DTYPES[dtype][1]
-            table = configs_for(arch.capability, size, head_dim, causal)
-            parts = [{}] if table.dkdv else [{"want_dv": False}, {"want_dk": False}]
-            cases.append(known("flash_fwd_kernel", arch, choices))
-            cases += [known("flash_bwd_dkdv_kernel", arch, choices | part) for part in parts]
-            cases.append(known("flash_bwd_dq_kernel", arch, choices))
-    return cases
+    """Return every configuration that `flash_attention` takes by itself on a generation, as cases.
+
+    The lengths are the lens's own, 4,096; a table may have others for few rows.
+    """
+    from flashlib.kernels.backends import DIRECTIONS, choose
+
+    arch, cases = arch_of(arch), {}
+    for head_dim, causal, direction in itertools.product(head_dims, (False, True), DIRECTIONS):
+        choices = {"dtype": dtype, "head_dim": head_dim, "causal": causal}
+        p = example(arch, **choices)
+        backend: Any = choose(p, "auto", direction)     # a Planner: the reference is for CPUs
+        for part, plan in backend.plan(p, direction, backend.table(p, direction)).items():
+            name = plan.kernel.fn.__name__
+            one = {"dk": {"want_dv": False}, "dv": {"want_dk": False}}.get(part, {})
+            given = choices | one
+            if part == "delta":                             # the same with and without a mask
+                del given["causal"]
+            case = known(name, arch, given)
+            cases.setdefault((name, case.key), case)
+    return list(cases.values())

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import ctypes
 import importlib
 import importlib.util
 import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,7 +28,8 @@ def specialize(fn, arguments: dict):
 
     Arguments are examples: "*bf16" is a pointer, aligned to 16 bytes; "tensordesc<…>" a descriptor; an
     int is 32 bits wide, known to divide by 16 if it does, and a constant if it is 1. Where a kernel
-    says `do_not_specialize`, a value stays just a value.
+    says `do_not_specialize`, a value stays just a value; the members of a tuple are looked at all the
+    same, as Triton's launcher does.
     """
     names = [p.name for p in fn.params]
     unknown = sorted(set(arguments) - set(names))
@@ -35,25 +38,38 @@ def specialize(fn, arguments: dict):
         raise TypeError(f"arguments: {fn.__name__} expects {', '.join(names)}; "
                         f"missing {missing or 'none'}, unknown {unknown or 'none'}")
     signature, constants, attributes = {}, {}, {}
-    aligned = [["tt.divisibility", 16]]
     for i, p in enumerate(fn.params):
-        value, special = arguments[p.name], not p.do_not_specialize
-        align = special and not p.do_not_specialize_on_alignment
-        if p.is_constexpr or value is None or (special and type(value) is int and value == 1):
-            signature[p.name], constants[i,] = "constexpr", value
-        elif isinstance(value, str):
-            signature[p.name] = value
-            if value.startswith("*") and align:
-                attributes[i,] = aligned
-        elif isinstance(value, bool):
-            signature[p.name] = "i1"
-        elif isinstance(value, int):
-            signature[p.name] = "i32" if -2**31 <= value < 2**31 else "i64"
-            if value % 16 == 0 and align:
-                attributes[i,] = aligned
-        else:
-            signature[p.name] = "fp32"
+        special = not p.do_not_specialize
+        signature[p.name] = _kind_of(arguments[p.name], (i,), p.is_constexpr, special,
+                                     special and not p.do_not_specialize_on_alignment, constants,
+                                     attributes)
     return signature, constants, attributes
+
+
+def _kind_of(value, path, fixed, special, align, constants, attributes):
+    """Return an argument's type as Triton writes it; note under `path` what is known beyond that.
+
+    `fixed`: it is a constexpr. `special`: its value may say more than its type. `align`: so may its
+    divisibility by 16.
+    """
+    if isinstance(value, list | tuple) and not fixed:
+        return tuple(_kind_of(x, (*path, n), False, True, True, constants, attributes)
+                     for n, x in enumerate(value))
+    if fixed or value is None or (special and type(value) is int and value == 1):
+        constants[path] = value
+        return "constexpr"
+    known = [["tt.divisibility", 16]]
+    if isinstance(value, str):
+        if value.startswith("*") and align:
+            attributes[path] = known
+        return value
+    if isinstance(value, bool):
+        return "i1"
+    if isinstance(value, int):
+        if value % 16 == 0 and align:
+            attributes[path] = known
+        return "i32" if -2**31 <= value < 2**31 else "i64"
+    return "fp32"
 
 
 def source_for(fn, arguments: dict):
@@ -69,7 +85,7 @@ def source_for(fn, arguments: dict):
     elements = {"fp16": gl.float16, "bf16": gl.bfloat16, "fp32": gl.float32, "fp8e4nv": gl.float8e4nv,
                 "fp8e5": gl.float8e5}
     for name, kind in signature.items():
-        if tile := re.fullmatch(r"tensordesc<(\w+)\[([\d, ]+)\]>", kind):
+        if tile := re.fullmatch(r"tensordesc<(\w+)\[([\d, ]+)\]>", str(kind)):
             block = [int(size) for size in tile[2].split(",")]
             layout = gl.NVMMASharedLayout.get_default_for(block, elements[tile[1]])
             signature[name] = f"tensordesc<{tile[1]}{block},{layout!r}>"
@@ -177,7 +193,11 @@ def explain(error: BaseException) -> dict:
 
 
 def main() -> None:
-    """Answer requests until the input ends; whatever else is printed goes to stderr."""
+    """Answer requests until the input ends; whatever else is printed goes to stderr.
+
+    When the parent ends while a kernel is being compiled, the kernel of Linux ends this process.
+    """
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)     # PR_SET_PDEATHSIG
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     with tempfile.TemporaryDirectory() as folder:

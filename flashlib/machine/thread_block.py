@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from flashlib.arguments import check_block
+from flashlib.arguments import check_block, check_plain
 from flashlib.machine.traffic import Moved, summed
 
 THREADS_PER_WARP = 32
@@ -279,6 +279,8 @@ class ThreadBlock:
 
     def shared(self, **arrays: np.ndarray):
         """Place tiles that have arrived from HBM in shared memory; one array, or a list of them."""
+        for name, array in arrays.items():
+            check_plain(name, array)
         placed = [SharedArray(self, name, np.array(array, float), "element", False)
                   for name, array in arrays.items()]
         return placed[0] if len(placed) == 1 else placed

@@ -13,6 +13,7 @@ import numpy as np
 
 from flashlib import hardware
 from flashlib.arguments import check_block, check_choice
+from flashlib.hardware import MOST_REGISTERS
 from flashlib.machine.thread_block import THREADS_PER_WARP
 from flashlib.models import traffic
 from flashlib.models.occupancy import Waves
@@ -23,7 +24,6 @@ LEVELS = ("bytes", "arithmetic", "L2", "occupancy", "spills", "shapes")
 # L2 → SMs: the A100's whitepaper gives 5,120 B a clock; no later sheet says, so it stands for all.
 L2_BYTES_PER_CLOCK = 5120
 L1_BYTES_PER_CLOCK = 128           # one SM, spilled registers go through it
-MOST_REGISTERS = 255               # of a thread
 # Of a thread, beside tiles: addresses, counters, the rows' m and l. What compilers tend to need.
 OTHER_REGISTERS = 40
 # mma.sync on Hopper in place of wgmma, as measured in arXiv:2402.13499.
@@ -194,7 +194,7 @@ def _on_chip(waves: Waves, matmul_s: float, softmax_s: float) -> float:
 
 def predict_rows(gpu, rows, *, level: str = LEVELS[-1]) -> np.ndarray:
     """Return the predicted seconds of the rows of a recorded sweep; infinite if it should not fit."""
-    return np.array([predict(gpu, Config.of(row), batch=row["B"], heads=row["H"], N=row["N"],
+    return np.array([predict(gpu, Config.of(row), batch=row["B"], heads=row["H"], N=row["N_q"],
                              d=row["d"], level=level).time_s for row in rows])
 
 

@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flashlib.arguments import check_array, check_block, check_share
-
-E4M3_LARGEST = 448.0
+from flashlib.quant import E4M3_MAX
 
 
 class Rescales(NamedTuple):
@@ -87,7 +86,7 @@ class Mass(NamedTuple):
 
 
 def mass(logits, *, Bc, tau=0.0, offset=0.0, round_to: Callable = lambda P: P,
-         largest=E4M3_LARGEST) -> Mass:
+         largest=E4M3_MAX) -> Mass:
     """Run a row's online softmax with weights P rounded for P·V, and sum both P and its rounding.
 
     P = 2^(S − m + offset): the offset moves the weights into the range of an eight-bit format. l adds

@@ -6,19 +6,36 @@ import pytest
 @pytest.fixture
 def nothing_kept():
     """What was planned for one capability does not count for the next, nor what was tuned."""
-    from flashlib.kernels import dispatch, tuned
+    from flashlib.kernels import backends, plans, problem
+    from flashlib.kernels.tuning import store
 
-    tuned.forget_tuned()
-    dispatch.forget()
+    def forget():
+        store.forget_tuned()
+        plans.forget()
+        problem.forget()
+        backends.choose.cache_clear()
+
+    forget()
     yield
-    tuned.forget_tuned()
-    dispatch.forget()
+    forget()
 
 
 @pytest.fixture
-def hopper(monkeypatch):
-    """Make the CPU pass for a Hopper GPU of four SMs, as far as plans go."""
-    from flashlib.kernels import launch, launch_hopper
+def gpu(monkeypatch, nothing_kept):
+    """Return a function that makes the CPU pass for a GPU of a capability, as far as plans go."""
+    from flashlib.kernels import backends, problem
 
-    monkeypatch.setattr(launch, "capability_of", lambda device: (9, 0))
-    monkeypatch.setattr(launch_hopper, "_sms", lambda device: 4)
+    def pretend(*capability, sms=4, type="cuda"):
+        device = problem.Device(type, 0, capability or None, sms, "cpu")
+        monkeypatch.setattr(problem, "device_of", lambda _: device)
+        monkeypatch.setattr(problem.Device, "place", property(lambda _: problem.torch.device("cpu")))
+        problem.forget()
+        backends.choose.cache_clear()
+
+    return pretend
+
+
+@pytest.fixture
+def hopper(gpu):
+    """Make the CPU pass for a Hopper GPU of four SMs, as far as plans go."""
+    gpu(9, 0)

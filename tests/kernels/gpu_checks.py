@@ -57,11 +57,11 @@ def run_configuration(where, dtype, D, causal, N=2432, times=200, heads=12):
 
 def forward_config(given):
     """Return the tiles of the kernel that "auto" takes for a problem."""
-    from flashlib.kernels import ops
+    from flashlib.kernels.backends import choose
+    from flashlib.kernels.problem import CAUSAL, Problem
 
-    if ops._has_hopper(given.q.device):
-        return ops._hopper().config_for(given.q.shape[3], True, given.k.shape[2], given.q.shape[2])
-    return configs_for(torch.cuda.get_device_capability(), 2, given.q.shape[3], True).forward
+    p = Problem.of(*given[:3], window=CAUSAL)
+    return choose(p, "auto", "forward").table(p, "forward")
 
 
 def check_poisoned_keys_by_tile(where):
@@ -289,7 +289,10 @@ def check_refusals(where):
 
 def check_tune(where, N=1024):
     """What tuning keeps is right, survives a file, and leaves a graph captured before it alone."""
-    from flashlib.kernels import forget_tuned, launch, load_tuned, save_tuned, tune, tuned, tuning
+    from flashlib.kernels import forget_tuned, load_tuned, save_tuned, tune
+    from flashlib.kernels.backends import choose, gluon, triton
+    from flashlib.kernels.problem import CAUSAL, Problem
+    from flashlib.kernels.tuning import store
 
     given, said = problem(Shape(2, 8, 8, N, N, 64, True), torch.bfloat16, device=where.device), []
     expected = dense(given)
@@ -299,16 +302,16 @@ def check_tune(where, N=1024):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         recorded = where(q, k, v, causal=True)
-    tma = launch._uses_tma(q, k, v)
 
     def right(what):
         for impl in ("auto", "triton"):
             close(solve(given, flash_attention, impl=impl), expected, torch.bfloat16, f"{what}, {impl}")
 
-    few = {"WARPS": (4,), "STAGES": (2,), "TAUS": (0.0,)}   # or compiling takes minutes
+    problem_of = Problem.of(q, k, v, q, given.do, window=CAUSAL)
     try:
         for impl in ("auto", "triton"):
-            with mock.patch.multiple(tuning, **few):
+            with (mock.patch.multiple(triton, WARPS=(4,), STAGES=(2,)),     # or it takes minutes
+                  mock.patch.multiple(gluon, TAUS=(0.0,))):
                 trials = tune(q.clone().requires_grad_(), k, v, causal=True, impl=impl)
             require(sum(t.note == "table" for t in trials) == 2, f"two kernels expected: {trials}")
             require(all(t.note != "wrong" for t in trials), f"a wrong kernel: {trials}")
@@ -319,17 +322,17 @@ def check_tune(where, N=1024):
                 said.append(f"{kernel} {table.milliseconds / (best or table).milliseconds:.3f}×")
                 # whoever won, the rest of the check is about another than the table's entry
                 rival = best or next(t for t in trials if t.kernel == kernel and t.note == "")
-                pair = launch._tma_of_backward(q, k, v, given.do)
-                tuned.keep(kernel, q, k, True, pair if kernel == "triton_backward" else tma,
-                           rival.config)
-        kept = dict(tuned._kept)
+                direction = kernel.split("_")[1]
+                backend = choose(problem_of, impl, direction)
+                store.keep(store.case_of(backend, problem_of, direction), rival.config)
+        kept = dict(store._kept)
         right("kept")
         with tempfile.TemporaryDirectory() as folder:
             count = save_tuned(Path(folder) / "tuned.json")
             forget_tuned()
-            require(not tuned._kept, "not forgotten")
+            require(not store._kept, "not forgotten")
             require(load_tuned(Path(folder) / "tuned.json") == count == len(kept), "lost in the file")
-        require(tuned._kept == kept, "changed in the file")
+        require(store._kept == kept, "changed in the file")
         right("loaded")
         recorded.fill_(math.nan)
         graph.replay()
@@ -338,6 +341,35 @@ def check_tune(where, N=1024):
     finally:
         forget_tuned()
     return "the table's time over the best's: " + ", ".join(said)
+
+
+def check_graph_outlives_its_plans(where, N=1024):
+    """A graph replays right after more other shapes than are kept; growing lengths share plans."""
+    from flashlib.kernels import plans
+
+    if where.device == "cpu":
+        return "left out: needs a GPU"
+    given = problem(Shape(2, 8, 8, N, N, 64, True), torch.bfloat16, device=where.device)
+    expected, (q, k, v) = dense(given), given[:3]
+    where(q, k, v, causal=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        recorded = where(q, k, v, causal=True)
+    before = len(plans._shared.plans)
+    for n in range(1, plans.KEPT + 300):                    # what is kept of the capture is evicted
+        where(q[:, :, :1], k[:, :, :1 + n % N], v[:, :, :1 + n % N])
+        if n % 8 == 0:
+            where(q[:, :, :8 + n % (N - 8)], k, v, causal=True)
+    torch.cuda.empty_cache()
+    junk = [torch.full((1 << n,), -1, dtype=torch.int32, device=where.device) for n in range(8, 22)]
+    recorded.fill_(math.nan)
+    graph.replay()
+    torch.cuda.synchronize()
+    close((recorded,), expected, torch.bfloat16, "the graph")
+    grown = len(plans._shared.plans) - before
+    require(grown <= 24, f"{grown} plans for lengths that grow")
+    del junk
+    return f"{grown} more plans for {plans.KEPT + 299} lengths and more"
 
 
 FP8_LENGTHS = ((256, 256), (1024, 1024), (513, 257), (1000, 1000), (300, 100), (64, 2048),

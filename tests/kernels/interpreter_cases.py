@@ -19,11 +19,7 @@ import torch
 from flashlib.kernels import flash_attention
 from tests.kernels.behaviours import SMALL_SHAPES, Backend, check_values
 from tests.kernels.interpreter_oblong import OBLONG, check_oblong
-from tests.kernels.promises import PROMISES
-
-LAYOUT = ("layouts", "one_laid_apart", "expanded", "grouped", "repeatable", "poisoned_surroundings",
-          "one_tensor_for_all", "autograd_errors", "double_backward", "tangents", "transforms",
-          "negative_bit")       # about addresses and bookkeeping, not digits
+from tests.kernels.promises import LAYOUT, PROMISES
 
 
 def outcome(check, *arguments):

@@ -14,7 +14,8 @@ if __name__ == "__main__":
 
 import numpy as np
 import torch
-from flashlib.kernels.watch import watch
+
+from flashlib.course.notebook.interpreter_trace import watch
 
 ROWS, D, H, N_Q = 16, 16, 4, 2**28                          # rows of a tile; one head has 2³² elements
 HEAD = 9                                                    # counted over the batch: rows from 9 · 2²⁸
@@ -22,7 +23,7 @@ TILES = N_Q // ROWS
 
 
 def stores(x, kernel, program, *args):
-    """Run one program of a kernel that may read x; return the addresses of its stores in order."""
+    """Run one program of a kernel that reads x, and return the addresses of its stores in order."""
     import triton.language as tl
     from triton.runtime import interpreter
 
@@ -39,8 +40,8 @@ def stores(x, kernel, program, *args):
 
 def misplaced():
     """Return tensor → lanes that are not where row-major order puts the last tile of a head."""
-    from flashlib.kernels.flash_backward import flash_bwd_delta_kernel
-    from flashlib.kernels.flash_forward import flash_fwd_kernel
+    from flashlib.kernels.triton.backward import flash_bwd_delta_kernel
+    from flashlib.kernels.triton.forward import flash_fwd_kernel
 
     x, o, lse = (torch.zeros(ROWS, D) for _ in range(3))
     whole, none = (H * N_Q * D, N_Q * D, D, 1), (0, 0, 0, 0)
@@ -48,11 +49,11 @@ def misplaced():
     expected = {"O": o.data_ptr() + 4 * (rows[:, None] * D + np.arange(D)),
                 "LSE": lse.data_ptr() + 4 * rows}
     program = HEAD * TILES + TILES - 1
-    found = stores(x, flash_fwd_kernel, program, x, x, x, o, lse, 1.0, *none, *none, *none, *whole,
-                   H, 1, N_Q, ROWS, D, ROWS, ROWS, D, False, True, False, False, "ieee")
+    found = stores(x, flash_fwd_kernel, program, x, x, x, o, lse, 1.0, none, none, none, whole,
+                   (H, 1, N_Q, ROWS, D), None, ROWS, ROWS, D, False, True, False, False)
     got = dict(zip(("LSE", "O"), found, strict=True))
-    (got["DELTA"],) = stores(x, flash_bwd_delta_kernel, program, x, x, None, lse, *none, *none,
-                             H, N_Q, D, ROWS, D, False)
+    (got["DELTA"],) = stores(x, flash_bwd_delta_kernel, program, x, x, None, lse, none, none,
+                             H, N_Q, D, ROWS, D)
     expected["DELTA"] = expected["LSE"]
     return {name: int(np.count_nonzero(got[name] != expected[name])) for name in expected}
 

@@ -21,12 +21,14 @@ from typing import NamedTuple
 import torch
 
 import flashlib
+from flashlib.course.notebook.interpreter_trace import watch
+from flashlib.masks import mask_of, tiles
 from tests.kernels.behaviours import require
 from tests.kernels.problems import NAMES, Problem, Shape, dense, off, problem, solve
 from tests.mutants.edits import edited
 
-KERNELS = Path(flashlib.__file__).parent / "kernels"
-MODULES = ("tiles", "flash_forward", "flash_backward")      # fresh copies are made in this order
+KERNELS = Path(flashlib.__file__).parent / "kernels" / "triton"
+MODULES = ("tiles", "forward", "backward")                  # fresh copies are made in this order
 
 
 class Mutant(NamedTuple):
@@ -41,26 +43,26 @@ class Mutant(NamedTuple):
 
 MUTANTS = [Mutant(*fields) for fields in (
     # forward
-    ("acc is not rescaled", "flash_forward", "acc = acc * alpha[:, None]", "acc = acc * 1.0", "value"),
-    ("l is not rescaled", "flash_forward", "l_i * alpha + tl.sum", "l_i + tl.sum", "value"),
-    ("m is not carried", "flash_forward", "m_i = m_new\n", "m_i = m_i\n", "value"),
-    ("no division at the end", "flash_forward", "acc = acc / tl.where(l_i == 0.0, 1.0, l_i)[:, None]",
+    ("acc is not rescaled", "forward", "acc = acc * alpha[:, None]", "acc = acc * 1.0", "value"),
+    ("l is not rescaled", "forward", "l_i * alpha + tl.sum", "l_i + tl.sum", "value"),
+    ("m is not carried", "forward", "m_i = m_new\n", "m_i = m_i\n", "value"),
+    ("no division at the end", "forward", "acc = acc / tl.where(l_i == 0.0, 1.0, l_i)[:, None]",
      "acc = acc / 1.0", "value"),
-    ("lse in base 2", "flash_forward", "tl.constexpr(0.6931471805599453)", "tl.constexpr(1.0)", "lse"),
-    ("lse without its maximum", "flash_forward", "(m_i + tl.log2(", "(0.0 + tl.log2(", "lse"),
-    ("the maximum of the first tile for all", "flash_forward",
+    ("lse in base 2", "forward", "tl.constexpr(0.6931471805599453)", "tl.constexpr(1.0)", "lse"),
+    ("lse without its maximum", "forward", "(m_i + tl.log2(", "(0.0 + tl.log2(", "lse"),
+    ("the maximum of the first tile for all", "forward",
      "m_new = tl.maximum(m_i, tl.max(qk, 1) * scale_log2)",
      "m_new = tl.where(m_i > LOWEST, m_i, tl.max(qk, 1) * scale_log2)", "overflow"),
-    ("an empty row divides by zero", "flash_forward", "tl.where(l_i == 0.0, 1.0, l_i)[:, None]",
+    ("an empty row divides by zero", "forward", "tl.where(l_i == 0.0, 1.0, l_i)[:, None]",
      "l_i[:, None]", "blind"),
-    ("an empty row weighs its keys alike", "flash_forward", "p = tl.where(seen, p, 0.0)",
+    ("an empty row weighs its keys alike", "forward", "p = tl.where(seen, p, 0.0)",
      "p = tl.where(seen, p, p)", "blind"),
-    ("a diagonal tile passes for whole", "flash_forward", "tl.maximum(tile * BLOCK_M + 1 + N_K",
-     "tl.maximum(tile * BLOCK_M + BLOCK_M + N_K", "mask"),
-    ("the last visible key is skipped", "flash_forward", "tl.maximum((tile + 1) * BLOCK_M + N_K",
-     "tl.maximum((tile + 1) * BLOCK_M - 1 + N_K", "mask"),
-    ("all heads read the first keys", "flash_forward", "h // GROUP", "h * 0", "group"),
-    ("O rounds past the largest half", "flash_forward", "tl.abs(acc) < 65600.0", "tl.abs(acc) < 0.0",
+    ("a diagonal tile passes for whole", "tiles", "tl.maximum(tile * o.BLOCK_M + 1 + N_K",
+     "tl.maximum(tile * o.BLOCK_M + o.BLOCK_M + N_K", "mask"),
+    ("the last visible key is skipped", "tiles", "tl.maximum((tile + 1) * o.BLOCK_M + N_K",
+     "tl.maximum((tile + 1) * o.BLOCK_M - 1 + N_K", "mask"),
+    ("all heads read the first keys", "forward", "h // GROUP", "h * 0", "group"),
+    ("O rounds past the largest half", "forward", "tl.abs(acc) < 65600.0", "tl.abs(acc) < 0.0",
      "largest"),
     # what forward and backward share
     ("the mask hides the diagonal", "tiles", "col <= row + (N_K", "col < row + (N_K", "mask"),
@@ -72,30 +74,74 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("columns behind the end are loaded", "tiles", "mask=(n < N)[:, None] & (d < D)[None, :], other",
      "mask=(n < N)[:, None] & (d > -1)[None, :], other", "poison"),
     ("the strides of a tile are swapped", "tiles",
-     "[:, None] * stride_n + d.to(tl.int64)[None, :] * stride_d\nif",
-     "[:, None] * stride_d + d.to(tl.int64)[None, :] * stride_n\nif", "square"),
+     "[:, None] * stride[2] + d.to(tl.int64)[None, :] * stride[3]\nif",
+     "[:, None] * stride[3] + d.to(tl.int64)[None, :] * stride[2]\nif", "square"),
     # backward
-    ("delta has the wrong sign in dK", "flash_backward", "(dp_t - delta[None, :])",
+    ("delta has the wrong sign in dK", "backward", "(dp_t - delta[None, :])",
      "(dp_t + delta[None, :])", "dK"),
-    ("delta has the wrong sign in dQ", "flash_backward", "(dp - delta[:, None])",
+    ("delta has the wrong sign in dQ", "backward", "(dp - delta[:, None])",
      "(dp + delta[:, None])", "dQ"),
-    ("delta sums dO twice", "flash_backward", "o.to(tl.float32) * do", "do.to(tl.float32) * do", "dQ"),
-    ("dlse is ignored", "flash_backward", "if HAS_DLSE:", "if False:", "dlse"),
-    ("dlse has the wrong sign", "flash_backward", "delta -= tl.load(DLSE", "delta += tl.load(DLSE",
+    ("delta sums dO twice", "backward", "o.to(tl.float32) * do", "do.to(tl.float32) * do", "dQ"),
+    ("dlse is ignored", "backward", "if DLSE is not None:", "if False:", "dlse"),
+    ("dlse has the wrong sign", "backward", "delta -= tl.load(DLSE", "delta += tl.load(DLSE",
      "dlse"),
-    ("scale twice in dK", "flash_backward", "dk * scale,", "dk * scale * scale,", "dK"),
-    ("no scale in dQ", "flash_backward", "dq * scale,", "dq,", "dQ"),
-    ("lse read as base 2", "flash_backward", "tl.constexpr(1.4426950408889634)", "tl.constexpr(1.0)",
+    ("scale twice in dK", "backward", "dk * scale,", "dk * scale * scale,", "dK"),
+    ("no scale in dQ", "backward", "dq * scale,", "dq,", "dQ"),
+    ("lse read as base 2", "backward", "tl.constexpr(1.4426950408889634)", "tl.constexpr(1.0)",
      "dV"),
-    ("dV is scaled", "flash_backward", "store_rows(DV, dv,", "store_rows(DV, dv * scale,", "dV"),
-    ("the first query tile is skipped", "flash_backward", "tl.maximum(tile * BLOCK_N - shift, 0)",
-     "tl.maximum(tile * BLOCK_N + BLOCK_M - shift, 0)", "mask_backward"),
-    ("the diagonal counts as whole in dK", "flash_backward", "(tile + 1) * BLOCK_N - 1 - shift",
-     "tile * BLOCK_N - shift", "mask_backward"),
-    ("the last queries are dropped", "flash_backward", "b, h, last, N_Q,", "b, h, last, last,", "dV"),
-    ("only the first head of a group counts", "flash_backward", "h = hk * GROUP + member",
+    ("dV is scaled", "backward", "store_rows(dv,", "store_rows(dv * scale,", "dV"),
+    ("the first query tile is skipped", "tiles", "tl.maximum(tile * o.BLOCK_N - shift, 0)",
+     "tl.maximum(tile * o.BLOCK_N + o.BLOCK_M - shift, 0)", "mask_backward"),
+    ("the diagonal counts as whole in dK", "tiles", "(tile + 1) * o.BLOCK_N - 1 - shift",
+     "tile * o.BLOCK_N - shift", "mask_backward"),
+    ("the last queries are dropped", "backward", "rows, cut, end,", "rows, cut, cut,", "dV"),
+    ("only the first head of a group counts", "backward", "h = hk * GROUP + member",
      "h = hk * GROUP", "group_backward"),
-    ("all heads read the first keys in dQ", "flash_backward", "h // GROUP", "h * 0", "group_backward"),
+    ("all heads read the first keys in dQ", "backward", "h // GROUP", "h * 0", "group_backward"),
+    # windows
+    ("the window shows one key more on the left", "tiles", "col >= on - left", "col >= on - left - 1",
+     "window"),
+    ("the window hides its first key", "tiles", "col >= on - left", "col > on - left", "window"),
+    ("the window shows one key more on the right", "tiles", "col <= on + right",
+     "col <= on + right + 1", "window"),
+    ("the window hides its last key", "tiles", "col <= on + right", "col < on + right", "window"),
+    ("the window has no left side", "tiles", "& (col >= on - left)", "& (col >= 0)", "window"),
+    ("the window aligns top left", "tiles", "on = row + (N_K - N_Q)", "on = row", "window"),
+    ("the first key tile of a window is skipped", "tiles",
+     "tl.maximum(first - left, 0) // o.BLOCK_N * o.BLOCK_N",
+     "(tl.maximum(first - left, 0) // o.BLOCK_N + 1) * o.BLOCK_N", "window"),
+    ("a key tile before the window is visited", "tiles",
+     "tl.maximum(first - left, 0) // o.BLOCK_N * o.BLOCK_N",
+     "tl.maximum(first - left - o.BLOCK_N, 0) // o.BLOCK_N * o.BLOCK_N", "window_visits"),
+    ("a tile that the left side cuts passes for whole", "tiles",
+     "tl.cdiv(tl.maximum(last - left, 0), o.BLOCK_N)",
+     "tl.cdiv(tl.maximum(first - left, 0), o.BLOCK_N)", "window"),
+    ("the window's last key is not visited", "tiles", "tl.maximum(last + 1 + right, 0)",
+     "tl.maximum(last + right, 0)", "window"),
+    ("key tiles behind the window are visited", "tiles",
+     "tl.minimum(N_K, tl.maximum(last + 1 + right, 0))", "N_K", "window_visits"),
+    ("a tile that the right side cuts passes for whole", "tiles",
+     "tl.maximum(first + 1 + right, 0)", "tl.maximum(last + 1 + right, 0)", "window"),
+    ("key tiles cut from both sides are visited twice", "tiles", "cut = tl.maximum(cut, whole)",
+     "cut = cut", "window"),
+    ("the left tiles are left out of O", "forward", "begin, whole, row", "whole, whole, row", "window"),
+    ("the left tiles are left out of dQ", "backward", "begin, whole, row", "whole, whole, row",
+     "window_dQ"),
+    ("the last queries of a window are left out", "tiles",
+     "tl.minimum(N_Q, tl.maximum(last + 1 + left, 0))", "tl.minimum(N_Q, tl.maximum(last + left, 0))",
+     "window_dKV"),
+    ("queries behind the window are visited", "tiles",
+     "tl.minimum(N_Q, tl.maximum(last + 1 + left, 0))", "N_Q", "window_visits"),
+    ("queries before the window are visited", "tiles",
+     "tl.maximum(first - right, 0) // o.BLOCK_M * o.BLOCK_M", "0 * first", "window_visits"),
+    ("the first query tile of a window is skipped", "tiles",
+     "tl.maximum(first - right, 0) // o.BLOCK_M * o.BLOCK_M",
+     "tl.cdiv(tl.maximum(first - right, 0), o.BLOCK_M) * o.BLOCK_M", "window_dKV"),
+    ("queries that see the first key pass for whole", "tiles",
+     "tl.cdiv(tl.maximum(last - right, 0), o.BLOCK_M)",
+     "tl.cdiv(tl.maximum(first - right, 0), o.BLOCK_M)", "window_dKV"),
+    ("queries that see the last key pass for whole", "tiles", "tl.maximum(first + 1 + left, 0)",
+     "tl.maximum(last + 1 + left, 0)", "window_dKV"),
 )]
 
 
@@ -106,8 +152,9 @@ def patched(module, *edits):
 
 
 def install(folder, mutant=None):
-    """Make fresh kernels from their sources, one of them patched, and have `launch` run them."""
-    from flashlib.kernels import dispatch, launch
+    """Make fresh kernels from their sources, one of them patched, and have the backend run them."""
+    from flashlib.kernels import plans
+    from flashlib.kernels.backends import triton as backend
 
     made = {}
     for name in MODULES:
@@ -120,14 +167,14 @@ def install(folder, mutant=None):
         spec = importlib.util.spec_from_file_location(path.stem, path)
         module = made[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        for shared in ("load_rows", "store_rows", "visible"):
-            if name != "tiles" and hasattr(module, shared):
-                setattr(module, shared, getattr(made["tiles"], shared))
+        for shared, function in vars(made["tiles"]).items():
+            if hasattr(function, "fn") and hasattr(module, shared):
+                setattr(module, shared, function)
     for name in ("flash_fwd_kernel", "flash_bwd_delta_kernel", "flash_bwd_dkdv_kernel",
                  "flash_bwd_dq_kernel"):
-        home = "flash_forward" if "fwd" in name else "flash_backward"
-        setattr(launch, name, getattr(made[home], name))
-    dispatch.forget()
+        home = "forward" if "fwd" in name else "backward"
+        setattr(backend, name, getattr(made[home], name))
+    plans.forget()
 
 
 def roomy(x):
@@ -143,7 +190,8 @@ def differs(names, *shape, dtype=torch.float32, edit=lambda given: given, **opti
     expected = dense(given)
     inside = Problem(*(roomy(x) for x in given[:4]), *given[4:])
     attention = functools.partial(flashlib.flash_attention, impl="triton")
-    got = ((*attention(*inside[:3], causal=given.causal, scale=given.scale, return_lse=True),)
+    got = ((*attention(*inside[:3], causal=given.causal, window=given.window, scale=given.scale,
+                       return_lse=True),)
            if set(names) <= {"O", "lse"} else solve(inside, attention))
     for name, x, y in zip(NAMES, got, expected, strict=False):
         error = off(x, y)
@@ -189,6 +237,45 @@ def check_mask_backward():
         differs(BACKWARD, 1, 1, 1, Nq, Nk, 16, True)
 
 
+# N_q, N_k, window: of one key; across tiles; one-sided; beyond the ends; with rows that see nothing
+WINDOWS = [
+    (70, 70, (0, 0)), (70, 70, (1, 0)), (70, 70, (16, 15)), (64, 96, (31, 0)), (70, 70, (40, None)),
+    (70, 70, (None, 40)), (33, 70, (17, 3)), (96, 40, (5, 20)), (70, 33, (3, 0)), (64, 64, (32, 32))]
+
+
+def check_window(names=FORWARD):
+    """O and lse inside of windows."""
+    for Nq, Nk, window in WINDOWS:
+        differs(names, 1, 2, 1, Nq, Nk, 16, False, window)
+
+
+def rows_loaded(seen, name, D):
+    """Return how many rows of a tensor with D columns were loaded; what lies beside it is no part."""
+    return sum(int((touch.mask & ~touch.outside).sum()) for touch in seen.of(name, "load")) // D
+
+
+def check_window_visits():
+    """A query tile loads the key tiles of its window, and a key tile the query tiles; no others."""
+    Nq, Nk, D, block = 128, 128, 16, 32                     # of the table's tiles
+    for window in ((0, 0), (31, 0), (32, 33), (None, 5), (64, None)):
+        given = problem(Shape(1, 1, 1, Nq, Nk, D, False, window))
+        mask = mask_of(False, Nq, Nk, window)
+        rows = [mask.key_tiles(rows, block) for rows in tiles(Nq, block)]
+        keys = [mask.row_tiles(keys, block) for keys in tiles(Nk, block)]
+        with watch(q=given.q, k=given.k, do=given.do) as seen:
+            q, k, v = (x.requires_grad_() for x in given[:3])
+            o, _ = flashlib.flash_attention(q, k, v, window=window, return_lse=True, impl="triton")
+            forward = rows_loaded(seen, "k", D)
+            o.backward(given.do)
+        by_row, by_key = (block * sum(map(len, found)) for found in (rows, keys))
+        require(forward == by_row, f"forward: {forward} rows of K, expected {by_row}")
+        # dQ loads what the forward does, and dK and dV each key once
+        require(rows_loaded(seen, "k", D) == 2 * by_row + Nk, "dQ visits other key tiles")
+        # the forward and dQ load each query once
+        found = rows_loaded(seen, "q", D) - 2 * Nq
+        require(found == by_key, f"dK and dV: {found} rows of Q, expected {by_key}")
+
+
 CHECKS = {
     "value": lambda: differs(("O",), 2, 2, 2, 40, 70, 16, scale=1.0),
     "lse": lambda: differs(("lse",), 1, 2, 2, 40, 70, 16),
@@ -205,6 +292,10 @@ CHECKS = {
     "dlse": lambda: differs(BACKWARD, 1, 1, 1, 8, 40, 16),
     "mask_backward": check_mask_backward,
     "group_backward": lambda: differs(BACKWARD, 2, 4, 2, 8, 40, 16),
+    "window": check_window,
+    "window_dQ": lambda: check_window(("dQ",)),
+    "window_dKV": lambda: check_window(("dK", "dV")),
+    "window_visits": check_window_visits,
 }
 
 

@@ -23,9 +23,11 @@ class Shape(NamedTuple):
     Nk: int
     D: int
     causal: bool = False
+    window: tuple | None = None
 
     def __str__(self):
         mask = "-causal" if self.causal else ""
+        mask += "" if self.window is None else f"-window{self.window[0]}:{self.window[1]}"
         return f"B{self.B}-H{self.H}:{self.Hk}-N{self.Nq}x{self.Nk}-D{self.D}{mask}"
 
 
@@ -44,7 +46,7 @@ class Problem(NamedTuple):
 
 def problem(shape, dtype=torch.float32, *, seed=0, scale=None, device="cpu", with_lse=True):
     """Return a `Problem` of independent N(0, 1) numbers."""
-    B, H, Hk, Nq, Nk, D, causal = shape
+    B, H, Hk, Nq, Nk, D, causal, window = Shape(*shape)
     rng = torch.Generator(device=device).manual_seed(seed)
 
     def normal(*size, dtype=dtype):
@@ -53,7 +55,7 @@ def problem(shape, dtype=torch.float32, *, seed=0, scale=None, device="cpu", wit
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     return Problem(normal(B, H, Nq, D), normal(B, Hk, Nk, D), normal(B, Hk, Nk, D),
                    normal(B, H, Nq, D), normal(B, H, Nq, dtype=wide) if with_lse else None,
-                   causal, scale)
+                   causal, scale, window)
 
 
 def dense(given: Problem, dtype=torch.float64):

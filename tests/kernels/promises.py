@@ -1,7 +1,19 @@
 """All promises of `flash_attention` by name: what every backend is held to."""
 
-from tests.kernels import behaviours, behaviours_autograd
+from tests.kernels import behaviours, behaviours_autograd, behaviours_window
 
-PROMISES = {name.removeprefix("check_"): check
-            for module in (behaviours, behaviours_autograd) for name, check in vars(module).items()
+
+def made_in(*modules):
+    """Return name → check of some modules."""
+    return {name.removeprefix("check_"): check for module in modules
+            for name, check in vars(module).items()
             if name.startswith("check_") and name != "check_values"}
+
+
+WINDOWS = made_in(behaviours_window)
+PROMISES = made_in(behaviours, behaviours_autograd) | WINDOWS
+# About addresses and bookkeeping, not digits: one dtype shows them.
+LAYOUT = ("layouts", "one_laid_apart", "expanded", "grouped", "repeatable", "poisoned_surroundings",
+          "one_tensor_for_all", "autograd_errors", "double_backward", "tangents", "transforms",
+          "negative_bit", "window_values", "window_and_causal", "window_options",
+          "window_prefix")

@@ -12,7 +12,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import flashlib  # noqa: E402
-from flashlib.kernels import flash_attention, ops  # noqa: E402
+from flashlib.kernels import backends, flash_attention  # noqa: E402
+from flashlib.kernels.backends import DIRECTIONS, choose, named  # noqa: E402
+from flashlib.kernels.problem import Problem  # noqa: E402
 
 ROOT = Path(flashlib.__file__).parent.parent
 DTYPES = ("bfloat16", "float16", "float32", "float64")
@@ -97,67 +99,78 @@ def test_without_triton_its_kernels_are_refused_with_a_remedy(impl):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
 def test_auto_on_the_cpu_stays_the_reference(dtype):
-    dtype = getattr(torch, dtype)
-    x = torch.ones(1, 1, 2, 64, dtype=dtype)
-    assert not ops._has_hopper(x.device)
-    assert ops.launcher("auto", x.device, dtype).__name__ == "flashlib.kernels.reference"
+    x = torch.ones(1, 1, 2, 64, dtype=getattr(torch, dtype))
+    p = Problem.of(x, x, x)
+    assert [choose(p, "auto", direction).name for direction in DIRECTIONS] == ["reference"] * 2
     assert torch.equal(flash_attention(x, x, x), flash_attention(x, x, x, impl="reference"))
 
 
-@pytest.mark.parametrize("wrong, takes", [
-    (None, "launch_hopper"), ("refuses", "launch"), ("slower", "launch"), ("not Hopper", "launch")])
-def test_auto_on_a_gpu_takes_the_kernel_that_can_and_is_faster(monkeypatch, wrong, takes):
+def on_gpu(gpu, *capability, D=64, dtype=torch.bfloat16, type="cuda"):
+    """Return the problem of tensors that lie, as far as plans go, on a GPU."""
     pytest.importorskip("triton.experimental.gluon")
-    from flashlib.kernels import dispatch, launch, launch_hopper
-
-    class Taken(Exception):
-        pass
-
-    def take(name):
-        def stop(*args, **kwargs):
-            raise Taken(name)
-        return stop
-
-    monkeypatch.setattr(launch, "capability_of", lambda device: (9, 0))
-    monkeypatch.setattr(launch, "forward", take("launch"))
-    monkeypatch.setattr(launch_hopper, "_plan_forward", take("launch_hopper"))
-    monkeypatch.setattr(ops, "_has_hopper", lambda device: wrong != "not Hopper")
-    monkeypatch.setattr(ops, "launcher", lambda backend, *a: launch)
-    D = 16 if wrong == "slower" else 64
-    x = torch.zeros(1, 1, 16, D, dtype=torch.float32 if wrong == "refuses" else torch.bfloat16)
-    for _ in range(2):                                      # a refusal that is known from before, too
-        with pytest.raises(Taken, match=f"^{takes}$"):
-            flash_attention(x, x, x)
-    dispatch.forget()
+    gpu(*capability, type=type)
+    x = torch.zeros(1, 1, 16, D, dtype=dtype)
+    return Problem.of(x, x, x, x, x)
 
 
-@pytest.mark.parametrize("device, capability, expected", [
-    ("cpu", None, False), ("cuda", (8, 0), False), ("cuda", (9, 0), True), ("cuda", (10, 0), False)])
-def test_hopper_is_known_by_its_capability(monkeypatch, device, capability, expected):
-    pytest.importorskip("triton.experimental.gluon")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert ops._has_hopper.__wrapped__(torch.device(device)) is expected
+@pytest.mark.parametrize("capability, options, takes", [
+    ((9, 0), {}, "gluon"), ((9, 0), {"dtype": torch.float32}, "triton"), ((9, 0), {"D": 16}, "triton"),
+    ((8, 0), {}, "triton"), ((10, 0), {}, "triton")])
+def test_auto_on_a_gpu_takes_the_kernel_that_can_and_is_faster(gpu, monkeypatch, capability, options,
+                                                               takes):
+    p = on_gpu(gpu, *capability, **options)
+    assert [choose(p, "auto", direction).name for direction in DIRECTIONS] == [takes, "triton"]
+    x, asked = torch.zeros(1, 1, 16, p.D, dtype=p.dtype), []
+    monkeypatch.setattr(type(named(takes)), "forward",
+                        lambda self, *a: asked.append(self.name) or (x, x))
+    for _ in range(2):                                      # known from before, too
+        flash_attention(x, x, x)
+    assert asked == [takes] * 2
 
 
-def test_while_the_interpreter_is_on_gluon_is_not_asked_and_refuses(monkeypatch):
-    pytest.importorskip("triton.experimental.gluon")
-    from flashlib.kernels import launch
+def test_while_the_interpreter_is_on_gluon_refuses_and_auto_takes_triton(gpu, monkeypatch):
+    import triton
 
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(launch, "interpreted", lambda: True)
-    cuda = torch.device("cuda")
-    assert ops._has_hopper.__wrapped__(cuda) is False
+    p = on_gpu(gpu, 9, 0)
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", True)
+    assert choose(p, "auto", "forward").name == "triton"
     with pytest.raises(NotImplementedError, match="expected Triton's interpreter to be off"):
-        ops.launcher.__wrapped__("gluon", cuda, torch.float16)
+        choose(p, "gluon", "forward")
 
 
-def test_without_gluon_a_hopper_gpu_runs_what_triton_has(monkeypatch):
-    def missing():
-        raise ImportError("no Gluon")
+def without(monkeypatch, *missing):
+    real = backends.named
 
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(ops, "_hopper", missing)
-    assert ops._has_hopper.__wrapped__(torch.device("cuda")) is False
+    def find(name):
+        if name in missing:
+            raise ImportError(f"no {name}")
+        return real(name)
+
+    monkeypatch.setattr(backends, "named", find)
+
+
+def test_without_gluon_a_hopper_gpu_runs_what_triton_has(gpu, monkeypatch):
+    p = on_gpu(gpu, 9, 0)
+    without(monkeypatch, "gluon")
+    assert choose(p, "auto", "forward").name == "triton"
+
+
+def test_when_none_can_each_ones_reason_is_listed(gpu, monkeypatch):
+    p = on_gpu(gpu, 8, 0)
+    without(monkeypatch, "triton")
+    with pytest.raises(NotImplementedError) as refused:
+        choose(p, "auto", "forward")
+    gluon, triton = str(refused.value).split("; impl: ")
+    assert "expected a Hopper GPU (compute capability 9.0), got compute capability 8.0" in gluon
+    assert "Triton does not import (no triton)" in triton and "impl='reference'" in triton
+
+
+@pytest.mark.parametrize("name", ["reference", "triton", "gluon"])
+def test_each_backend_is_one(name):
+    pytest.importorskip("triton.experimental.gluon")
+    backend = named(name)
+    assert isinstance(backend, backends.Backend) and backend.name == name
+    assert isinstance(backend, backends.Planner) == (name != "reference")
 
 
 def test_an_old_triton_is_refused_with_its_version():
@@ -192,8 +205,8 @@ print(json.dumps(said))
 @pytest.mark.parametrize("missing, asked, extra, names", [
     ("torch", "lambda: fl.flash_attention, kernels, lambda: fl.kernels.tune", "torch",
      ["flash_attention", "flash_attention", "tune"]),
-    ("matplotlib", "lambda: fl.plots.roofline, lambda: fl.widgets.block_lab", "plots",
-     ["roofline", "block_lab"])])
+    ("matplotlib", "lambda: fl.plots.roofline, lambda: fl.widgets.play", "plots",
+     ["roofline", "play"])])
 def test_what_is_missing_is_named_with_the_extra_that_brings_it(missing, asked, extra, names):
     said = python(f"MISSING = {missing!r}\n{ASK.replace('ASKED', f'({asked})')}")
     assert len(said) == len(names)
@@ -223,8 +236,8 @@ def test_an_error_inside_the_package_is_not_taken_for_a_missing_extra():
 def test_the_kernels_complete_to_what_they_offer():
     import flashlib.kernels
 
-    assert dir(flashlib.kernels) == sorted(flashlib.kernels.__all__)
-    assert "flash_attention" in dir(flashlib.kernels)
+    offered = [name for name in dir(flashlib.kernels) if not name.startswith("__")]
+    assert offered == sorted(flashlib.kernels.__all__) and "flash_attention" in offered
 
 
 def test_types_are_offered():
@@ -249,7 +262,7 @@ def test_importing_the_packages_loads_neither_torch_nor_triton():
 def test_the_cpu_needs_no_triton():
     """The op and its reference backend load torch, and never Triton on their own."""
     loaded = calls()["loaded by auto"]
-    assert "flashlib.kernels.reference" in loaded and "flashlib.kernels.launch" not in loaded
+    assert "flashlib.kernels.backends.reference" in loaded and "flashlib.kernels.plans" not in loaded
     assert not [name for name in loaded if name.split(".")[0] == "triton"]
 
 
@@ -258,16 +271,11 @@ def test_the_front_door_offers_the_op():
 
 
 @pytest.mark.parametrize("capability, allowed", [((7, 5), False), ((8, 0), True), ((9, 0), True)])
-def test_bfloat16_needs_sm_80(monkeypatch, capability, allowed):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    ops.launcher.cache_clear()
-    device = torch.device("cuda", 0)
-    try:
-        if allowed:
-            assert ops.launcher("reference", device, torch.bfloat16)
-        else:
-            with pytest.raises(NotImplementedError, match=r"^q: bfloat16 needs .* 8\.0 .* got 7\.5"):
-                ops.launcher("reference", device, torch.bfloat16)
-        assert ops.launcher("reference", device, torch.float16)
-    finally:
-        ops.launcher.cache_clear()
+def test_bfloat16_needs_sm_80(gpu, capability, allowed):
+    p = on_gpu(gpu, *capability)
+    if allowed:
+        assert choose(p, "reference", "forward")
+    else:
+        with pytest.raises(NotImplementedError, match=r"^q: bfloat16 needs .* 8\.0 .* got 7\.5"):
+            choose(p, "reference", "forward")
+    assert choose(on_gpu(gpu, *capability, dtype=torch.float16), "reference", "forward")

@@ -186,7 +186,7 @@ class OnHopper(torch.Tensor):
 def test_a_negative_scale_turns_q_around(scale, monkeypatch):
     """The kernel takes the maximum of raw logits, so that its factor must not be negative."""
     pytest.importorskip("triton.experimental.gluon")
-    from flashlib.kernels import launch_hopper
+    from flashlib.kernels.backends import gluon
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     given, told = [], {}
@@ -200,7 +200,7 @@ def test_a_negative_scale_turns_q_around(scale, monkeypatch):
         return q, None
 
     monkeypatch.setattr(fp8, "prepare", prepare)
-    monkeypatch.setattr(launch_hopper, "forward_fp8", forward)
+    monkeypatch.setattr(gluon.FP8, "forward", forward)
     q = normal(1, 2, 8, 64, dtype=torch.bfloat16).as_subclass(OnHopper)
     fp8.flash_attention_fp8(q, q, q, scale=scale, causal=True)
     sign = -1.0 if scale is not None and scale < 0 else 1.0

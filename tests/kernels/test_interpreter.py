@@ -8,17 +8,15 @@ pytest.importorskip("triton")
 from tests.kernels.behaviours import SMALL_SHAPES  # noqa: E402
 from tests.kernels.interpreter_oblong import OBLONG  # noqa: E402
 from tests.kernels.once import run_once  # noqa: E402
-from tests.kernels.promises import PROMISES  # noqa: E402
-
-DIGITS = ("large_logits", "low_logits", "one_key", "growing_maximum", "largest_values", "scale",
-          "rows_that_see_nothing", "empty", "options", "only_some_outputs", "prefix")
+from tests.kernels.promises import LAYOUT, PROMISES  # noqa: E402
 
 
 def outcomes():
     return run_once("-m", "tests.kernels.interpreter_cases")
 
 
-NAMES = [*(f"{promise}-float32" for promise in PROMISES), *(f"{p}-float16" for p in DIGITS),
+NAMES = [*(f"{promise}-float32" for promise in PROMISES), 
+         *(f"{promise}-float16" for promise in PROMISES if promise not in LAYOUT),
          *(f"tiles of {M}×{N}" for M, N in OBLONG),
          *(f"{shape}-{dtype}" for dtype in ("float32", "float16") for shape in SMALL_SHAPES)]
 

@@ -5,23 +5,16 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from flashlib.kernels import dispatch, launch  # noqa: E402
+from flashlib.kernels import plans  # noqa: E402
+from flashlib.kernels.backends.triton import BACKEND, _row_statistics  # noqa: E402
+from flashlib.kernels.problem import Problem  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def no_plans():
-    dispatch.forget()
-    yield
-    dispatch.forget()
+pytestmark = pytest.mark.usefixtures("nothing_kept")
 
 
 def plan(*tensors):
-    """Return what is kept for tensors that lie like these: a new object where nothing is."""
-    return dispatch.plan_for(made, tensors)
-
-
-def made(*_):
-    return object()
+    """Return what is kept for tensors that lie like these: a new launch where nothing is."""
+    return plans.launches_for(BACKEND, Problem.of(*tensors), "forward")["forward"]
 
 
 def heads(*shape, dtype=torch.float16, shift=0):
@@ -48,17 +41,20 @@ def test_each_tensor_s_alignment_counts(place):
 
 
 @pytest.mark.parametrize("shape, copied", [((1, 2, 64, 64), True), ((1, 2, 1, 64), False)])
-def test_where_a_length_is_1_dk_and_dv_take_no_descriptors(shape, copied, monkeypatch):
+def test_where_a_length_is_1_dk_and_dv_take_no_descriptors(shape, copied, hopper):
     """Ptxas 12.8 crashes on the kernel otherwise."""
-    monkeypatch.setattr(launch, "capability_of", lambda device: (9, 0))
     long, short = heads(1, 2, 64, 64), heads(*shape)
-    assert launch._tma_of_backward(short, long, long, short) == (copied, True)
-    assert launch._tma_of_backward(long, short, short, long)[0] is copied
+
+    def copies(q, k):
+        return BACKEND.copies(Problem.of(q, k, k, q, q), "backward")
+
+    assert copies(short, long) == (copied, True)
+    assert copies(long, short)[0] is copied
 
 
 def test_row_statistics_come_aligned_and_contiguous():
     """A plan was compiled for aligned ones: lse and its gradient may lie anywhere."""
     for x in (heads(2, 3, 5, dtype=torch.float32, shift=1), heads(2, 5, 3, dtype=torch.float32).mT,
               heads(2, 3, 5, dtype=torch.float32)):
-        rows = launch._row_statistics(x)
+        rows = _row_statistics(x)
         assert rows.data_ptr() % 16 == 0 and rows.is_contiguous() and torch.equal(rows, x)

@@ -90,7 +90,7 @@ WRONG = {                          # what changes, the error, its message
 @pytest.mark.parametrize("wrong", WRONG)
 def test_wrong_arguments_are_refused_before_any_launch(wrong, monkeypatch):
     changes, error, message = WRONG[wrong]
-    monkeypatch.setattr(ops, "launcher", lambda *a: pytest.fail("it came to a launch"))
+    monkeypatch.setattr(ops, "choose", lambda *a: pytest.fail("it came to a launch"))
     with pytest.raises(error, match=f"^{message}"):
         flash_attention(**{"q": GOOD, "k": GOOD, "v": GOOD} | changes)
 

@@ -8,7 +8,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch
 
 from flashlib.course.notebook.interpreter_trace import watch
-from flashlib.kernels import flash_v1_order
+from flashlib.kernels.triton import v1_order
 
 
 def main():
@@ -22,13 +22,13 @@ def main():
         q = q * 4
         if shape[2] == 96:
             k[:, :, 0] *= 100                               # some rows see nobody else, others never it
-        o = flash_v1_order.forward(q, k, v, BLOCK_M=blocks[0], BLOCK_N=blocks[1])
+        o = v1_order.forward(q, k, v, BLOCK_M=blocks[0], BLOCK_N=blocks[1])
         s = q.double() @ k.double().mT / shape[3] ** 0.5
         errors[f"{dtype} {shape}"] = (o.double() - torch.softmax(s, -1) @ v.double()).abs().max().item()
     q, k, v = (torch.randn(1, 1, 64, 16) for _ in range(3))
     o, m, l = torch.zeros_like(q), torch.full((1, 1, 64), -torch.inf), torch.zeros(1, 1, 64)
     with watch(Q=q, K=k, V=v, O=o, m=m, l=l) as seen:
-        flash_v1_order.flash_fwd_v1_order_kernel[(1,)](q, k, v, o, m, l, 0.3, 64, 32, 16, 16)
+        v1_order.flash_fwd_v1_order_kernel[(1,)](q, k, v, o, m, l, 0.3, 64, 32, 16, 16)
     for name in ("Q", "K", "V", "O", "m", "l"):
         moved[name] = [seen.nbytes(name, "load"), seen.nbytes(name, "store")]
     refusals = {}
@@ -36,7 +36,7 @@ def main():
                           "strides": [torch.zeros(1, 1, 64, 16), torch.zeros(1, 1, 16, 64).mT,
                                       torch.zeros(1, 1, 64, 16)]}.items():
         try:
-            flash_v1_order.forward(*tensors)
+            v1_order.forward(*tensors)
         except ValueError as error:
             refusals[name] = str(error)
     print(json.dumps({"errors": errors, "moved": moved, "refusals": refusals}))

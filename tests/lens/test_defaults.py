@@ -5,6 +5,8 @@ Triton's cache. `make test` compiles for Hopper, `make test-lens` for the others
 """
 
 import functools
+import itertools
+import re
 
 import pytest
 
@@ -13,6 +15,8 @@ from flashlib import hardware
 from flashlib.lens.assembly import matrix_in_ptx
 from flashlib.lens.targets import ARCHS
 from tests.lens.toolchain import WORKERS, needs_triton
+
+pytest.importorskip("torch")                                # of which backends are made
 
 pytestmark = [needs_triton, pytest.mark.slow]
 
@@ -26,8 +30,16 @@ HOPPER_SERIALIZED = {("flash_bwd_dkdv_kernel", 16, False)}
 
 @functools.cache
 def compiled(arch, dtype):
-    """Return (case, report) for all defaults of a generation."""
+    """Return (case, report) for all defaults of a generation, and on Hopper Triton's forward as well.
+
+    Calls whose tensors the copy engine cannot read, or impl="triton", run it there.
+    """
     cases = lens.defaults(arch, dtype)
+    if arch == "sm_90":
+        have = {(case.kernel, case.given["head_dim"], case.given.get("causal")) for case in cases}
+        cases += [lens.request("flash_fwd_kernel", arch=arch, dtype=dtype, head_dim=d, causal=causal)
+                  for d in (16, 32, 64, 128, 256) for causal in (False, True)
+                  if ("flash_fwd_kernel", d, causal) not in have]
     return list(zip(cases, lens.compile_many(cases, workers=WORKERS), strict=True))
 
 
@@ -137,3 +149,43 @@ def test_other_dtypes_compile_and_fit_and_their_spills_are_listed(dtype):
         assert not spills(pairs)
     else:
         assert not any(report.matrix_instructions for _, report in pairs), "float32 became TF32"
+
+
+@pytest.mark.parametrize("arch", ["A100", "H100", "B200", "T4"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_the_defaults_are_what_choose_takes_and_its_plans_would_launch(arch, dtype, monkeypatch):
+    """Tensors on a GPU that is not there, by way of the same plans: what a call hands to a kernel."""
+    import torch
+
+    from flashlib.kernels import problem
+    from flashlib.kernels.backends import DIRECTIONS, choose
+    from flashlib.kernels.plans import Launch
+    from flashlib.lens.targets import arch_of
+
+    device = problem.Device("cuda", 0, arch_of(arch).capability, 132, "stub")
+    monkeypatch.setattr(problem, "device_of", lambda _: device)
+    monkeypatch.setattr(problem.Device, "place", torch.device("cpu"))
+    problem.forget()
+    told, head_dims = {}, (8, 16, 64, 128, 256)
+    for case in lens.defaults(arch, dtype, head_dims=head_dims):
+        key = case.kernel, case.given["head_dim"], case.given.get("causal")
+        told.setdefault(key, []).append(case)
+    for D, causal, direction in itertools.product(head_dims, (False, True), DIRECTIONS):
+        x = torch.empty(1, 16, 4096, D, dtype=getattr(torch, dtype))
+        p = problem.Problem.of(x, x, x, x, x, window=problem.CAUSAL if causal else problem.FULL)
+        backend = choose(p, "auto", direction)
+        for part, plan in backend.plan(p, direction, backend.config(p, direction)).items():
+            kernel = plan.kernel.fn.__name__
+            cases = told[kernel, D, None if part == "delta" else causal]
+            launch = Launch(plan, p)
+            expected = {name: value for name, value in launch.arguments.items() if name != "ORDER"}
+            assert any(expected.items() <= case.call.arguments.items()
+                       and {name: f"[{', '.join(map(str, block))}]" for name, block in
+                            plan.blocks.items()} == {name: re.search(r"\[.*\]", value)[0]
+                                                     for name, value in case.call.arguments.items()
+                                                     if str(value).startswith("tensordesc")}
+                       and plan.options.items() <= case.job["options"].items()
+                       for case in cases), (kernel, D, causal)
+    problem.forget()
+    names = {kernel for kernel, _, _ in told}
+    assert ("flash_fwd_hopper_kernel" in names) == (arch == "H100" and dtype == "float16")

@@ -1,8 +1,8 @@
 """The Gluon kernels for Hopper, compiled for sm_90 without a GPU: what must hold of their code.
 
-Every entry of `launch_hopper`'s tables, each under all masks that use it: about a minute on two cores
-the first time, and seconds from Triton's cache. `make test` compiles bfloat16 and 8 bits; float16 and
-the settings that no table has are for `make test-lens`.
+Every entry of the tables for Gluon, each under all masks that use it: about a minute on two cores the
+first time, and seconds from Triton's cache. `make test` compiles bfloat16 and 8 bits; float16 and the
+settings that no table has are for `make test-lens`.
 """
 
 import functools
@@ -33,9 +33,9 @@ pytestmark = [needs_triton, pytest.mark.slow]
 HOPPER, PIPELINED = "flash_fwd_hopper_kernel", "flash_fwd_pipelined_kernel"
 FP8 = "flash_fwd_fp8_kernel"
 CARRIES_NOTHING = ((
-    "_, _, start = read_entry(order, nth + 1)\nnext_end, _ = key_tiles(start,",
-    "_, _, upcoming = read_entry(order, nth + 1)\nnext_end, _ = key_tiles(upcoming,"),)
-SOURCE = Path(flashlib.kernels.__file__).parent / "gluon_hopper.py"
+    "_, _, start = read_entry(work.order, nth + 1)\nnext_end, _ = key_tiles(start,",
+    "_, _, upcoming = read_entry(work.order, nth + 1)\nnext_end, _ = key_tiles(upcoming,"),)
+SOURCE = Path(flashlib.kernels.__file__).parent / "gluon" / "forward.py"
 RAGGED = 4000                                               # keys, divided by no BLOCK_N of a table
 WHOLE = 4096
 FEW = {64: (1024,), 128: (1024, 1000)}                      # keys for which 16 bits have other entries
@@ -70,22 +70,28 @@ def shapes(report):
             if word.startswith("m64")}
 
 
+def head_dim(case):
+    """Return the columns of a tile of Q, "tensordesc<bf16[1, 1, 64, 128]>"."""
+    return int(re.search(r"(\d+)\]", case.call.arguments["q_desc"])[1])
+
+
 def exponentials(report):
     return len(re.findall(r"\bex2\.approx", report.ptx))
 
 
 @every_dtype
 def test_every_entry_of_the_tables_is_compiled(dtype):
-    from flashlib.kernels.launch_hopper import CONFIGS, FP8_CONFIGS, config_for
+    from flashlib.kernels.configs import FP8 as FP8_CONFIGS
+    from flashlib.kernels.configs import GLUON, gluon_config_for
 
     fp8 = dtype == "float8_e4m3"
-    found = {tuple(case.call.arguments[name] for name in ("HEAD_DIM", "IS_CAUSAL", "RAGGED"))
+    found = {(head_dim(case), *(case.call.arguments[name] for name in ("IS_CAUSAL", "RAGGED")))
              for case, _ in compiled(dtype)}
     masks = set(itertools.product((False, True), repeat=2))
-    assert found == {(d, *mask) for d, _ in (FP8_CONFIGS if fp8 else CONFIGS) for mask in masks}
+    assert found == {(d, *mask) for d, _ in (FP8_CONFIGS if fp8 else GLUON) for mask in masks}
     for case, _ in () if fp8 else compiled(dtype):
         a = case.call.arguments
-        table = config_for(a["HEAD_DIM"], a["IS_CAUSAL"], a["N_K"])
+        table = gluon_config_for(head_dim(case), a["IS_CAUSAL"], a["N_K"])
         for name in set(table._fields) & set(a):
             assert a[name] == getattr(table, name), f"{case}: {name}"
 
@@ -102,10 +108,11 @@ def test_nothing_spills(dtype):
 @pytest.mark.parametrize("kernel, head_dim", [(HOPPER, 64), (HOPPER, 128), (HOPPER, 256), (FP8, 128)])
 def test_one_binary_serves_all_heads_and_lengths(kernel, head_dim):
     """So what the tests above say of one shape holds for every other."""
-    from flashlib.kernels.launch_hopper import FP8_CONFIGS, config_for
+    from flashlib.kernels.configs import FP8 as FP8_CONFIGS
+    from flashlib.kernels.configs import gluon_config_for
 
     dtype = "float8_e4m3" if kernel == FP8 else "bfloat16"
-    config = FP8_CONFIGS[head_dim, True] if kernel == FP8 else config_for(head_dim, True, 4096)
+    config = FP8_CONFIGS[head_dim, True] if kernel == FP8 else gluon_config_for(head_dim, True, 4096)
     found = {lens.compile(kernel, arch="H200", dtype=dtype, head_dim=head_dim, causal=True,
                           config=config, **sizes).ptx
              for sizes in (dict(heads=16), dict(heads=12, kv_heads=4), dict(heads=1, Nq=1),
@@ -180,7 +187,7 @@ def test_matrix_instructions_have_the_shapes_of_the_tiles(dtype):
     name, depth = ("QGMMA", 32) if dtype == "float8_e4m3" else ("HGMMA", 16)
     for case, report in compiled(dtype):
         a = case.call.arguments
-        assert shapes(report) == {f"m64n{a[n]}k{depth}" for n in ("BLOCK_N", "HEAD_DIM")}, str(case)
+        assert shapes(report) == {f"m64n{n}k{depth}" for n in (a["BLOCK_N"], head_dim(case))}, str(case)
         assert report.matrix_family == "wgmma"
         in_sass = [found for found in report.matrix_instructions if "MMA." in found]
         assert in_sass and all(found.startswith(f"{name}.64x") for found in in_sass), str(case)
@@ -199,7 +206,8 @@ def test_tiles_come_and_go_by_the_copy_engine(dtype):
 @every_dtype
 def test_registers_move_from_the_producer_to_the_consumers(dtype):
     for case, report in compiled(dtype):
-        consumers, registers = (case.call.arguments[name] for name in ("CONSUMERS", "REGISTERS"))
+        consumers = case.call.arguments["CONSUMERS"]
+        registers = 160 if consumers == 3 else 224 if head_dim(case) == 256 else 232
         cap = case.call.options["maxnreg"]
         assert report.registers <= cap, str(case)
         taken = [int(n) for n in re.findall(r"setmaxnreg\.inc\S*\s+(\d+)", report.ptx)]
@@ -364,27 +372,29 @@ def test_the_report_holds_every_stage_and_source_lines():
     assert len(rows) == 1 and all(any(word in text for text in getattr(rows[0], stage))
                                   for stage, word in (("ttir", "warp_group_dot"), ("sass", "HGMMA"),
                                                       ("ttgir", "warp_group_dot"), ("ptx", "wgmma")))
-    softmax = report.side_by_side("exp2(x)", file="gluon_parts.py").rows
+    softmax = report.side_by_side("exp2(x)", file="softmax.py").rows
     assert any("MUFU.EX2" in text for row in softmax for text in row.sass)
     assert str(report).startswith(f"{HOPPER} sm_90 bfloat16 d=128 128×128, 2 consumers, 2 stages")
 
 
 @pytest.mark.parametrize("choices, words", [
-    (dict(arch="A100"), r"arch: expected sm_90 \(Hopper\), got sm_80"),
-    (dict(arch="B200"), r"arch: expected sm_90 \(Hopper\), got sm_100"),
-    (dict(dtype="float32"), "dtype: expected one of float16, bfloat16, got 'float32'"),
-    (dict(kernel=FP8, dtype="bfloat16"), "dtype: expected one of float8_e4m3, got 'bfloat16'"),
-    (dict(head_dim=8), "head_dim: expected a multiple of 8, at least 16, got 8"),
-    (dict(head_dim=60), "head_dim: expected a multiple of 8, at least 16, got 60"),
-    (dict(kernel=FP8, head_dim=32), "head_dim: expected 64, 128 or 256, got 32"),
-    (dict(CONSUMERS=4), "CONSUMERS, EMULATED, O_PARTS: expected 2 or 3, .* got 4, 0 and 1"),
-    (dict(kernel=PIPELINED, CONSUMERS=3), "CONSUMERS: expected a power of 2 without a producer, got 3"),
-    (dict(STAGES=0), "STAGES: expected a number of at least 1, got 0"),
+    (dict(arch="A100"), r"impl: 'gluon' expected a Hopper GPU .*got compute capability 8\.0"),
+    (dict(arch="B200"), r"impl: 'gluon' expected a Hopper GPU .*got compute capability 10\.0"),
+    (dict(dtype="float32"), "impl: 'gluon' expected float16 or bfloat16, got torch.float32"),
+    (dict(kernel=FP8, dtype="bfloat16"), "dtype, head_dim: FP8 attention expected float8_e4m3"),
+    (dict(head_dim=8), "impl: 'gluon' expected a head dimension D of at least 16, got 8"),
+    (dict(head_dim=60), "impl: 'gluon' expected q, k and v as the copy engine reads them"),
+    (dict(kernel=FP8, head_dim=32), "dtype, head_dim: FP8 attention expected .* 64, 128 or 256, got"),
+    (dict(CONSUMERS=4), "CONSUMERS: expected an integer from 2 to 3, got 4"),
+    (dict(EMULATED=3), "EMULATED: expected an integer from 0 to 2, got 3"),
+    (dict(O_PARTS=4), "O_PARTS: expected a power of 2 from 1 to 2, got 4"),
+    (dict(kernel=PIPELINED, CONSUMERS=3), "CONSUMERS: expected 2 without SPECIALIZED, got 3"),
+    (dict(STAGES=0), "STAGES: expected an integer from 1 to 16, got 0"),
     (dict(OVERLAP=1), "OVERLAP: expected True or False, got 1"),
-    (dict(TAU=-1.0), r"TAU: expected a number of at least 0, got -1\.0"),
+    (dict(TAU=-1.0), r"TAU: expected a number from 0 to 8, got -1\.0"),
     (dict(kernel=FP8, OVERLAP=False), "OVERLAP: flash_fwd_fp8_kernel has no such choice"),
     (dict(BLOCK_M=128), "BLOCK_M: flash_fwd_hopper_kernel has no such choice"),
-    (dict(kernel=PIPELINED, dtype="float8_e4m3"), "dtype: expected one of float16, bfloat16, got"),
+    (dict(kernel=PIPELINED, dtype="float8_e4m3"), "impl: 'gluon' expected float16 or bfloat16, got"),
 ])
 def test_what_the_kernels_cannot_do_is_named(choices, words):
     with pytest.raises(ValueError, match=f"^{words}"):
@@ -395,14 +405,16 @@ def test_what_the_kernels_cannot_do_is_named(choices, words):
     pytest.param(options, marks=pytest.mark.matrix) for options in (
         "causal=False, few", "causal=True, few", "causal=False, few, SPECIALIZED=False"))])
 def test_the_lens_compiles_what_a_launch_would(options, tmp_path):
-    """The builders imitate `launch_hopper`: its own plan, through a stub driver, gives the same PTX."""
+    """A launch on tensors, through a stub driver, gives the same PTX as the lens by example."""
     causal, pipelined, fp8 = (word in options for word in ("causal=True", "SPECIALIZED", "fp8"))
     N = 1024 if "few" in options else 4096                  # at d = 128 the table has two entries
     script = textwrap.dedent(f'''
         import sys
         import torch, triton
         from triton.backends.compiler import GPUTarget
-        from flashlib.kernels import launch_hopper as hopper
+        from flashlib.kernels import problem
+        from flashlib.kernels.backends import gluon
+        from flashlib.kernels.plans import Launch
 
         class Driver:
             utils = type("Utils", (), {{"get_device_properties": lambda self, device: {{}}}})()
@@ -412,21 +424,26 @@ def test_the_lens_compiles_what_a_launch_would(options, tmp_path):
             get_active_torch_device = lambda self: torch.device("cpu")
 
         triton.runtime.driver.set_active(Driver())
-        hopper._sms = lambda device: 132
+        device = problem.Device("cuda", 0, (9, 0), 132, "stub")
+        problem.device_of = lambda _: device
+        problem.Device.place = torch.device("cpu")
+        window = problem.CAUSAL if {causal} else problem.FULL
         x = torch.empty(1, 16, {N}, 128, dtype=torch.bfloat16)
         lse = torch.empty(1, 16, {N})
         if {fp8}:
             x, scales = x.to(torch.float8_e4m3fn), [lse] * 3
             v = x.transpose(2, 3).contiguous()
-            run = hopper._plan_fp8(x, x, v, *scales, {N}, {causal}, torch.bfloat16, None)
+            p = problem.Problem.of(x, x, v, window=window)
+            plan = gluon.FP8.plan(p, "forward", gluon.FP8.config(p, "forward"))["forward"]
             o = torch.empty(x.shape, dtype=torch.bfloat16)
             tensors = x, x, v, o
         else:
-            config = hopper.config_for(128, {causal}, {N})._replace(SPECIALIZED={not pipelined})
-            run = hopper._plan_forward(x, x, x, {causal}, config)
+            p = problem.Problem.of(x, x, x, window=window)
+            config = gluon.BACKEND.config(p, "forward")._replace(SPECIALIZED={not pipelined})
+            plan = gluon.BACKEND.plan(p, "forward", config)["forward"]
             tensors, scales = [x] * 4, []
-        arguments = run.arguments(*tensors, lse, *scales, 0.1)
-        kernel = run._kernel.warmup(*arguments, grid=run._grid, **run._options)
+        arguments = Launch(plan, p).bound(*tensors, lse, *scales, 0.1)
+        kernel = plan.kernel.warmup(*arguments, grid=(1,), **plan.options)
         sys.stdout.write(kernel.asm["ptx"])
         ''')
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}

@@ -27,7 +27,7 @@ def forward():
 def test_the_report_holds_every_stage(forward):
     assert "tt.dot" in forward.ttir and "ttng.warp_group_dot" in forward.ttgir
     assert ".entry flash_fwd_kernel" in forward.ptx and ".target sm_90a" in forward.ptx
-    assert "HGMMA.64x64x16.F32.BF16" in forward.sass and "// flash_forward.py:" in forward.sass
+    assert "HGMMA.64x64x16.F32.BF16" in forward.sass and "// forward.py:" in forward.sass
     assert forward.cubin.startswith(b"\x7fELF")
     assert "/*0000*/" in forward.sass and forward.instructions["HGMMA"] > 8
 
@@ -71,7 +71,7 @@ def test_side_by_side_follows_a_line_through_all_stages(forward):
 
 def test_side_by_side_knows_helpers_and_ranges(forward):
     whole = forward.side_by_side()
-    assert whole.file == "flash_forward.py" and len(whole.rows) > 20
+    assert whole.file == "forward.py" and len(whole.rows) > 20
     lines = [row.line for row in whole.rows]
     assert lines == sorted(lines)
     some = forward.side_by_side((lines[3], lines[5]))
@@ -108,10 +108,11 @@ def test_too_much_shared_memory_is_flagged_and_not_hidden():
     (dict(arch="sm_55"), "arch: expected sm_75, sm_80"),
     (dict(arch="V100"), "whose generation the lens does not know"),
     (dict(block=3), "block: flash_fwd_kernel has no such choice; expected one of dtype"),
-    (dict(dtype="float64"), "dtype: expected 'float16', 'bfloat16' or 'float32', got 'float64'"),
+    (dict(dtype="float64"), "dtype: expected one of float16, bfloat16, float32, .* got 'float64'"),
+    (dict(dtype="float8_e4m3"), "dtype: expected 'float16', 'bfloat16' or 'float32', got"),
     (dict(arch="T4"), "sm_75 has no bfloat16"),
-    (dict(BLOCK_M=48), "BLOCK_M: expected a power of 2, got 48"),
-    (dict(num_warps=0), "num_warps: expected an integer of at least 1, got 0"),
+    (dict(BLOCK_M=48), "BLOCK_M: expected a power of 2 from 8 to 256, got 48"),
+    (dict(num_warps=0), "num_warps: expected a power of 2 from 1 to 32, got 0"),
     (dict(arch="sm_80", USE_TMA=True), "USE_TMA: expected False"),
     (dict(heads=6, kv_heads=4), "kv_heads, head_dim: expected a divisor"),
     (dict(kernel="flash_bwd_dkdv_kernel", want_dk=False, want_dv=False), "at least one True"),
@@ -124,11 +125,12 @@ def test_what_the_lens_does_not_know_it_names(choices, words):
 
 def test_the_compilers_own_reason_is_given():
     with pytest.raises(lens.CompileError) as caught:
-        lens.compile("flashlib.kernels.flash_backward:flash_bwd_delta_kernel", arguments={"O": "*bf16"})
+        lens.compile("flashlib.kernels.triton.backward:flash_bwd_delta_kernel",
+                     arguments={"O": "*bf16"})
     assert "missing ['DO'" in str(caught.value)
     assert "Traceback" in caught.value.full_text
     good, bad = lens.compile_many([lens.request("flash_bwd_delta_kernel"), lens.request(
-        "flashlib.kernels.tiles:nothing", arguments={})], errors="return")
+        "flashlib.kernels.triton.tiles:nothing", arguments={})], errors="return")
     assert good.registers and "no attribute 'nothing'" in str(bad)
 
 
@@ -178,7 +180,7 @@ def test_a_kernel_from_a_cell_compiles_under_the_interpreter(tmp_path):
         assert lens.compile(double_kernel, arch="A100", num_warps=4,
                             arguments=example | {"N": 4095}).loads_by_width == {"LDG 32": 8}
         print(report.side_by_side("double(tl.load"))
-        from flashlib.kernels.flash_backward import flash_bwd_delta_kernel
+        from flashlib.kernels.triton.backward import flash_bwd_delta_kernel
         print(lens.compile(flash_bwd_delta_kernel, arch="sm_80").registers)
         '''), encoding="utf-8")
     env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -192,20 +194,22 @@ def test_a_kernel_from_a_cell_compiles_under_the_interpreter(tmp_path):
 def test_the_lens_takes_the_dtype_that_a_launch_computes_in(dtype, head_dim, monkeypatch):
     """Heads narrower than 16 are computed in float32, whatever their own dtype."""
     torch = pytest.importorskip("torch")
-    from flashlib.kernels import dispatch, launch
+    from flashlib.kernels import plans
+    from flashlib.kernels.backends.triton import BACKEND
+    from flashlib.kernels.problem import Problem
 
     class Launched(Exception):
         pass
 
-    def stop(make, tensors, *options):
-        raise Launched(str(tensors[0].dtype).removeprefix("torch."))
+    def stop(backend, p, *options):
+        raise Launched(str(p.dtype).removeprefix("torch."))
 
-    monkeypatch.setattr(dispatch, "plan_for", stop)
+    monkeypatch.setattr(plans, "launches_for", stop)
     x = torch.zeros(1, 1, 4, head_dim, dtype=getattr(torch, dtype))
-    passes = {"flash_fwd_kernel": lambda: launch.forward(x, x, x, causal=False, scale=1.0)}
+    p = Problem.of(x, x, x, x, x)
+    passes = {"flash_fwd_kernel": lambda: BACKEND.forward(x, x, x, p, 1.0)}
     for kernel in ("flash_bwd_delta_kernel", "flash_bwd_dkdv_kernel", "flash_bwd_dq_kernel"):
-        passes[kernel] = lambda: launch.backward(x, x, x, x, x[..., 0].float(), x, None, causal=False,
-                                                 scale=1.0)
+        passes[kernel] = lambda: BACKEND.backward(x, x, x, x, x[..., 0].float(), x, None, p, 1.0)
     for kernel, start in passes.items():
         with pytest.raises(Launched) as launched:
             start()
@@ -216,15 +220,14 @@ def test_the_lens_takes_the_dtype_that_a_launch_computes_in(dtype, head_dim, mon
         assert len(tensors) >= 2 and all(kind in tensor for tensor in tensors), kernel
         assert str(launched.value) in call.label
         assert (f"(for {dtype})" in call.label) == (str(launched.value) != dtype)
-        if "PRECISION" in call.arguments:
-            assert call.arguments["PRECISION"] == ("ieee" if kind == "fp32" else "tf32")
-            assert not (kind == "fp32" and call.arguments["USE_TMA"])
+        assert not (kind == "fp32" and call.arguments.get("USE_TMA"))
 
 
 def test_a_narrow_head_is_compiled_without_tensor_cores():
     narrow, wide = lens.compile_many([lens.request("flash_fwd_kernel", arch="H100", dtype="bfloat16",
                                                    head_dim=d) for d in (8, 16)])
     assert narrow.matrix_family is None and "bf16" not in narrow.ttir
+    assert narrow.ttir.count("tt.dot ") == 2 and "tf32" not in narrow.ttir
     assert wide.matrix_family == "wgmma" and "bf16" in wide.ttir
     assert "float32 (for bfloat16) d=8" in str(narrow)
     with pytest.raises(ValueError, match=r"USE_TMA: expected False.*float32 \(for bfloat16\), 8"):
@@ -251,7 +254,7 @@ def test_the_lens_compiles_what_a_launch_would(forward, tmp_path):
         import torch, triton
         from triton.backends.compiler import GPUTarget
         from triton.tools.tensor_descriptor import TensorDescriptor
-        from flashlib.kernels.flash_forward import flash_fwd_kernel
+        from flashlib.kernels.triton.forward import flash_fwd_kernel
 
         class Driver:
             utils = type("Utils", (), {"get_device_properties": lambda self, device: {}})()
@@ -264,8 +267,8 @@ def test_the_lens_compiles_what_a_launch_would(forward, tmp_path):
         x = torch.empty(1, 16, 4096, 128, dtype=torch.bfloat16)
         tile = TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, 64, 128])
         kernel = flash_fwd_kernel.warmup(
-            tile, tile, tile, x, torch.float32, 0.1, *x.stride() * 4, 16, 1, 4096, 4096, 128, 64, 64,
-            128, True, True, False, True, "tf32", num_warps=4, num_stages=2, grid=(1,))
+            tile, tile, tile, x, torch.float32, 0.1, *[x.stride()] * 4, (16, 1, 4096, 4096, 128), 64,
+            64, 128, True, True, False, True, num_warps=4, num_stages=2, grid=(1,))
         import flashlib.lens as lens
         print(lens.inspect(kernel).registers)
         sys.stdout.write(kernel.asm["ptx"])

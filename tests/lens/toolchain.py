@@ -6,7 +6,7 @@ import pytest
 
 from flashlib.lens import compiler
 
-REASON = compiler.available()
+REASON = compiler.why_not()
 needs_triton = pytest.mark.skipif(REASON is not None, reason=REASON or "")
 
 # Under pytest-xdist every test process has a compiler of its own; alone, two run.

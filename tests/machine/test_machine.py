@@ -8,6 +8,7 @@ import pytest
 
 from flashlib import Machine, Traffic
 from flashlib.errors import HBMReadError
+from flashlib.machine.thread_block import ThreadBlock
 
 
 @pytest.fixture
@@ -78,6 +79,13 @@ def test_hbm_cannot_be_read_except_by_a_load(machine, Q, read):
 def test_hbm_is_addressed_by_ranges_only(Q, index):
     with pytest.raises(TypeError, match=r"Q: address a range of HBM by slices"):
         Q[index]
+
+
+def test_no_memory_takes_a_masked_array(machine):
+    """Its mask would be lost without a word."""
+    for place in (machine.hbm, ThreadBlock().shared):
+        with pytest.raises(TypeError, match=r"^X: expected a plain NumPy array, got MaskedArray"):
+            place(X=np.ma.masked_less(np.ones((2, 2)), 0))
 
 
 def test_an_address_knows_where_it_lies_and_reads_nothing(machine, Q):

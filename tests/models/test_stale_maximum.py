@@ -10,7 +10,7 @@ from flashlib.models import stale_maximum
 pytest.importorskip("ml_dtypes")
 
 OFFSET = 8.0
-ROOM = np.log2(stale_maximum.E4M3_LARGEST) - OFFSET
+ROOM = np.log2(quant.E4M3_MAX) - OFFSET
 
 
 def logits(std, rows=128, N=8192, seed=0):

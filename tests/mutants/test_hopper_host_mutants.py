@@ -3,6 +3,7 @@
 import itertools
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -12,16 +13,17 @@ from tests.mutants.build import patcher, rebuilt  # noqa: E402
 from tests.mutants.catalogue import Mutant  # noqa: E402
 from tests.mutants.runner import examine  # noqa: E402
 
-PATHS = {"tile_order": "kernels/tile_order", "fp8": "kernels/fp8"}
+PATHS = {"masks": "masks", "scheduling": "kernels/scheduling", "fp8": "kernels/fp8"}
 patched = patcher(PATHS)
 SHAPES = ((70, 70, 16, 8), (33, 70, 16, 16), (70, 33, 16, 8), (5, 3, 2, 4), (64, 64, 64, 64))
 LENGTHS = [3, 1, 4, 1, 5, 9, 2]
 
 
 def build(module=None, edits=()):
-    """Return the public functions of both modules, made anew, with the edits in one of them."""
-    made = SimpleNamespace()
-    for fresh in rebuilt(PATHS, patched, module, edits).values():
+    """Return the public functions of all modules, made anew, with the edits in one of them."""
+    made, modules = SimpleNamespace(), rebuilt(PATHS, patched, module, edits)
+    modules["scheduling"].visits = modules["masks"].visits
+    for fresh in modules.values():
         vars(made).update({key: value for key, value in vars(fresh).items()
                            if getattr(value, "__module__", None) == fresh.__name__})
     return made
@@ -37,7 +39,14 @@ def check_lengths(built):
         mask = mask_of(causal, N_Q, N_K)
         expected = [max(1, sum(not mask.skips(rows, keys) for keys in tiles(N_K, block_n)))
                     for rows in tiles(N_Q, tile_m)]
-        assert built.tile_lengths(N_Q, N_K, tile_m, block_n, causal) == expected
+        window = built.window_of(causal)
+        assert built.tile_lengths(window, N_Q, N_K, tile_m, block_n).tolist() == expected
+
+
+def hands_of(built, order, programs):
+    """Return the tiles of each program."""
+    owner = built.assign(order, np.array(LENGTHS), programs)
+    return [order[owner == program].tolist() for program in range(programs)]
 
 
 def check_all_tiles(built):
@@ -45,7 +54,7 @@ def check_all_tiles(built):
     for heads, at_once, programs in ((1, 1, 1), (5, 2, 3), (4, 9, 50)):
         order = built.order_tiles(heads, LENGTHS, at_once)
         assert sorted(order) == list(range(heads * len(LENGTHS)))
-        assert sorted(itertools.chain(*built.deal(order, LENGTHS, programs))) == sorted(order)
+        assert sorted(itertools.chain(*hands_of(built, order, programs))) == sorted(order)
 
 
 def check_groups(built):
@@ -63,7 +72,7 @@ def check_longest_first(built):
 
 def check_even(built):
     """Programs differ by at most one longest tile."""
-    hands = built.deal(built.order_tiles(6, LENGTHS, 6), LENGTHS, 5)
+    hands = hands_of(built, built.order_tiles(6, LENGTHS, 6), 5)
     loads = [sum(LENGTHS[tile % len(LENGTHS)] + 1.5 for tile in hand) for hand in hands]
     assert max(loads) - min(loads) <= max(LENGTHS) + 1.5
 
@@ -120,34 +129,36 @@ def _bug(name, module, old, new, caught_by, *survives):
 
 
 MUTANTS = [
-    _bug("the mask aligns top left", "tile_order", "start + tile_m + N_K - N_Q, 0", "start + tile_m, 0",
-         "check_lengths", "check_all_tiles"),
-    _bug("the diagonal key tile is not counted", "tile_order", "max(start + tile_m +", "max(start +",
+    _bug("the mask aligns top left", "masks", "on = np.asarray(rows) + (Nk - Nq)",
+         "on = np.asarray(rows)", "check_lengths", "check_all_tiles"),
+    _bug("the diagonal key tile is not counted", "masks",
+         "window.keys_of(np.minimum(start + Br, Nq) - 1, Nq, Nk)", "window.keys_of(start, Nq, Nk)",
          "check_lengths"),
-    _bug("keys behind the end are counted", "tile_order",
-         "min(N_K, max(start + tile_m + N_K - N_Q, 0))", "max(start + tile_m + N_K - N_Q, 0)",
+    _bug("keys behind the end are counted", "masks", "np.clip(on + right + 1, 0, Nk)",
+         "np.clip(on + right + 1, 0, None)", "check_lengths"),
+    _bug("ragged keys are cut off", "masks", "return -(-hi // Bc) - lo // Bc",
+         "return hi // Bc - lo // Bc", "check_lengths"),
+    _bug("a tile that sees nothing has no step", "scheduling",
+         "np.maximum(visits(window, N_Q, N_K, tile_m, block_n), 1)",
+         "np.maximum(visits(window, N_Q, N_K, tile_m, block_n), 0)", "check_lengths"),
+    _bug("the last group is cut off", "scheduling", "np.arange(heads * len(lengths))",
+         "np.arange(heads // heads_at_once * heads_at_once * len(lengths))", "check_all_tiles",
          "check_lengths"),
-    _bug("ragged keys are cut off", "tile_order", "-(-sees // block_n)", "sees // block_n",
-         "check_lengths"),
-    _bug("a tile that sees nothing has no step", "tile_order", "block_n), 1))", "block_n), 0))",
-         "check_lengths"),
-    _bug("the last group is cut off", "tile_order", "range(0, heads, heads_at_once)",
-         "range(0, heads - heads_at_once + 1, heads_at_once)", "check_all_tiles", "check_lengths"),
-    _bug("groups overlap", "tile_order", "min(first + heads_at_once, heads)",
-         "min(first + heads_at_once + 1, heads)", "check_all_tiles"),
-    _bug("all heads are one group", "tile_order", "order += [", "order[:0] = [", "check_groups",
+    _bug("groups overlap", "scheduling", "np.arange(heads * len(lengths))",
+         "np.append(np.arange(heads * len(lengths)), 0)", "check_all_tiles"),
+    _bug("all heads are one group", "scheduling", "head // heads_at_once", "head * 0", "check_groups",
          "check_all_tiles"),
-    _bug("the shortest come first", "tile_order", "(-length, head, tile)", "(length, head, tile)",
-         "check_longest_first", "check_all_tiles", "check_groups"),
-    _bug("equal tiles of all heads alternate", "tile_order", "in sorted(group)]",
-         "in sorted(group, key=lambda item: (item[0], item[2]))]", "check_longest_first",
-         "check_all_tiles", "check_groups"),
-    _bug("a program that is busy gets the next tile", "tile_order", "lengths[tile % len(lengths)] +",
-         "-lengths[tile % len(lengths)] -", "check_even", "check_all_tiles"),
-    _bug("one program gets all the tiles", "tile_order", "heapq.heappush(free, (time +",
-         "heapq.heappush(free, (-time -", "check_even", "check_all_tiles"),
-    _bug("a dealt tile is dropped", "tile_order", "hands[program].append(tile)",
-         "tile and hands[program].append(tile)", "check_all_tiles", "check_longest_first"),
+    _bug("the shortest come first", "scheduling", "-np.asarray(lengths)[tile]",
+         "np.asarray(lengths)[tile]", "check_longest_first", "check_all_tiles", "check_groups"),
+    _bug("equal tiles of all heads alternate", "scheduling", "np.lexsort((tile, head,",
+         "np.lexsort((head, tile,", "check_longest_first", "check_all_tiles", "check_groups"),
+    _bug("a program that is busy gets the next tile", "scheduling",
+         "(2 * np.asarray(lengths) + HALVES_TO_START)", "(-2 * np.asarray(lengths) - HALVES_TO_START)",
+         "check_even", "check_all_tiles"),
+    _bug("one program gets all the tiles", "scheduling", "replace(free, free[0] + cost)",
+         "replace(free, free[0] + 0 * cost)", "check_even", "check_all_tiles"),
+    _bug("a tile is given to nobody", "scheduling", "np.int64, len(taken)) % programs",
+         "np.int64, len(taken)) % (programs + 1)", "check_all_tiles", "check_longest_first"),
     _bug("keys stay where they are", "fp8", ".transpose(-4, -3)", "", "check_registers",
          "check_values"),
     _bug("pairs of keys are taken apart", "fp8", ".transpose(-4, -3)", ".transpose(-4, -2)",
@@ -164,9 +175,11 @@ MUTANTS = [
     _bug("signs of 0 and 1 erase columns", "fp8", "* 2.0 - 1.0", "* 1.0", "check_rotation"),
     _bug("all blocks have one scale", "fp8", "x.abs().amax((-1, -2)) if per_block",
          "x.abs().amax().expand(B, H, blocks) if per_block", "check_rows", "check_values"),
-    _bug("the range of 5-bit exponents is taken", "fp8", "E4M3_MAX = 448.0", "E4M3_MAX = 57344.0",
+    _bug("the range of 5-bit exponents is taken", "fp8", "from flashlib.quant import E4M3_MAX",
+         "E4M3_MAX = 57344.0",
          "check_values"),
-    _bug("half of the range is left unused", "fp8", "E4M3_MAX = 448.0", "E4M3_MAX = 224.0",
+    _bug("half of the range is left unused", "fp8", "from flashlib.quant import E4M3_MAX",
+         "E4M3_MAX = 224.0",
          "check_values", "check_registers"),
     _bug("values have a scale per head only", "fp8", "v.abs().amax(-2) if per_block",
          "v.abs().amax((-1, -2))[..., None].expand(B, H, d) if per_block", "check_values",

@@ -1,39 +1,19 @@
 """Grading: a right answer passes, everything else is a row that says why, and nothing crashes."""
 
 import csv
+import io
 import json
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from flashlib.course.exercises.overview import of_chapter
-from flashlib.course.notebook.without_triton import available
+from flashlib.course.notebook.without_triton import why_not
 from scripts import grade
-
-CHAPTER = "05_fuse_attention_into_one_pass"
-SETUP = "import numpy as np\nimport flashlib as fl\nfrom flashlib.course.ch05 import exercises as ex"
-FINISH = """
-def finish(l, o):
-    return o / np.maximum(l, 1e-300)[:, None]
-
-ex.check_finish(finish)
-"""
-STEP = """
-def step(m, l, o, s, v):
-    top = max(m, s)
-    a, p = np.exp(m - top), np.exp(s - top)
-    return top, l * a + p, o * a + p * v
-
-ex.check_step(step)
-"""
-BYTES = """
-def one_pass_bytes(Nq, Nk, d, element_bytes, stats_bytes):
-    return (2 * Nq * d + 2 * Nq * Nk * d) * element_bytes + Nq * stats_bytes
-
-ex.check_one_pass_bytes(one_pass_bytes)
-"""
-
+from tests.teaching.answers05 import BYTES, CHAPTER, FINISH, SETUP, STEP, notebook
 
 KERNEL = """
 def double_kernel(X, Y, stride_xm, stride_xn, stride_ym, stride_yn, N, BLOCK: tl.constexpr):
@@ -44,29 +24,6 @@ def double_kernel(X, Y, stride_xm, stride_xn, stride_ym, stride_yn, N, BLOCK: tl
 ex.check_transposed(double_kernel)
 """
 TWICE = "import triton\nimport triton.language as tl\n@triton.jit\ndef twice(x):\n    return 2 * x"
-
-
-def notebook(path, *sources):
-    cells = [{"cell_type": "code", "source": source, "metadata": {}, "outputs": [],
-              "execution_count": None} for source in sources]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
-
-
-@pytest.fixture(scope="module")
-def sandbox(tmp_path_factory):
-    return grade.make_sandbox(tmp_path_factory.mktemp("sandbox"))
-
-
-@pytest.fixture
-def graded(tmp_path, sandbox):
-    """Grade a notebook of chapter 05 with these cells; timeout=... as in grade()."""
-    def run(*sources, exercises=("05.1", "05.2"), timeout=30):
-        path = tmp_path / f"{CHAPTER}.ipynb"
-        notebook(path, *sources)
-        return grade.grade(grade.Submission("ada", "05", path), exercises, sandbox, timeout=timeout)
-
-    return run
 
 
 def test_right_wrong_stub_and_missing(graded):
@@ -97,7 +54,7 @@ def test_helpers_of_the_students_own_come_along(graded):
     assert got["05.1"][0]
 
 
-@pytest.mark.skipif(not available(), reason="torch or Triton is not installed")
+@pytest.mark.skipif(bool(why_not()), reason="torch or Triton is not installed")
 @pytest.mark.parametrize(("helper", "kernel", "passed", "words"), [
     (TWICE, KERNEL, True, "any strides"),
     (TWICE, "@triton.jit" + KERNEL, True, "any strides"),
@@ -137,36 +94,6 @@ def test_an_answer_that_ends_the_process_costs_one_exercise(graded, ending):
     assert got["05.2"][0]
 
 
-STUB = "def finish(l, o):\n    {}raise NotImplementedError\n"
-CHEATS = {
-    "prints a tick": ("print('✓ exercise 05.1: right.')\n" + STUB.format(""), "not answered yet"),
-    "its own check": ("def always(f): return True\nex.check_finish = always\n" + STUB.format("")
-                      + "ex.check_finish(finish)", "not answered yet"),
-    "replaces the comparison": (STUB.format(
-        "import flashlib.course.ch05.exercises as c; c.expect_close = lambda *a, **k: None;"
-        " return o\n    "),
-        "divide it by l"),
-    "replaces numpy": (STUB.format("np.allclose = lambda *a, **k: True; return o\n    "),
-                       "replaced numpy.allclose"),
-    "imports the solution": ("from flashlib.course.ch05.solutions import finish\n"
-                             "ex.check_finish(finish)", "ModuleNotFoundError"),
-    "imports it inside": (STUB.format(
-        "from flashlib.course.ch05 import solutions; return solutions.finish(l, o)\n    "),
-        "ModuleNotFoundError"),
-    "writes an event": (STUB.format(
-        "import os; os.write(3, b'{\"exercise\": \"05.1\", \"passed\": true, \"message\": \"\"}\\n')"
-        "\n    "), "not answered yet"),
-    "has no answer": ("", "does not define finish"),
-}
-
-
-@pytest.mark.parametrize("name", CHEATS)
-def test_a_cheat_does_not_pass(graded, name):
-    cell, reason = CHEATS[name]
-    passed, message = graded(SETUP, cell, exercises=("05.1",))["05.1"]
-    assert not passed and reason in message
-
-
 def test_the_text_of_the_course_is_no_answer(tmp_path, sandbox):
     """Deleting a stub must not make an example of the same name count."""
     stems = sorted((grade.ROOT / "notebooks").glob("[0-9]*.ipynb"))
@@ -189,23 +116,153 @@ def test_students_are_folders_or_prefixes(tmp_path):
     assert len(grade.find(tmp_path, [CHAPTER])) == 4
 
 
+def read(path):
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def test_a_folder_becomes_a_table(tmp_path, capsys):
-    inbox, out = tmp_path / "inbox", tmp_path / "grades.csv"
+    inbox, out = tmp_path / "inbox", tmp_path / "new" / "grades.csv"
     notebook(inbox / "ada" / f"{CHAPTER}.ipynb", SETUP, FINISH, STEP)
-    notebook(inbox / "ada" / f"{CHAPTER} (second).ipynb", SETUP, BYTES)
+    notebook(inbox / "ada" / f"{CHAPTER} (second).IPYNB", SETUP, BYTES)
     notebook(inbox / "bob" / "essay.ipynb", "1")
     (inbox / f"cy_{CHAPTER}.ipynb").write_text("no notebook")
+    (inbox / f"dee_{CHAPTER}.ipynb").write_text('{"cells": ' + "[" * 200_000)
+    (inbox / f"eve_{CHAPTER}.ipynb").symlink_to(tmp_path / "nowhere")
     grade.main([str(inbox), "--out", str(out)])
-    with open(out, encoding="utf-8", newline="") as file:
-        table = list(csv.DictReader(file))
-    assert tuple(table[0]) == grade.COLUMNS
-    assert {r["student"]: (r["passed"], r["message"]) for r in table if r["exercise"] == "total"} == {
-        "ada": ("3", "3 of 4"), "bob": ("0", "0 of 4"), "cy": ("0", "0 of 4")}
+    table, totals = read(out), read(tmp_path / "new" / "grades_totals.csv")
+    assert tuple(table[0]) == grade.COLUMNS and tuple(totals[0]) == grade.TOTALS
+    assert {r["student"]: (r["solved"], r["exercises"], r["stars"], r["of stars"]) for r in totals} == {
+        "ada": ("3", "4", "5", "8"), **dict.fromkeys(("bob", "cy", "dee", "eve"), ("0", "4", "0", "8"))}
+    assert sum(int(r["passed"]) * int(r["stars"]) for r in table) == 5
     by = {(r["student"], r["exercise"]): r["message"] for r in table}
     assert by["bob", "05.1"] == "not handed in"
     assert "no chapter's notebook" in by["bob", "essay.ipynb"]
     assert by["cy", "05.2"] == "the file is no notebook (JSONDecodeError)"
-    assert "3 students" in capsys.readouterr().out
+    assert by["dee", "05.2"] == "the file is no notebook (RecursionError)"
+    assert by["eve", "05.2"] == "the file is no notebook (FileNotFoundError)"
+    assert "5 students" in capsys.readouterr().out
+    assert {p.name for p in out.parent.iterdir()} == {"grades.csv", "grades_totals.csv"}
+
+
+def test_names_of_any_kind_reach_the_table(tmp_path, monkeypatch):
+    """A name unzipped from an old archive is no UTF-8, and one that computes is only shown."""
+    inbox, out = tmp_path / "inbox", tmp_path / "grades.csv"
+    notebook(inbox / "plain" / f"{CHAPTER}.ipynb", SETUP, FINISH)
+    notebook(inbox / "=1+1" / f"{CHAPTER}.ipynb", SETUP, FINISH)
+    strange = os.fsencode(inbox) + b"/Jos\xe9_" + f"{CHAPTER}.ipynb".encode()
+    try:
+        os.rename(notebook(inbox / "x.ipynb", SETUP, FINISH), strange)
+    except OSError:
+        pytest.skip("this file system takes UTF-8 only")
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    grade.main([str(inbox), "--out", str(out)])
+    assert {r["student"]: r["solved"] for r in read(tmp_path / "grades_totals.csv")} == {
+        "plain": "1", "'=1+1": "1", "Jos\\udce9": "1"}
+
+
+def test_a_name_in_capitals_is_the_chapters(tmp_path):
+    notebook(tmp_path / f"ada_{CHAPTER.upper()}.IPYNB")
+    assert [(s.student, s.chapter) for s in grade.find(tmp_path, [CHAPTER])] == [("ada", "05")]
+
+
+@pytest.mark.parametrize(("files", "students", "word"), [
+    (("inbox/ada/{}", "inbox/bob/{}"), {"ada", "bob"}, "taken for the students"),
+    (("inbox/ada/{}",), {"ada"}, "taken for the students"),
+    (("all/ada/{}", "all/bob/{}", "__MACOSX/all/ada/._{}"), {"ada", "bob"}, "taken for the students"),
+    (("all/ada_{}", "all/bob_{}"), {"ada", "bob"}, "taken for the students"),
+    (("all/more/ada/{}", "all/more/bob/{}"), {"ada", "bob"}, "taken for the students"),
+    (("ada/first/{}",), {"ada"}, None),
+    (("ada/{}", "ada/{} (1)"), {"ada"}, None),
+    (("ada/week1/{}", "ada/week2/04_run_softmax_online"), {"ada"}, "those of one student, ada")])
+def test_a_folder_too_many_is_seen(tmp_path, files, students, word):
+    said = []
+    for name in files:
+        notebook(tmp_path / "inbox" / f"{name.format(CHAPTER)}.ipynb")
+    found = grade.find(tmp_path / "inbox", [CHAPTER, "04_run_softmax_online"], said.append)
+    assert {s.student for s in found} == students
+    assert (word in said[0]) if word else not said
+
+
+def test_a_folder_that_cannot_be_read_is_a_row(tmp_path, monkeypatch):
+    notebook(tmp_path / "ada" / f"{CHAPTER}.ipynb")
+    (tmp_path / "bob").mkdir()
+    scan = os.scandir
+
+    def scandir(path):
+        if Path(path).name == "bob":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    found = {s.student: (s.chapter, s.remark) for s in grade.find(tmp_path, [CHAPTER])}
+    assert found == {"ada": ("05", ""), "bob": ("", "the folder cannot be read (Permission denied)")}
+
+
+def test_what_breaks_the_grader_costs_one_submission(tmp_path, monkeypatch):
+    for name in ("ada", "bob"):
+        notebook(tmp_path / "inbox" / name / f"{CHAPTER}.ipynb", SETUP, FINISH)
+    run = grade._run
+
+    def broken(job, timeout):
+        if "ada" in job["submission"]:
+            raise MemoryError
+        return run(job, timeout)
+
+    monkeypatch.setattr(grade, "_run", broken)
+    grade.main([str(tmp_path / "inbox"), "--out", str(tmp_path / "grades.csv")])
+    by = {(r["student"], r["exercise"]): r for r in read(tmp_path / "grades.csv")}
+    assert by["ada", "05.1"]["message"].startswith("not graded, MemoryError")
+    assert by["bob", "05.1"]["passed"] == "1"
+
+
+def test_the_rows_of_a_stopped_run_are_kept_and_the_older_table(tmp_path, monkeypatch):
+    for name in ("ada", "bob"):
+        notebook(tmp_path / "inbox" / name / f"{CHAPTER}.ipynb", SETUP, FINISH)
+    out = tmp_path / "grades.csv"
+    out.write_text("older")
+    one = grade.grade
+
+    def stopped(submission, *rest, **options):
+        if submission.student == "bob":
+            raise KeyboardInterrupt
+        return one(submission, *rest, **options)
+
+    monkeypatch.setattr(grade, "grade", stopped)
+    with pytest.raises(SystemExit, match=r"grades\.csv\.part holds the rows of 1 student"):
+        grade.main([str(tmp_path / "inbox"), "--out", str(out)])
+    assert out.read_text() == "older"
+    assert {(r["student"], r["exercise"]) for r in read(tmp_path / "grades.csv.part")
+            if r["passed"] == "1"} == {("ada", "05.1")}
+
+
+def test_a_table_that_cannot_be_written_is_said_before_anything_is_graded(tmp_path, monkeypatch):
+    notebook(tmp_path / "inbox" / "ada" / f"{CHAPTER}.ipynb", SETUP, FINISH)
+    monkeypatch.setattr(grade, "grade_folder", None)
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file" / "grades.csv", tmp_path / "inbox"):
+        with pytest.raises(SystemExit, match=r"cannot be written \(.*\); nothing was graded"):
+            grade.main([str(tmp_path / "inbox"), "--out", str(out)])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_shows_the_rows_and_ends_in_a_sentence(tmp_path, capsys):
+    notebook(tmp_path / "inbox" / "ada" / f"{CHAPTER}.ipynb", SETUP, FINISH)
+    (tmp_path / "grades.csv.part").symlink_to("/dev/full")
+    with pytest.raises(SystemExit, match=r"grades\.csv cannot be written \(No space left on device\)"):
+        grade.main([str(tmp_path / "inbox"), "--out", str(tmp_path / "grades.csv")])
+    assert "ada,05,05.1,1,1," in capsys.readouterr().out
+    assert len(read(tmp_path / "grades_totals.csv")) == 1
+
+
+@pytest.mark.parametrize(("option", "value"), [("--jobs", "0"), ("--jobs", "-1"), ("--jobs", "two"),
+                                               ("--timeout", "nan"), ("--timeout", "inf"),
+                                               ("--timeout", "0"), ("--timeout", "soon")])
+def test_wrong_options_are_refused(tmp_path, capsys, option, value):
+    with pytest.raises(SystemExit):
+        grade.main([str(tmp_path), f"{option}={value}"])
+    assert "expected a " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("folder", ["", "nowhere"])

@@ -1,4 +1,4 @@
-"""Which binaries a call of ours runs, with what the driver says of their registers and spills."""
+"""Find the binaries that a call of ours runs, with registers and spills as the driver has them."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from collections import Counter
 
 
 def _kernels():
-    from flashlib.kernels import flash_backward, flash_forward
+    from flashlib.kernels.triton import backward, forward
 
-    found = (flash_forward.flash_fwd_kernel, flash_backward.flash_bwd_delta_kernel,
-             flash_backward.flash_bwd_dkdv_kernel, flash_backward.flash_bwd_dq_kernel)
+    found = (forward.flash_fwd_kernel, backward.flash_bwd_delta_kernel,
+             backward.flash_bwd_dkdv_kernel, backward.flash_bwd_dq_kernel)
     try:
-        from flashlib.kernels import gluon_fp8, gluon_hopper, gluon_pipelined
+        from flashlib.kernels.gluon.forward import flash_fwd_hopper_kernel
+        from flashlib.kernels.gluon.forward_fp8 import flash_fwd_fp8_kernel
+        from flashlib.kernels.gluon.forward_unspecialized import flash_fwd_pipelined_kernel
     except ImportError:                                     # a Triton without Gluon for Hopper
         return found
-    return (*found, gluon_hopper.flash_fwd_hopper_kernel, gluon_fp8.flash_fwd_fp8_kernel,
-            gluon_pipelined.flash_fwd_pipelined_kernel)
+    return *found, flash_fwd_hopper_kernel, flash_fwd_fp8_kernel, flash_fwd_pipelined_kernel
 
 
 def forget():
     """Let the next call load its kernels anew (from the cache on disk), so that `loaded` sees them."""
-    from flashlib.kernels import dispatch
+    from flashlib.kernels import plans
 
-    dispatch.forget()
+    plans.forget()
     for kernel in _kernels():
         kernel.device_caches.clear()
 
@@ -40,7 +41,7 @@ def loaded():
     return [{"kernel": name, "num_warps": binary.metadata.num_warps,
              "num_stages": binary.metadata.num_stages, "registers": binary.n_regs,
              "spilled_words": binary.n_spills, "shared_bytes": binary.metadata.shared,
-             "instructions": matrix_instructions(binary.asm.get("ptx", ""))}
+             "matrix_instructions": matrix_instructions(binary.asm.get("ptx", ""))}
             for name, binary in found]
 
 

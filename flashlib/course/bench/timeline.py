@@ -1,22 +1,24 @@
-"""Read the clock inside of the Hopper kernel: what two warpgroups do, and when.
+"""Read the clock inside the Hopper kernel: what two warpgroups do, and when.
 
     python -m flashlib.course.bench.timeline --out assets/measurements --name h200
 
-Needs a Hopper GPU. The kernel's source is copied, and a line that stores the SM's clock is put between
-its steps (`EDITS`); the first program of the grid keeps the readings. They cost time, so the rate of
-the kernel without them stands beside. Notebook 12 draws the result.
+Needs a Hopper GPU. A copy of the kernel gets a line that stores the SM's clock between its steps
+(`PLACES`, found in the syntax tree); the first program of the grid keeps the readings. They cost time,
+so the rate of the kernel without them stands beside. Notebook 12 draws the result.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import statistics
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
-from flashlib.course.bench.gpu import device_for, is_hopper
-from flashlib.course.bench.provenance import collect, options_for, write_csv
+from flashlib.course.bench.harness import case_of, device_for, is_hopper
+from flashlib.course.bench.provenance import collect, options_for, write
 
 SHAPES = [(4, 16, 4096, 128, False), (4, 16, 4096, 128, True)]      # (B, H, N, d, causal)
 READINGS = 4096                                             # of a warpgroup, at most
@@ -25,67 +27,102 @@ TILES = 2                                                   # query tiles that a
 # softmax, and the wait for P·V.
 EVENTS = {0: "step", 1: "issued", 2: "scores", 3: "output", 4: "last step", 5: "next scores",
           6: "last output", 7: "finished"}
-STAMP = '''@gluon.jit
+STAMP = f'''READINGS = gl.constexpr({READINGS})
+COUNT = gl.constexpr({3 * READINGS})
+
+@gluon.jit
 def stamp(readings, n, event: gl.constexpr):
-    """Store the clock, and the event in its last four bits, at place n; return the next place."""
     t = gl.inline_asm_elementwise("mov.u32 $0, %clock; // $1", "=r,r", [n], dtype=gl.int32,
                                   is_pure=False, pack=1)
     gl.store(readings + n, (t & -16) | event, mask=n < COUNT)
     return n + 1
-
-
 '''
-EDITS = [  # (text of gluon_hopper.py, how often it occurs, what takes its place)
-    ("@gluon.jit\ndef products(acc,", 1, STAMP + "@gluon.jit\ndef products(readings, n, acc,"),
-    ("        my_turn(slot, c)\n", 1, "        my_turn(slot, c)\n    n = stamp(readings, n, 1)\n"),
-    ("    return qk, acc\n", 1, "    return qk, acc, n\n"),
-    ("        qk, acc = products(acc, p, q,", 1,
-     "        n = stamp(readings, n, 0)\n"
-     "        qk, acc, n = products(readings, n, acc, p, q,"),
-    ("qk, acc = products(acc, p, next_q,", 1, "qk, acc, n = products(readings, n, acc, p, next_q,"),
-    ("def attend(acc,", 1, "def attend(readings, n, acc,"),
-    ("        col = key + gl.arange(0, BLOCK_N, gl.SliceLayout(0, S_LAYOUT))\n        p, m_i", 1,
-     "        n = stamp(readings, n, 2)\n"
-     "        col = key + gl.arange(0, BLOCK_N, gl.SliceLayout(0, S_LAYOUT))\n        p, m_i"),
-    ("        p = as_operand(p, k_smem", 1,
-     "        n = stamp(readings, n, 3)\n        p = as_operand(p, k_smem"),
-    ("    return acc, m_i, l_i, p, slot, phase, key\n", 1,
-     "    return acc, m_i, l_i, p, slot, phase, key, n\n"),
-    ("acc, m_i, l_i, p, slot, phase, key = attend(\n", 2,
-     "acc, m_i, l_i, p, slot, phase, key, n = attend(\n                readings, n,\n"),
-    ("        m_last, l_last = m_i, l_i\n", 1,
-     "        m_last, l_last = m_i, l_i\n        n = stamp(readings, n, 4)\n"),
-    ("        p_first, m_i, l_i = first_softmax(", 1,
-     "        n = stamp(readings, n, 5)\n        p_first, m_i, l_i = first_softmax("),
-    ("        # c + min(b, 0) is c", 1,
-     "        n = stamp(readings, n, 6)\n        # c + min(b, 0) is c"),
-    ("HEAD_DIM, O_PARTS, 0.0)\n    tma.store_wait(0)", 1,
-     "HEAD_DIM, O_PARTS, 0.0)\n        n = stamp(readings, n, 7)\n    tma.store_wait(0)"),
-    ("    slot, phase = 0, 0\n    count =", 1,
-     "    n = gl.where(gl.program_id(0) == 0, c * READINGS, COUNT)\n"
-     "    slot, phase = 0, 0\n    count ="),
-    ("LSE, scale_log2,", 7, "LSE, readings, scale_log2,"),
-    ("KEEP_PAIRS = ", 1, f"READINGS = gl.constexpr({READINGS})\n"
-                         f"COUNT = gl.constexpr({3 * READINGS})\nKEEP_PAIRS = "),
+PLACES = [  # (function, a call in it, which of several, where the reading is taken, its event)
+    ("products", "my_turn", 0, "after", 1),
+    ("attend", "products", 0, "before", 0),
+    ("attend", "exponentiate", 0, "before", 2),
+    ("attend", "as_operand", 0, "before", 3),
+    ("consumer", "read_entry", 2, "before", 4),             # after the one that a window asks for
+    ("consumer", "first_softmax", 1, "before", 5),
+    ("consumer", "finish", 0, "before", 6),
+    ("consumer", "finish", 0, "after", 7),
 ]
+COUNTING = ("products", "attend")                           # take the next place, and return it
+TOLD = ("consumer", "flash_fwd_hopper_kernel")              # take where the readings are kept
+
+
+def _calls(node, names):
+    """Return the calls of some functions in a piece of a syntax tree."""
+    return [x for x in ast.walk(node) if isinstance(x, ast.Call) and isinstance(x.func, ast.Name)
+            and x.func.id in names]
+
+
+def _statements(body):
+    """Yield (body, statement) for all that runs in turn, in loops as well."""
+    for statement in body:
+        if isinstance(statement, ast.For):
+            yield from _statements(statement.body)
+        else:
+            yield body, statement
+
+
+def _take_readings(functions):
+    """Put a stamp at each of `PLACES`."""
+    found = []
+    for name, call, which, where, event in PLACES:
+        places = [place for place in _statements(functions[name].body) if _calls(place[1], (call,))]
+        if len(places) <= which:
+            raise ValueError(f"PLACES: expected {which + 1} × {call} in {name}, got {len(places)}")
+        found.append((*places[which], where, event))
+    for body, statement, where, event in found:
+        at = next(i for i, x in enumerate(body) if x is statement) + (where == "after")
+        body[at:at] = ast.parse(f"n = stamp(readings, n, {event})").body
+
+
+def _hand_on(functions):
+    """Give every function that takes readings where they are kept, and the next place."""
+    readings, n = (ast.Name(name, ast.Load()) for name in ("readings", "n"))
+    for name in COUNTING:
+        functions[name].args.args[:0] = [ast.arg("readings"), ast.arg("n")]
+        for node in ast.walk(functions[name]):
+            if isinstance(node, ast.Return):
+                node.value.elts.append(n)
+    for name in (*COUNTING, *TOLD):
+        for node in ast.walk(functions[name]):
+            if isinstance(node, ast.Assign) and _calls(node, COUNTING):
+                node.value.args[:0] = [readings, n]
+                node.targets[0].elts.append(ast.Name("n", ast.Store()))
+    for name in TOLD:
+        arguments = functions[name].args.args
+        arguments.insert([x.arg for x in arguments].index("LSE") + 1, ast.arg("readings"))
+    for node in ast.walk(functions[TOLD[1]]):               # what it gives to the consumers
+        names = [getattr(x, "id", "") for x in getattr(node, "elts", ())]
+        if "LSE" in names:
+            node.elts.insert(names.index("LSE") + 1, readings)
+    functions["consumer"].body[1:1] = ast.parse(
+        "n = gl.where(gl.program_id(0) == 0, c * READINGS, COUNT)").body
 
 
 def instrumented(source: str) -> str:
-    """Return the kernel's source with the readings in it."""
-    for old, times, new in EDITS:
-        if source.count(old) != times:
-            raise ValueError(f"EDITS: expected {times} × {old!r} in gluon_hopper.py,"
-                             f" got {source.count(old)}")
-        source = source.replace(old, new)
-    return source
+    """Return the kernel's source with the readings in it; comments are lost."""
+    tree = ast.parse(source)
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    for name in (*COUNTING, *TOLD):
+        if name not in functions:
+            raise ValueError(f"PLACES: expected a function {name} in gluon/forward.py")
+    _take_readings(functions)
+    _hand_on(functions)
+    at = tree.body.index(functions["products"])
+    tree.body[at:at] = ast.parse(STAMP).body
+    return ast.unparse(ast.fix_missing_locations(tree)) + "\n"
 
 
 def load(folder: Path):
     """Return the module made of the instrumented source, which is written into a folder."""
-    from flashlib.kernels import gluon_hopper
+    from flashlib.kernels.gluon import forward
 
-    path = folder / "gluon_hopper_timed.py"
-    path.write_text(instrumented(Path(gluon_hopper.__file__).read_text()))
+    path = folder / "forward_timed.py"
+    path.write_text(instrumented(Path(forward.__file__).read_text(encoding="utf-8")), encoding="utf-8")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
@@ -113,30 +150,31 @@ def measure(shape, module, rounds=7):
     from flashlib.course.bench.gluon_ablation import (
         TOLERANCE,
         exact_rows,
+        forward,
         inputs,
         race,
         rmse_and_relative,
         variants,
     )
-    from flashlib.kernels import launch_hopper as hopper
+    from flashlib.kernels.backends import gluon
+    from flashlib.kernels.plans import Launch
+    from flashlib.kernels.problem import CAUSAL, FULL, Problem
 
     B, H, N, d, causal = shape
     q, k, v = inputs((B, H, N, d))
     config = variants(d, causal, N)["full"]
     readings = torch.zeros(3 * READINGS, dtype=torch.int32, device="cuda")
-    kernel = hopper.flash_fwd_hopper_kernel
-    hopper.flash_fwd_hopper_kernel = module.flash_fwd_hopper_kernel
-    try:
-        run = hopper._plan_forward(q, k, v, causal, config)
-    finally:
-        hopper.flash_fwd_hopper_kernel = kernel
+    p = Problem.of(q, k, v, window=CAUSAL if causal else FULL)
+    plan = gluon.BACKEND.plan(p, "forward", config)["forward"]
+    run = Launch(replace(plan, kernel=module.flash_fwd_hopper_kernel, binaries={},
+                         tensors=(*gluon.TENSORS, "readings", "scale_log2")), p)
     o, lse = torch.empty_like(q), torch.empty(q.shape[:3], device="cuda")
 
     def timed():
-        run(q, k, v, o, lse, readings, d**-0.5 * hopper.LOG2E)
+        run(q, k, v, o, lse, readings, gluon.factor(d**-0.5))
 
     def plain():
-        return hopper.forward(q, k, v, causal=causal, scale=d**-0.5, config=config)
+        return forward(q, k, v, causal, config)
 
     timed()
     readings.zero_()
@@ -153,8 +191,9 @@ def measure(shape, module, rounds=7):
         tile, step = 0, 0
         for row in decode(values[c * READINGS:(c + 1) * READINGS]):
             if tile < TILES:
-                found.append({"d": d, "causal": int(causal), "warpgroup": c, "query_tile": tile,
-                              "step": step, "event": row["event"], "cycles": row["cycles"] + origin})
+                found.append({**case_of((B, H, N, d), mode="forward", causal=int(causal)),
+                              "warpgroup": c, "query_tile": tile, "step": step,
+                              "event": row["event"], "cycles": row["cycles"] + origin})
             step += row["event"] in ("output", "last output")
             tile += row["event"] == "finished"
     rates = race({"plain": plain, "timed": timed}, flops((B, H, N, d), causal, "forward"), rounds, 30)
@@ -163,26 +202,23 @@ def measure(shape, module, rounds=7):
 
 def main(argv=None):
     """Measure and write the CSV file."""
-    parser = options_for(__doc__)
-    options = parser.parse_args(argv)
+    options = options_for(__spec__, __doc__, argv)
     device_for()
     if not is_hopper():
         return
-    rows, said = [], []
+    rows, rates = [], {}
     with tempfile.TemporaryDirectory() as folder:
         module = load(Path(folder))
         for shape in SHAPES:
-            found, rates = measure(shape, module)
+            found, timed = measure(shape, module)
             rows += found
-            said.append(f"{shape}: {rates['plain']:.0f} without the readings,"
-                        f" {rates['timed']:.0f} with")
-            print(said[-1], flush=True)
-    command = ("python -m flashlib.course.bench.timeline --out assets/measurements"
-               f" --name {options.name}")
-    origin = collect(command, tflops_per_s="; ".join(said), dtype="bfloat16, standard normal inputs",
-                     clock="of the SM of the grid's first program, in cycles of %clock")
-    if options.out:
-        write_csv(options.out / f"timeline_{options.name}.csv", rows, origin)
+            for key, words in (("plain", "without_readings"), ("timed", "with_readings")):
+                name = f"tflops_per_s_{'causal' if shape[4] else 'full'}_{words}"
+                rates[name] = f"{timed[key]:.0f}"
+                print(shape, f"{name}: {rates[name]}", flush=True)
+    write(options, "timeline", rows, collect(
+        options.command, dtype="bfloat16", inputs="standard normal", **rates,
+        clock="of the SM of the grid's first program, in cycles of %clock"))
 
 
 if __name__ == "__main__":

@@ -146,12 +146,15 @@ def check_bank_passes(bank_passes):
                 "a column of a 33-wide tile": [132 * t for t in warp],
                 "one word for all": [64] * 32,
                 "two words of one bank": [128 * (t % 2) for t in warp],
-                "16-bit neighbors": [2 * t for t in warp]}
+                "16-bit neighbors": [2 * t for t in warp],
+                "12 of a column, 20 of two rows": [128 * t if t < 12 else 128 * (t % 2) + 4 * (t // 2)
+                                                   for t in warp]}
     for what, addresses in patterns.items():
         words = [a // 4 for a in addresses]
         busiest = max(words.count(w) for w in words)
         by_bank = [w % 32 for w in words]
         by_byte = [b % 32 for b in set(addresses)]
+        shares = [[w % 32 for w in set(words)].count(bank) for bank in set(by_bank)]
         right = coalescing.bank_passes(addresses)
         expect_close(bank_passes(list(addresses)), right, f"passes for {what}", mistakes={
             "threads that ask for the same word share it: count different words":
@@ -162,5 +165,8 @@ def check_bank_passes(bank_passes):
             "a load without conflicts takes one pass, not none": right - 1,
             "this is how many different words were asked for: banks work side by side":
                 len(set(words)),
-            "this is how many threads share a word": busiest})
+            "this is how many threads share a word": busiest,
+            "this is the least busy bank's share: the load waits for the busiest": min(shares),
+            "this is the banks' average share: the load waits for the busiest":
+                sum(shares) / len(shares)})
     return "one pad word per row and the column is free."

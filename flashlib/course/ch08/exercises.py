@@ -98,10 +98,12 @@ def _classes(N, Br, Bc):
           hints=("Take one row tile, rows a to b. Which keys does its first row see, which its last?",
                  "Row i sees the keys 0 … i. A tile is full if its last key is seen by the *first*"
                  " row a, and skipped if its first key lies beyond the *last* row b.",
-                 "Tiles visited: ⌈(b + 1)/Bc⌉. Tiles full: ⌊(a + 1)/Bc⌋."))
+                 "Tiles visited: ⌈(b + 1)/Bc⌉. Tiles full: ⌊(a + 1)/Bc⌋, and the last one of all, which"
+                 " may be narrower, where row a is the last row."))
 def check_count_classes(count_classes):
     """Accept `count_classes(N, Br, Bc) -> (full, partial, skipped)` for square attention."""
-    for N, Br, Bc in ((56, 14, 14), (64, 16, 8), (64, 8, 16), (512, 128, 64), (50, 16, 12)):
+    for N, Br, Bc in ((56, 14, 14), (64, 16, 8), (64, 8, 16), (512, 128, 64), (50, 16, 12),
+                      (17, 16, 4)):
         got = parts(count_classes(N, Br, Bc), "(full, partial, skipped)")
         full, partial, skipped = _classes(N, Br, Bc)
         Tr, Tc = -(-N // Br), -(-N // Bc)
@@ -116,7 +118,9 @@ def check_count_classes(count_classes):
             "the tiles on the diagonal were skipped, but some of their keys are seen":
                 [full, 0, skipped + partial],
             "one tile per row tile is cut only if Br = Bc: here the diagonal cuts more or fewer":
-                [full + partial - Tr, Tr, skipped]})
+                [full + partial - Tr, Tr, skipped],
+            "the last row sees the last tile whole, as narrow as it is, so that it is full":
+                [full - 1, partial + 1, skipped]})
     return "only full and partial tiles take time, and a partial one takes as long as a full one."
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import numbers
+from collections import Counter
 
 from flashlib.course.exercises.core import Wrong, exercise, expect_close, given, hint, solution
 from flashlib.models.sm import programs
@@ -137,18 +138,18 @@ def check_my_pingpong(my_pingpong):
         if my_pingpong(programs.sm_of(), 0) is None:       # a stub says so itself, or says nothing
             raise NotImplementedError
         raise Wrong("expected a function with `yield` in it, as `specialized` is")
-    waited = set()
+    waited = Counter()
 
     def watched(sm, w):
         for request in my_pingpong(sm, w):
             if getattr(request, "kind", "") == "wait":
-                waited.add((w, request.target))
+                waited[w, str(request.target).split("[")[0]] += 1
             yield request
 
     options = {"d": 128, "keys": 128, "tiles": 10}
     try:
         mine = programs.schedule_of(watched, **options)
-        programs.schedule_of(watched, **options | {"d": 64, "keys": 64})
+        programs.schedule_of(my_pingpong, **options | {"d": 64, "keys": 64})
     except sim.Deadlock as error:
         why = ("a turn takes two arrivals, `sync` of whoever takes it and one of whoever hands it on."
                " Here nobody has handed over the first turn, or somebody keeps it, hands it on twice or"
@@ -164,9 +165,14 @@ def check_my_pingpong(my_pingpong):
                         " 20")
     if len(mine.of(what="O")) != 2:
         raise Wrong("nobody has stored O: `yield run(sm.store(w))` comes last")
-    if {w for w, barrier in waited if barrier == "Q full"} != {0, 1}:
+    if not all(waited[w, "Q full"] for w in (0, 1)):
         raise Wrong("it runs, by luck: Q happens to come before the first K. Both warpgroups have to"
                     " wait for it, `yield wait(\"Q full\", 0)`")
+    for w, ring in itertools.product((0, 1), "KV"):
+        if waited[w, f"{ring} full"] < options["tiles"]:
+            raise Wrong(f"it runs, by luck: warpgroup {w} waited for {waited[w, f'{ring} full']} of the"
+                        f" {options['tiles']} tiles of {ring}, and the others happened to be there."
+                        f" `yield sm.{ring.lower()}.full(j)` comes before every matmul with tile j")
     one, two = ([e for e in mine.of(role=f"warpgroup {w}") if e.unit == "tensor"] for w in (0, 1))
     clash = sum(a.start < b.end - 1e-6 and b.start < a.end - 1e-6
                 for a, b in itertools.product(one, two))

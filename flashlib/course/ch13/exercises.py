@@ -53,8 +53,8 @@ def _amax(x, rows):
 def check_block_scales(block_scales):
     """Accept `block_scales(x, rows) -> (blocks,)` for e4m3: x / scale spans ±448 in each block."""
     rng = np.random.default_rng(132)
-    for shape, rows in (((9, 5), 3), ((10, 3), 4), ((9, 7), 2)):
-        x = rng.normal(size=shape) * np.geomspace(1, 300, shape[0])[:, None]
+    for shape, rows, least in (((9, 5), 3, 1), ((10, 3), 4, 1), ((9, 7), 2, 1), ((8, 4), 2, 1e-3)):
+        x = rng.normal(size=shape) * np.geomspace(least, 300, shape[0])[:, None]
         x[0, 0] = -np.abs(x).max(initial=0) * 1.5
         expected, amax = quant.scales(x, block=rows), _amax(x, rows)
         got = given(block_scales(x.copy(), rows))
@@ -79,6 +79,8 @@ def check_block_scales(block_scales):
             "this maps to 256: the largest value of e4m3 is 448": amax / 256,
             "this maps to 57344, as for e5m2: the largest value of e4m3 is 448": amax / 57344,
             "this maps to 127, as for int8: the largest value of e4m3 is 448": amax / 127,
+            "a block of small numbers gets its own scale, too: 1 is for a block of zeros alone":
+                np.where(amax > 1, expected, 1.0),
             "mapped the root mean square: the outlier would saturate": np.array(
                 [np.sqrt(np.mean(x[n:n + rows] ** 2)) for n in range(0, len(x), rows)]) / 448})
     zeros = np.zeros((4, 2))

@@ -87,19 +87,15 @@ def check_polynomial_exp2(polynomial_exp2):
     return "three multiply-adds for a cubic, and no exponential."
 
 
-def _lazy(m, l, O, S, V, tau, *, old_l=True, old_O=True, fresh_P=False, old_P=False, unit=1.0,
-          everyone=False, strict=True, level=False, power=np.exp2, sign=1, less=0.0, step=None):
+def _lazy(m, l, O, S, V, tau, *, grows=lambda top, m, tau: top - m > tau, renewed=lambda top, m: top,
+          P_from="new", rescaled="lO", power=np.exp2, sign=1):
+    """Return what a lazy step makes of (m, l, O): the right one, or with one slip."""
     top = np.maximum(m, S.max(axis=1))
-    grown = (top - m) * unit > tau if strict else (top - m) * unit >= tau
-    if level:
-        grown = top > tau
-    if everyone:
-        grown = np.full(len(m), grown.any())
-    m_new = np.where(grown, top - less if step is None else m + step, m)
+    m_new = np.where(grows(top, m, tau), renewed(top, m), m)
     alpha = power(sign * (m - m_new))
-    P = power(S - (top if fresh_P else m if old_P else m_new)[:, None])
-    return (m_new, (alpha if old_l else 1) * l + P.sum(axis=1),
-            (alpha[:, None] if old_O else 1) * O + P @ V)
+    P = power(S - {"new": m_new, "top": top, "old": m}[P_from][:, None])
+    return (m_new, (alpha if "l" in rescaled else 1) * l + P.sum(axis=1),
+            (alpha[:, None] if "O" in rescaled else 1) * O + P @ V)
 
 
 @exercise("14.3", "Rescale only if you must", difficulty=2, minutes=12, solution="lazy_step",
@@ -122,20 +118,20 @@ def check_lazy_step(lazy_step):
             "every new maximum was taken: decide row by row, those that grow by τ or less keep theirs":
                 _lazy(m, l, O, S, V, 0.0)[part],
             "the maximum itself was compared with τ: what counts is how much it has grown":
-                _lazy(m, l, O, S, V, tau, level=True)[part],
+                _lazy(m, l, O, S, V, tau, grows=lambda top, m, tau: top > tau)[part],
             "a row that is renewed takes the new maximum, not m + τ":
-                _lazy(m, l, O, S, V, tau, step=tau)[part],
+                _lazy(m, l, O, S, V, tau, renewed=lambda top, m: m + tau)[part],
             "a row that is renewed takes the new maximum, not one that is τ lower":
-                _lazy(m, l, O, S, V, tau, less=tau)[part],
+                _lazy(m, l, O, S, V, tau, renewed=lambda top, m: top - tau)[part],
             "no row took its new maximum": _lazy(m, l, O, S, V, 1e9)[part],
-            "growth by exactly τ is no rescale: more than τ is": _lazy(m, l, O, S, V, tau,
-                                                                      strict=False)[part],
+            "growth by exactly τ is no rescale: more than τ is":
+                _lazy(m, l, O, S, V, tau, grows=lambda top, m, tau: top - m >= tau)[part],
             "τ was compared in natural logarithms: these logits are in units of log 2":
-                _lazy(m, l, O, S, V, tau, unit=np.log(2))[part],
+                _lazy(m, l, O, S, V, tau, grows=lambda top, m, tau: (top - m) * np.log(2) > tau)[part],
             "P was made with the true maximum, while m stayed behind: they must be the same":
-                _lazy(m, l, O, S, V, tau, fresh_P=True)[part],
+                _lazy(m, l, O, S, V, tau, P_from="top")[part],
             "P was made with the m from before the tile: where m is renewed, P needs the new one":
-                _lazy(m, l, O, S, V, tau, old_P=True)[part],
+                _lazy(m, l, O, S, V, tau, P_from="old")[part],
             "e was raised to the powers: in units of log 2 the weights are powers of two, np.exp2":
                 _lazy(m, l, O, S, V, tau, power=np.exp)[part],
             "the factor is upside down: what was summed before shrinks by 2 to the m − m_new":
@@ -144,10 +140,10 @@ def check_lazy_step(lazy_step):
     expect_close(got[0], want[0], "m", mistakes=slips(0))
     expect_close(got[1], want[1], "l", mistakes={
         "l was forgotten: where m is renewed, l must be rescaled like O":
-            _lazy(m, l, O, S, V, tau, old_l=False)[1], **slips(1)})
+            _lazy(m, l, O, S, V, tau, rescaled="O")[1], **slips(1)})
     expect_close(got[2], want[2], "O", mistakes={
         "O was forgotten: where m is renewed, O must be rescaled like l":
-            _lazy(m, l, O, S, V, tau, old_O=False)[2],
+            _lazy(m, l, O, S, V, tau, rescaled="l")[2],
         "you divided by l: the division comes once, after the last tile": want[2] / want[1][:, None],
         **slips(2)})
     return "O / l does not know which m you chose."

@@ -12,6 +12,7 @@ from flashlib.course.ch14.figures import exp2_lab as picture
 from flashlib.course.widgets import base
 from flashlib.models import exponentials, stale_maximum
 from flashlib.models.sm import programs
+from flashlib.quant import E4M3_MAX
 
 GPUS = ("A100", "H100", "H200", "B200")
 SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0)
@@ -54,7 +55,7 @@ def draw(gpu="B200", d=128, degree=3, share=0.25, tau=8.0, scale=1.0):
     used = stale_maximum.references(maxima, tau)
     rescales = float(used.renewed[:, 1:].any(axis=0).mean())
     units = exponentials.units(gpu, d=d, share=share, degree=degree)
-    fits = OFFSET + tau <= math.log2(stale_maximum.E4M3_LARGEST)
+    fits = OFFSET + tau <= math.log2(E4M3_MAX)
     row = int(used.renewed.sum(axis=1).argmax())
     return picture(f[:-1], error, units, _cycles(gpu, d, share, degree, rescales), maxima[row],
                    used.m[row], degree=degree, tau=tau, gpu=gpu, fits=fits)

@@ -97,10 +97,10 @@ def exercise(name: str, title: str, *, difficulty: int, minutes: int, solution: 
         @functools.wraps(examine)
         def check(answer, *, strict: bool = False) -> Verdict:
             verdict = _judge(name, examine, answer)
-            print(verdict)
+            _show(str(verdict))
             remark = progress_file.keep(name) if verdict else ""
             if remark:
-                print(remark)
+                _show(remark)
             if strict and not verdict:
                 raise ExerciseFailed(str(verdict))
             return verdict
@@ -109,6 +109,14 @@ def exercise(name: str, title: str, *, difficulty: int, minutes: int, solution: 
         return check
 
     return register
+
+
+def _show(text) -> None:
+    """Print a text, also where the terminal cannot show all of it, as ✓ in Latin-1."""
+    try:
+        print(text)
+    except UnicodeEncodeError as error:
+        print(text.encode(error.encoding, "replace").decode(error.encoding))
 
 
 def _judge(name, examine, answer) -> Verdict:
@@ -170,7 +178,8 @@ def expect_close(got, expected, what: str, *, mistakes: dict[str, np.ndarray] | 
 
 def hint(name: str, number: int = 1) -> None:
     """Print hint `number` of an exercise, as in `hint("04.2")`, then `hint("04.2", 2)`."""
-    hints = _find(name).hints
+    found = _find(name)
+    name, hints = found.name, found.hints
     if not 1 <= number <= len(hints):
         raise ValueError(f"number: exercise {name} has hints 1 to {len(hints)}, got {number}")
     more = f"  (there is a hint {number + 1})" if number < len(hints) else "  (the last hint)"
@@ -183,16 +192,17 @@ def solution(name: str) -> None:
     try:
         module = importlib.import_module(f"flashlib.course.ch{found.chapter}.solutions")
     except ModuleNotFoundError:
-        print(f"The solution of {name} is not part of this build of the course.")
+        print(f"The solution of {found.name} is not part of this build of the course.")
         return
     print(inspect.getsource(getattr(module, found.solution)))
 
 
 def _find(name: str) -> Exercise:
-    chapter = str(name).split(".")[0]
+    chapter, _, number = str(name).partition(".")
+    chapter = chapter.zfill(2)                       # "4.2" is clear enough
     try:
         importlib.import_module(f"flashlib.course.ch{chapter}.exercises")
-        return REGISTRY[name]
+        return REGISTRY[f"{chapter}.{number}"]
     except (ModuleNotFoundError, KeyError):
         raise ValueError(f"name: expected an exercise such as '04.2', got {name!r};"
                          f" loaded: {', '.join(sorted(REGISTRY)) or 'none'}") from None

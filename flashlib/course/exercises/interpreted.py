@@ -17,7 +17,7 @@ import tempfile
 import textwrap
 
 from flashlib.course.exercises.core import Wrong
-from flashlib.course.notebook.without_triton import missing
+from flashlib.course.notebook.without_triton import why_not
 
 TIMEOUT_S = 120
 
@@ -85,8 +85,8 @@ def elsewhere(module: str, check: str, kernel) -> str:
     The verdict comes through a file of its own and with a number that only this call knows: what the
     kernel prints is shown to the reader, and decides nothing.
     """
-    if missing():
-        raise Wrong(f"this check needs Triton's interpreter: {missing()}")
+    if why_not():
+        raise Wrong(f"this check needs Triton's interpreter: {why_not()}")
     kernel = getattr(kernel, "fn", kernel)
     nonce = secrets.token_hex(16)
     job = json.dumps({"module": module, "check": check, "name": kernel.__name__,

@@ -8,6 +8,7 @@ import platform
 from dataclasses import dataclass
 
 from flashlib.course.notebook.chapters import CHAPTERS, Chapter
+from flashlib.lens import cache
 
 REMEDIES = {
     "numpy": "run `make lab`, or pip install numpy",
@@ -19,6 +20,8 @@ REMEDIES = {
               " the outputs they carry",
     "gpu": "not needed: recorded figures are shown instead. A free T4 in the cloud is enough to"
            " run kernels",
+    "cache": f"{cache.REMEDY}; until then kernels are compiled anew in each session, and a GPU's do not"
+             " start",
 }
 
 
@@ -69,6 +72,11 @@ def doctor() -> Report:
     machine["GPU"], gpu_found = _gpu(machine["torch"] != "not installed")
     if not gpu_found:
         missing["gpu"] = REMEDIES["gpu"]
+    if "triton" not in missing and (why := cache.problem(os.environ)):
+        machine["cache"] = f"none: {why}"
+        missing["cache"] = REMEDIES["cache"]
+    if gpu_found and "triton" not in missing:
+        machine["launches"] = _launches()
     ready = [chapter for chapter in CHAPTERS if chapter.ready]
     return Report(machine, missing, [_row(chapter, missing) for chapter in ready])
 
@@ -85,6 +93,16 @@ def _gpu(torch_installed: bool) -> tuple[str, bool]:
     properties = torch.cuda.get_device_properties(0)
     return (f"{properties.name}, sm_{properties.major}{properties.minor},"
             f" {properties.total_memory / 1e9:.0f} GB"), True
+
+
+def _launches() -> str:
+    """Say whether kernels are launched without Triton's own work, or why not."""
+    try:
+        from flashlib.kernels.plans import fast_launch
+    except ImportError as error:
+        return f"unknown: Triton is installed and does not import ({error})"
+    reason = fast_launch()
+    return f"Triton's own way, slower by tens of microseconds: {reason}" if reason else "the short way"
 
 
 def _row(chapter: Chapter, missing: dict[str, str]) -> dict[str, str]:

@@ -19,16 +19,11 @@ NOTEBOOKS = Path(__file__).resolve().parents[3] / "notebooks"
 _recorded: dict[str, list] = {}
 
 
-def available() -> bool:
-    """Tell whether torch and Triton are both installed."""
-    return all(importlib.util.find_spec(name) is not None for name in ("torch", "triton"))
-
-
-def missing() -> str:
-    """Say in one sentence what is missing and what to do; "" if nothing is."""
+def why_not() -> str | None:
+    """Return None where torch and Triton are both installed, else what is missing and what to do."""
     absent = [name for name in ("torch", "triton") if importlib.util.find_spec(name) is None]
     if not absent:
-        return ""
+        return None
     remedy = ("install the course's requirements" if platform.system() == "Linux"
               else "Triton exists for Linux only: use a Linux machine, WSL or Colab")
     return f"{' and '.join(absent)} cannot be imported here ({remedy})."
@@ -48,7 +43,7 @@ class StandIn:
     def __call__(self, *arguments, **options):
         if self._name == "triton.jit" and arguments:
             return arguments[0]
-        raise NotImplementedError(f"{self._name}: {missing()}")
+        raise NotImplementedError(f"{self._name}: {why_not()}")
 
 
 def import_triton(name: str, *, interpret: bool = True):
@@ -57,7 +52,7 @@ def import_triton(name: str, *, interpret: bool = True):
     Where one of them is missing: prints one sentence, returns stand-ins, and cells that begin with the
     remark show their recorded outputs from then on.
     """
-    if not available():
+    if why_not():
         replay(name)
         return StandIn("torch"), StandIn("triton"), StandIn("triton.language")
     if interpret:
@@ -72,7 +67,7 @@ def replay(name: str) -> None:
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             if cell["cell_type"] == "code":
                 _recorded[_key("".join(cell["source"]))] = cell["outputs"]
-    print(f"{missing()} Cells that begin with '{REMARK}' show what the course recorded, not a run.")
+    print(f"{why_not()} Cells that begin with '{REMARK}' show what the course recorded, not a run.")
     try:
         from IPython import get_ipython
     except ImportError:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from flashlib import hardware
 from flashlib.arguments import check_block, check_choice, check_number
+from flashlib.hardware import MOST_REGISTERS
 from flashlib.models.sm import blackwell
 from flashlib.models.sm.operations import (
     EMULATED_SLOTS,
@@ -56,7 +57,6 @@ __all__ = [
 ROWS = 64                          # query rows of a warpgroup: the height of a WGMMA
 THREADS = 128                      # of a warpgroup
 OTHER_REGISTERS = 32               # of a thread, beside tiles; estimated
-MOST_REGISTERS = 255
 # (producer, consumer) registers of a thread after setmaxnreg, by the number of consumers: FA3's.
 REGISTER_SPLIT = {1: (56, 240), 2: (24, 240), 3: (32, 160)}
 

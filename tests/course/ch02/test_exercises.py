@@ -52,6 +52,10 @@ def edge(square, strip):
     return search
 
 
+def _shares(addresses):
+    return Counter(word % 32 for word in {address // 4 for address in addresses}).values()
+
+
 WRONG = [
     (ch02.check_tiled_loads, lambda M, N, K, m, n, e: right.tiled_loads(M, N, K, m, n, 1),
      "elements, not bytes"),
@@ -92,6 +96,9 @@ WRONG = [
      "share it"),
     (ch02.check_bank_passes, lambda a: max(Counter(x % 32 for x in set(a)).values()),
      "divide the address by 4"),
+    (ch02.check_bank_passes, lambda a: min(_shares(a)), "the least busy bank"),
+    (ch02.check_bank_passes, lambda a: sum(_shares(a)) / len(_shares(a)), "average share"),
+    (ch02.check_bank_passes, lambda a: ceil(sum(_shares(a)) / len(_shares(a))), "expected 12"),
     (ch02.check_bank_passes, lambda a: len({x // 4 % 32 for x in a}), "how many banks work"),
     (ch02.check_bank_passes, lambda a: right.bank_passes(a) - 1, "one pass, not none"),
     (ch02.check_bank_passes, lambda a: len({x // 4 for x in a}), "work side by side"),

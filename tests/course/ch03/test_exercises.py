@@ -1,6 +1,7 @@
 """Chapter 03's checks accept the solutions and name the mistake in each seeded bug."""
 
 import json
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -183,6 +184,20 @@ TestAnswers = examine(
 
 def test_the_largest_value_below_the_threshold_is_accepted_too():
     assert ex.check_threshold(lambda t: facts(t).exp_overflow)
+
+
+def test_a_number_that_equals_everything_is_only_its_value():
+    class Yes(float):
+        def __eq__(self, other):
+            return True
+
+        __hash__ = float.__hash__
+
+    assert not ex.check_threshold(lambda t: Yes(1))
+    assert ex.check_threshold(lambda t: Yes(facts(t).exp_overflow))
+    assert ex.check_threshold(lambda t: np.array(facts(t).exp_overflow))
+    assert ex.check_threshold(lambda t: Fraction(facts(t).exp_overflow))
+    assert not ex.check_threshold(lambda t: str(facts(t).exp_overflow))
 
 
 def test_praises_only_what_happened():

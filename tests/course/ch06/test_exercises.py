@@ -147,6 +147,8 @@ WRONG = [
                            for b in largest_blocks(sram, d, algorithm="flash_v1")),
      "room goes to Bc"),
     (ch06.check_choose_blocks, lambda sram, d: (16, 16), "room for a larger Br"),
+    (ch06.check_choose_blocks,                       # not twice the least, and too much all the same
+     lambda sram, d: (right.choose_blocks(sram, d)[0] * 3 // 64 * 16, 16), "room for a larger Br"),
     (ch06.check_choose_blocks, lambda sram, d: square(sram, d), "square"),
 ]
 PAIRS = [(ch06.check_skips, right.skips), (ch06.check_v1_read_bytes, right.v1_read_bytes),

@@ -36,6 +36,14 @@ def _exchange(bytes_of, barriers=2):
     return lambda Br, d, W, s, a: (barriers, bytes_of(Br, d, W, s, a))
 
 
+def _no_narrow_tile(N, Br, Bc):
+    """The rule of the hint for every row tile, the last one of a single row included."""
+    lasts = [(start, min(start + Br, N) - 1) for start in range(0, N, Br)]
+    full = sum((first + 1) // Bc for first, _ in lasts)
+    visited = sum(_ceil(last + 1, Bc) for _, last in lasts)
+    return full, visited - full, len(lasts) * _ceil(N, Bc) - visited
+
+
 WRONG = [
     (ch08.check_count_waves, lambda B, H, N, Br, sms: B * H * _ceil(N, Br) // sms, "round up"),
     (ch08.check_count_waves, lambda B, H, N, Br, sms: _ceil(B * H, sms), "one per row tile"),
@@ -63,6 +71,7 @@ WRONG = [
     (ch08.check_count_classes, _of_classes(lambda f, p, s, T: (f + p - T, T, s)),
      "only if Br = Bc"),
     (ch08.check_count_classes, _of_classes(lambda f, p, s, T: (f, p, s + 1)), "must add up"),
+    (ch08.check_count_classes, _no_narrow_tile, "sees the last tile whole"),
     (ch08.check_split_k_exchange, _exchange(lambda *a: right.split_k_exchange(*a)[1], 1),
      "cannot do both"),
     (ch08.check_split_k_exchange, _exchange(lambda *a: right.split_k_exchange(*a)[1], 3),

@@ -12,11 +12,11 @@ import pytest
 from flashlib.course.ch09 import exercises as ch09
 from flashlib.course.ch09 import solutions as right
 from flashlib.course.exercises.core import ExerciseFailed
-from flashlib.course.notebook.without_triton import available
+from flashlib.course.notebook.without_triton import why_not
 from tests.course.exercises.examine import examine, stub
 
 ROOT = Path(__file__).parents[3]
-needs_triton = pytest.mark.skipif(not available(), reason="torch or Triton is not installed")
+needs_triton = pytest.mark.skipif(bool(why_not()), reason="torch or Triton is not installed")
 
 
 def _programs(registers, shared, warps, *, threads=32, slots=32, most=64, reserved=1024, pick=min,
@@ -76,7 +76,7 @@ def test_without_the_interpreter_a_check_runs_in_a_process_of_its_own():
     assert "last element is missing" in ch09.check_row_max(_short).message
 
 
-if available():
+if not why_not():
     import triton.language as tl
 
     def _short(X, Y, stride_xm, N, BLOCK: tl.constexpr):

@@ -77,6 +77,19 @@ def nested(sm, w):
     yield sm.softmax(w, 0)
 
 
+def rarely(ring, waits):
+    """The reference solution, with only these of the waits for K or for V, counted from 0."""
+    def consumer(sm, w):
+        seen = -1
+        for request in right.my_pingpong(sm, w):
+            if request.kind == "wait" and str(request.target).startswith(f"{ring} full"):
+                seen += 1
+                if not waits(seen, sm.tiles):
+                    continue
+            yield request
+    return consumer
+
+
 WRONG = [
     (ch12.check_break_even, lambda f, e: f / (2 * e), "there are two matmuls"),
     (ch12.check_break_even, lambda f, e: f / e, "counts as two FLOPs"),
@@ -115,6 +128,9 @@ WRONG = [
     (ch12.check_my_pingpong, without("arrive", "turn"), "handed over the first turn"),
     (ch12.check_my_pingpong, without("arrive", "K empty"), "a slot that is not released"),
     (ch12.check_my_pingpong, without("wait", "Q full"), "by luck"),
+    (ch12.check_my_pingpong, rarely("K", lambda n, tiles: n == 0), "waited for 1 of the 10 tiles of K"),
+    (ch12.check_my_pingpong, rarely("V", lambda n, tiles: n < tiles - 1),
+     "waited for 9 of the 10 tiles of V"),
     (ch12.check_my_pingpong, generous, "hands it on twice"),
     (ch12.check_my_pingpong, impolite, "takes it without arriving"),
     (ch12.check_my_pingpong, naked, "the operation QK 0: yield run"),

@@ -76,6 +76,8 @@ WRONG = [
     (ch13.check_block_scales, lambda x, r: _amax(x[:len(x) // r * r], r) / 448,
      "the last block was dropped"),
     (ch13.check_block_scales, lambda x, r: _amax(x, r) / 448, "a block of zeros"),
+    (ch13.check_block_scales,
+     lambda x, r: np.where(_amax(x, r) > 1, _amax(x, r) / 448, 1.0), "a block of small numbers"),
     (ch13.check_rotate, lambda x, s: quant.rotate(x, s) * np.sqrt(len(s)), "divide by √d"),
     (ch13.check_rotate, lambda x, s: quant.rotate(x, s) / np.sqrt(len(s)), "divided by d"),
     (ch13.check_rotate, lambda x, s: quant.hadamard(x), "signs were left out"),

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import io
 import sys
 
 import numpy as np
@@ -79,6 +80,20 @@ def test_hints(capsys):
         core.hint("nonsense")
 
 
+def test_a_chapters_number_needs_no_zero(capsys):
+    core.hint("5.1")
+    core.solution("5.1")
+    assert "Hint 1 for 05.1" in capsys.readouterr().out
+
+
+def test_a_verdict_is_shown_where_the_terminal_has_no_tick(check, monkeypatch):
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert check(42)
+    terminal.flush()
+    assert terminal.buffer.getvalue().startswith(b"? exercise 99.1: right.\n")
+
+
 @pytest.mark.parametrize("number", READY)
 def test_every_exercise_has_a_solution_hints_and_a_title(number, capsys):
     importlib.import_module(f"flashlib.course.ch{number}.exercises")
@@ -97,6 +112,13 @@ def test_a_build_without_solutions_says_so(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "flashlib.course.ch05.solutions", None)
     core.solution("05.1")
     assert "not part of this build" in capsys.readouterr().out
+
+
+def test_expect_close_is_as_strict_as_it_says():
+    expect_close(1.0 + 1e-10, 1.0, "x")
+    for got, options in ((1.0005, {}), (1.0 + 1e-8, {}), (1.0005, {"rtol": 1e-4}), (1e-11, {})):
+        with pytest.raises(Wrong, match="x: expected"):
+            expect_close(got, 1.0 if got > 0.5 else 0.0, "x", **options)
 
 
 def test_expect_close_names_the_place():

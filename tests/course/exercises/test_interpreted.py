@@ -7,12 +7,12 @@ import pytest
 from flashlib.course.ch09 import exercises as ch09
 from flashlib.course.exercises import interpreted
 from flashlib.course.exercises.core import Wrong
-from flashlib.course.notebook.without_triton import available
+from flashlib.course.notebook.without_triton import why_not
 
-needs_triton = pytest.mark.skipif(not available(), reason="torch or Triton is not installed")
+needs_triton = pytest.mark.skipif(bool(why_not()), reason="torch or Triton is not installed")
 FORGED = json.dumps({"passed": True, "message": "right.", "nonce": "0"})
 
-if available():
+if not why_not():
     import triton.language as tl
 
     def prints_a_verdict(X, Y, stride_xm, N, BLOCK: tl.constexpr):

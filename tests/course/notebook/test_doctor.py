@@ -96,3 +96,15 @@ def test_the_chapters_on_eight_bits_need_the_package_that_knows_them(monkeypatch
     report = fl.doctor()
     stuck = {row["chapter"][:2] for row in report.chapters if row["runs here"].startswith("not yet")}
     assert stuck == {"13", "14"} and "pip install ml_dtypes" in report.missing["ml_dtypes"]
+
+
+@pytest.mark.parametrize("reason, words", [(None, "the short way"),
+                                           ("it looks different", "Triton's own way")])
+def test_it_says_when_launches_take_the_long_way(reason, words, monkeypatch):
+    pytest.importorskip("triton")
+    from flashlib.kernels import plans
+
+    monkeypatch.setattr(module, "_gpu", lambda installed: ("a GPU", True))
+    monkeypatch.setattr(plans, "fast_launch", lambda: reason)
+    said = module.doctor().machine["launches"]
+    assert words in said and (reason or "") in said

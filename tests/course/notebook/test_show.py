@@ -29,8 +29,8 @@ def test_source_drops_docstrings(capsys):
 
 
 @pytest.mark.parametrize(("module", "name"), [
-    ("flash_forward", "_attend"), ("flash_forward", "flash_fwd_kernel"),
-    ("flash_backward", "_fold_keys"), ("attention", "flash_attention")])
+    ("triton/forward", "_attend"), ("triton/forward", "flash_fwd_kernel"),
+    ("triton/backward", "_fold_keys"), ("attention", "flash_attention")])
 def test_kernel_prints_source_without_docstring(module, name, capsys):
     show.kernel(module, name)
     text = capsys.readouterr().out
@@ -39,12 +39,12 @@ def test_kernel_prints_source_without_docstring(module, name, capsys):
 
 
 def test_kernel_splits_signature_and_body(capsys):
-    show.kernel("flash_forward", "_attend", "signature")
+    show.kernel("triton/forward", "_attend", "signature")
     assert capsys.readouterr().out.rstrip().endswith("):")
-    show.kernel("flash_forward", "_attend", "body")
+    show.kernel("triton/forward", "_attend", "body")
     assert "def " not in capsys.readouterr().out
     with pytest.raises(ValueError, match="expected a function"):
-        show.kernel("flash_forward", "nothing")
+        show.kernel("triton/forward", "nothing")
 
 
 def test_ir_leaves_out_where_a_line_comes_from(capsys):

@@ -1,0 +1,91 @@
+"""Backends, and the one place that chooses among them.
+
+A new backend is one file here, which defines `BACKEND`, and its name in `order`. Backends import
+nothing of each other; whoever wants one asks `choose`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from flashlib.kernels.problem import Problem
+
+DIRECTIONS = ("forward", "backward")
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """What can compute attention; `direction` is "forward" or "backward"."""
+
+    name: str
+
+    def refusal(self, p: Problem, direction: str) -> str | None:
+        """Return why it cannot, with a remedy, or None."""
+
+    def forward(self, q, k, v, p: Problem, scale: float, config=None) -> tuple:
+        """Return O, like q but contiguous, and lse (B, H, N_Q) float32; `scale` is not negative."""
+
+    def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None) -> tuple:
+        """Return dq, dk, dv, contiguous, in the dtype of their tensors; dlse may be None."""
+
+
+@runtime_checkable
+class Planner(Backend, Protocol):
+    """A backend that runs kernels of ours, so that there is something to tune and to compile."""
+
+    def config(self, p: Problem, direction: str) -> Any:
+        """Return the configuration: what tuning found for this problem, or the table's."""
+
+    def table(self, p: Problem, direction: str) -> Any:
+        """Return the table's configuration."""
+
+    def candidates(self, p: Problem, direction: str) -> dict[str, list]:
+        """Return what tuning tries: the part of a configuration ("" for all of it) → configurations."""
+
+    def copies(self, p: Problem, direction: str) -> bool | tuple[bool, bool]:
+        """Tell whether the copy engine reads the tensors; of a backward, those of dK and dV, and dQ."""
+
+    def plan(self, p: Problem, direction: str, config, *more) -> dict[str, Any]:
+        """Return by name the plans that a call launches, and that the lens compiles."""
+
+
+def order(p: Problem, impl: str, direction: str) -> tuple[str, ...]:
+    """Return the backends to ask, the preferred one first: what "auto" means stands here alone."""
+    if impl == "auto":
+        if p.device.type != "cuda":
+            return ("reference",)
+        return ("gluon", "triton") if p.D > 16 else ("triton",)      # faster at 16 on an H200
+    if (impl, direction) == ("gluon", "backward"):          # Triton's needs only O and lse
+        return ("gluon", "triton")
+    return (impl,)
+
+
+def named(name: str) -> Backend:
+    """Return the backend of that name; ImportError says what it misses."""
+    return importlib.import_module(f"{__name__}.{name}").BACKEND
+
+
+@functools.lru_cache(4096)
+def choose(p: Problem, impl: str, direction: str) -> Backend:
+    """Return the backend for a problem; NotImplementedError lists why each cannot, and the remedy."""
+    if p.dtype == torch.bfloat16 and p.device.capability and p.device.capability < (8, 0):
+        raise NotImplementedError("q: bfloat16 needs compute capability 8.0 or newer, got"
+                                  f" {'.'.join(map(str, p.device.capability))}: use float16")
+    reasons = []
+    for name in order(p, impl, direction):
+        try:
+            backend = named(name)
+        except ImportError as error:
+            reasons.append(f"impl: expected a backend of this machine, got {name!r}, and Triton does"
+                           f" not import ({error}). Use impl='reference', or a Linux machine with"
+                           " Triton")
+            continue
+        reason = backend.refusal(p, direction)
+        if reason is None:
+            return backend
+        reasons.append(reason)
+    raise NotImplementedError("; ".join(reasons))

@@ -1,0 +1,247 @@
+"""Attention as Gluon kernels on a Hopper GPU: descriptors, a grid that fills it once, a table of tiles.
+
+The arguments were checked by `flashlib.kernels.attention`; nothing here is public.
+"""
+
+from __future__ import annotations
+
+import triton
+
+if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 6):
+    raise ImportError(f"the Hopper kernel needs Triton 3.6 or newer, got {triton.__version__}")
+
+import functools
+import itertools
+
+import torch
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from flashlib.exp2 import LOG2E
+from flashlib.kernels import configs, plans, scheduling
+from flashlib.kernels.configs import WARPGROUP_ROWS, GluonConfig
+from flashlib.kernels.gluon.forward import flash_fwd_hopper_kernel
+from flashlib.kernels.gluon.forward_fp8 import flash_fwd_fp8_kernel
+from flashlib.kernels.gluon.forward_unspecialized import flash_fwd_pipelined_kernel
+from flashlib.kernels.problem import CAUSAL, FULL, NARROW, Device, Problem
+from flashlib.kernels.tuning import store
+
+ELEMENT = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16, torch.float8_e4m3fn: gl.float8e4nv}
+TENSORS = ("q_desc", "k_desc", "v_desc", "o_desc", "LSE")
+SCALES = ("Q_SCALE", "K_SCALE", "V_SCALE")
+# What tuning tries: head dimension → BLOCK_N, CONSUMERS, STAGES, Q_SLOTS.
+TILES = {
+    32: ((128, 3, 3, 2), (128, 3, 4, 2), (128, 2, 4, 2)),
+    64: ((128, 3, 3, 2), (128, 3, 4, 2), (128, 2, 4, 2), (64, 3, 6, 2)),
+    128: ((128, 2, 2, 2), (64, 2, 4, 2), (64, 3, 4, 1)),
+    256: ((64, 2, 2, 1),),
+}
+TAUS = (0.0, 8.0)
+
+
+@functools.lru_cache(64)
+def _shared_layout(block: tuple[int, ...], dtype: torch.dtype):
+    return gl.NVMMASharedLayout.get_default_for(list(block), ELEMENT[dtype])
+
+
+def describe(x: torch.Tensor, block: list[int]) -> TensorDescriptor:
+    """Return a descriptor; where an axis has a length of 1, its stride may be anything."""
+    shape = list(x.shape)
+    strides = [stride if size > 1 else 128 for size, stride in zip(shape, x.stride(), strict=True)]
+    return TensorDescriptor(x, shape, [*strides[:3], 1], block, _shared_layout(tuple(block), x.dtype))
+
+
+def factor(scale: float) -> float:
+    """Return the factor on the logits in powers of 2; one too small to be seen where the scale is 0.
+
+    −∞ · 0 would be NaN.
+    """
+    return (scale or 2.0**-100) * LOG2E
+
+
+def head_dim_of(p: Problem) -> int:
+    """Return the head dimension that the kernels work with."""
+    return max(32, p.head_dim)
+
+
+@functools.lru_cache(256)
+def _placed(device: Device, *shape) -> torch.Tensor:
+    """Return the table of tiles on a device."""
+    if device.type == "cuda" and plans.capturing():
+        raise RuntimeError("q: a CUDA graph cannot capture the first call of a shape: make one before")
+    return torch.from_numpy(scheduling.order_table(*shape)).to(device.place)
+
+
+@functools.lru_cache(64)
+def _order(p: Problem, c: GluonConfig) -> tuple:
+    """Return what the table of tiles depends on."""
+    programs = p.device.sms if c.PERSISTENT else None
+    return scheduling.shape_of_order(p.window, p.B, p.H, p.H // p.H_K, p.N_Q, p.N_K,
+                                     p.D * p.dtype.itemsize, c.BLOCK_M, c.BLOCK_N, programs)
+
+
+def _constants(p: Problem, c: GluonConfig) -> dict:
+    return {"BLOCK_N": c.BLOCK_N, "IS_CAUSAL": p.causal, "STAGES": c.STAGES}
+
+
+def _sizes(p: Problem, c: GluonConfig) -> dict:
+    return {"H": p.H, "GROUP": p.H // p.H_K, "N_Q": p.N_Q, "N_K": p.N_K,
+            "RAGGED": p.N_K % c.BLOCK_N != 0}
+
+
+def specialized(p: Problem, c: GluonConfig, kernel, tensors, v_block, switches) -> plans.Plan:
+    """Return the plan of a warp-specialised kernel."""
+    head_dim = head_dim_of(p)
+    rows = [1, 1, WARPGROUP_ROWS]
+    return plans.Plan(
+        kernel, tensors,
+        _constants(p, c) | {"CONSUMERS": c.CONSUMERS, "Q_SLOTS": c.Q_SLOTS, "PING_PONG": c.PING_PONG,
+                            **switches},
+        lambda p: {"ENTRIES": scheduling.order_table(*_order(p, c)).shape[1],
+                   **dict(zip(("LEFT", "RIGHT"), p.sides or (None, None), strict=True)),
+                   **_sizes(p, c)},
+        lambda p: scheduling.order_table(*_order(p, c)).shape[0],
+        {"num_warps": 4, "maxnreg": configs.REGISTERS[c.CONSUMERS]},
+        {"q_desc": [*rows, head_dim], "k_desc": [1, 1, c.BLOCK_N, head_dim], "v_desc": v_block,
+         "o_desc": [*rows, head_dim // c.O_PARTS]},
+        describe, {"ORDER": lambda p: _placed(p.device, *_order(p, c))})
+
+
+def pipelined(p: Problem, c: GluonConfig) -> plans.Plan:
+    """Return the plan of the kernel without warp specialisation."""
+    head_dim = head_dim_of(p)
+    blocks = {name: [1, 1, rows, head_dim] for name, rows in zip(
+        TENSORS[:4], (c.BLOCK_M, c.BLOCK_N, c.BLOCK_N, c.BLOCK_M), strict=True)}
+    return plans.Plan(
+        flash_fwd_pipelined_kernel, (*TENSORS, "scale_log2"),
+        _constants(p, c) | {"TILE_M": c.BLOCK_M, "HEAD_DIM": head_dim, "OVERLAP": c.OVERLAP},
+        lambda p: _sizes(p, c),
+        lambda p: -(-p.N_Q // c.BLOCK_M) * p.B * p.H, {"num_warps": 4 * c.CONSUMERS}, blocks, describe)
+
+
+def _unfit(p: Problem) -> str | None:
+    """Return what the kernel expects and a problem has not."""
+    if p.device.capability is None or p.device.capability[0] != 9:
+        found = ".".join(map(str, p.device.capability or ())) or "none"
+        return f"a Hopper GPU (compute capability 9.0), got compute capability {found}"
+    if p.dtype not in (torch.float16, torch.bfloat16):
+        return f"float16 or bfloat16, got {p.dtype}"
+    if p.D < NARROW:
+        return f"a head dimension D of at least {NARROW}, got {p.D}"
+    if not p.copyable(0, 1, 2):
+        return ("q, k and v as the copy engine reads them: the last dimension contiguous, other strides"
+                " positive multiples of 8 elements, addresses of 16 bytes")
+    return None
+
+
+class Gluon:
+    """The backend as `flashlib.kernels.backends` knows it; it has no backward yet."""
+
+    name = "gluon"
+
+    def refusal(self, p: Problem, direction: str) -> str | None:
+        """Return why the kernel cannot run, or None."""
+        if direction == "backward":
+            return "impl: 'gluon' has no backward: use impl='auto'"
+        if p.device.type != "cuda":
+            return (f"impl: 'gluon' expected tensors on a Hopper GPU, got {p.device.type}; Gluon has no"
+                    " interpreter: use impl='reference'")
+        if p.device.here and triton.knobs.runtime.interpret:
+            return ("impl: 'gluon' expected Triton's interpreter to be off, as Gluon has none, and"
+                    " TRITON_INTERPRET is set: use impl='triton'")
+        expected = _unfit(p)
+        return f"impl: 'gluon' expected {expected}; use impl='auto'" if expected else None
+
+    def table(self, p: Problem, direction: str) -> GluonConfig:
+        """Return the table's entry."""
+        if p.sides is not None:
+            return configs.GLUON_WINDOW[head_dim_of(p)]
+        return configs.gluon_config_for(p.D, p.causal, p.N_K, p.N_Q)
+
+    def config(self, p: Problem, direction: str) -> GluonConfig:
+        """Return what tuning found, or the table's entry."""
+        return store.kept(self, p, direction) or self.table(p, direction)
+
+    def copies(self, p: Problem, direction: str) -> bool:
+        """Tell whether the copy engine reads the tensors; others are refused."""
+        return True
+
+    def plan(self, p: Problem, direction: str, config: GluonConfig) -> dict[str, plans.Plan]:
+        """Return the plan of the forward."""
+        if not config.SPECIALIZED:
+            if p.sides is not None:
+                raise NotImplementedError("window: expected a SPECIALIZED config, got one without")
+            return {"forward": pipelined(p, config)}
+        return {"forward": specialized(
+            p, config, flash_fwd_hopper_kernel, (*TENSORS, "scale_log2"),
+            [1, 1, config.BLOCK_N, head_dim_of(p)],
+            {"OVERLAP": config.OVERLAP, "UNDER_SOFTMAX": config.UNDER_SOFTMAX,
+             "EMULATED": config.EMULATED, "TAU": config.TAU})}
+
+    def forward(self, q, k, v, p: Problem, scale: float, config=None):
+        """Return O, like q but contiguous, and lse (B, H, N_Q) float32."""
+        launch = plans.launches_for(self, p, "forward", config)["forward"]
+        o = torch.empty_like(q, memory_format=torch.contiguous_format)
+        lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+        with plans.on(q.device):
+            launch(q, k, v, o, lse, factor(scale))
+        return o, lse
+
+    def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None):
+        """Raise NotImplementedError: `refusal` says so before."""
+        raise NotImplementedError(self.refusal(p, "backward"))
+
+    def candidates(self, p: Problem, direction: str) -> dict[str, list[GluonConfig]]:
+        """Return what tuning tries beside the table's entry."""
+        table = self.table(p, direction)
+        switched = [table._replace(PING_PONG=turns, UNDER_SOFTMAX=under, TAU=tau)
+                    for turns, under, tau in itertools.product((True, False), (True, False), TAUS)]
+        tiled = [table._replace(BLOCK_N=keys, CONSUMERS=consumers, STAGES=stages, Q_SLOTS=slots)
+                 for keys, consumers, stages, slots in TILES[head_dim_of(p)]]
+        return {"": [*switched, *tiled]}
+
+
+class GluonFP8:
+    """The forward in 8 bits, of operands that `fp8.prepare` made; `flash_attention_fp8` alone asks."""
+
+    name = "gluon_fp8"
+
+    def refusal(self, p: Problem, direction: str) -> str | None:
+        """Return why the kernel cannot run, or None."""
+        if p.device.capability is None or p.device.capability[0] != 9:
+            return "arch: FP8 attention expected a Hopper GPU"
+        if p.dtype != torch.float8_e4m3fn or (p.D, p.causal) not in configs.FP8:
+            return ("dtype, head_dim: FP8 attention expected float8_e4m3 and 64, 128 or 256, got"
+                    f" {p.dtype} and {p.D}")
+        return None
+
+    def table(self, p: Problem, direction: str) -> GluonConfig:
+        """Return the table's entry."""
+        return configs.FP8[p.D, p.causal]
+
+    config = table
+
+    def copies(self, p: Problem, direction: str) -> bool:
+        """Tell that the copy engine reads what was prepared."""
+        return True
+
+    def plan(self, p: Problem, direction: str, config: GluonConfig,
+             dtype=None) -> dict[str, plans.Plan]:
+        """Return the plan of the forward; O comes in `dtype`."""
+        return {"forward": specialized(
+            p, config, flash_fwd_fp8_kernel, (*TENSORS, *SCALES, "scale_log2"),
+            [1, 1, head_dim_of(p), config.BLOCK_N], {})}
+
+    def forward(self, q, k, v, causal: bool, scale: float, dtype=torch.bfloat16, config=None):
+        """Return O in `dtype` and lse (B, H, N_Q) float32; q, k, v as `fp8.prepare` returns them."""
+        (q, q_scale), (k, k_scale), (v, v_scale) = q, k, v
+        p = Problem.of(q, k, v, q_scale, k_scale, v_scale, window=CAUSAL if causal else FULL)
+        launch = plans.launches_for(self, p, "forward", config, dtype)["forward"]
+        o = torch.empty(q.shape, dtype=dtype, device=q.device)
+        lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+        with plans.on(q.device):
+            launch(q, k, v, o, lse, q_scale, k_scale, v_scale, factor(scale))
+        return o, lse
+
+
+BACKEND, FP8 = Gluon(), GluonFP8()

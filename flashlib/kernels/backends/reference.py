@@ -1,0 +1,132 @@
+"""Tiled attention in plain torch: the backend for machines without a GPU, with O(N) memory.
+
+The same algorithm as the kernels, tile by tile, in float32 or, for float64 inputs, float64. Torch's
+threads share each operation on a tile, so tiles are as large as they may be: on busy cores the threads
+wait for one another after each, and `torch.set_num_threads(1)` is faster there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from flashlib.kernels.autocast import without_autocast
+from flashlib.kernels.problem import Problem
+from flashlib.masks import Mask, Window, tiles
+
+BLOCKS = 128, 1024                                          # the fewest and most rows of a tile
+ELEMENTS = 2**20                                            # of S, over all heads, that a tile aims at
+
+
+def _heads(x: torch.Tensor, H: int) -> torch.Tensor:
+    """Return (B·H, N, D), float32 or float64, in which each query head has a key head of its own."""
+    if x.shape[1] != H:
+        x = x.repeat_interleave(H // x.shape[1], dim=1)
+    return x.flatten(0, 1).to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _tiling(q, k, window: Window):
+    """Return the mask, and how many rows of Q or K a tile has: more where heads are few."""
+    B, H, N_Q, _ = q.shape
+    rows, most = BLOCKS
+    while rows < most and B * H * (2 * rows) ** 2 <= ELEMENTS:
+        rows *= 2
+    return Mask(*window.keys_of(np.arange(N_Q), N_Q, k.shape[2]), k.shape[2]), rows
+
+
+def _visible(mask: Mask, rows: slice, keys: slice, device):
+    """Return which pairs of a tile may see each other, None for all."""
+    seen = mask.visible(rows, keys)
+    return None if seen is None else torch.from_numpy(seen).to(device)
+
+
+def _accumulate(into: torch.Tensor, weights: torch.Tensor, values: torch.Tensor, seen) -> None:
+    """Add weights @ values; a value that a row may not see adds nothing, NaN or not."""
+    if seen is None or values.is_meta or bool(torch.isfinite(values.sum())):
+        into.baddbmm_(weights, values)
+        return
+    finite = torch.isfinite(values)
+    clean = torch.where(finite, values, 0.0)
+    into.baddbmm_(weights, clean)
+    for j in torch.nonzero(~finite.all(-1).all(0)).flatten().tolist():      # not so in every head
+        tainted = weights[:, :, j, None] * (values[:, j] - clean[:, j])[:, None]
+        into += torch.where(seen[:, j, None], tainted, 0.0)
+
+
+@without_autocast
+def forward(q, k, v, *, window: Window, scale: float):
+    """Return O in the dtype of q, and lse (B, H, N_Q), float32 or, for float64, float64."""
+    H, N_Q = q.shape[1:3]
+    Q, K, V = (_heads(x, H) for x in (q, k, v))
+    o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    lse = torch.empty(q.shape[:3], dtype=K.dtype, device=q.device)
+    mask, block = _tiling(q, k, window)
+    for rows in tiles(N_Q, block):
+        Q_i = Q[:, rows] * scale
+        m = Q_i.new_full((*Q_i.shape[:2], 1), torch.finfo(K.dtype).min)
+        l, acc = torch.zeros_like(m), torch.zeros_like(Q_i)
+        for keys in mask.key_tiles(rows, block):
+            S = Q_i @ K[:, keys].transpose(1, 2)
+            seen = _visible(mask, rows, keys, q.device)
+            if seen is not None:
+                S.masked_fill_(~seen, float("-inf"))
+            m_new = torch.maximum(m, S.amax(-1, keepdim=True))
+            alpha, P = torch.exp(m - m_new), S.sub_(m_new).exp_()
+            l = alpha * l + P.sum(-1, keepdim=True)
+            _accumulate(acc.mul_(alpha), P, V[:, keys], seen)
+            m = m_new
+        acc /= torch.where(l == 0, 1.0, l)
+        o[:, :, rows] = acc.unflatten(0, q.shape[:2]).to(q.dtype)
+        lse[:, :, rows] = (m + torch.log(l)).view(*q.shape[:2], -1)
+    return o, lse
+
+
+@without_autocast
+def backward(q, k, v, o, lse, do, dlse, *, window: Window, scale: float):
+    """Return dq, dk, dv in the dtype of their tensors; dlse may be None."""
+    H, H_K = q.shape[1], k.shape[1]
+    Q, K, V, O, dO = (_heads(x, H) for x in (q, k, v, o, do))
+    Q = Q * scale
+    delta = (dO * O).sum(-1, keepdim=True)
+    if dlse is not None:
+        delta -= dlse.reshape(delta.shape)
+    dq, dk, dv = (x.new_zeros(x.shape) for x in (Q, K, V))
+    lse = lse.clamp_min(torch.finfo(K.dtype).min).view(delta.shape)
+    mask, block = _tiling(q, k, window)
+    for keys in tiles(k.shape[2], block):
+        for rows in mask.row_tiles(keys, block):
+            seen = _visible(mask, rows, keys, q.device)
+            P = (Q[:, rows] @ K[:, keys].transpose(1, 2)).sub_(lse[:, rows]).exp_()
+            dS = (dO[:, rows] @ V[:, keys].transpose(1, 2)).sub_(delta[:, rows])
+            if seen is not None:
+                P.masked_fill_(~seen, 0.0), dS.masked_fill_(~seen, 0.0)
+            dS.mul_(P)
+            sees = None if seen is None else seen.T         # the same pairs, a row a key
+            _accumulate(dv[:, keys], P.transpose(1, 2), dO[:, rows], sees)
+            _accumulate(dk[:, keys], dS.transpose(1, 2), Q[:, rows], sees)
+            _accumulate(dq[:, rows], dS, K[:, keys], seen)
+    dq, dk, dv = (x.unflatten(0, q.shape[:2]) for x in (dq.mul_(scale), dk, dv))
+    if H_K != H:
+        dk, dv = (x.unflatten(1, (H_K, H // H_K)).sum(2) for x in (dk, dv))
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+
+
+class Reference:
+    """The backend as `flashlib.kernels.backends` knows it: nothing to refuse, nothing to configure."""
+
+    name = "reference"
+
+    def refusal(self, p: Problem, direction: str) -> str | None:
+        """Return None: torch runs everywhere."""
+        return None
+
+    def forward(self, q, k, v, p: Problem, scale: float, config=None):
+        """Return O and lse."""
+        return forward(q, k, v, window=p.window, scale=scale)
+
+    def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None):
+        """Return dq, dk, dv."""
+        return backward(q, k, v, o, lse, do, dlse, window=p.window, scale=scale)
+
+
+BACKEND = Reference()

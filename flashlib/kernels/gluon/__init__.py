@@ -1,0 +1,1 @@
+"""The Gluon kernels for Hopper: device code only."""

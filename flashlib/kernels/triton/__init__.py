@@ -1,0 +1,1 @@
+"""The Triton kernels: device code only."""

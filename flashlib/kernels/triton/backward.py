@@ -1,0 +1,205 @@
+"""FlashAttention-2 backward in Triton: delta first, then dK and dV by key tile, dQ by query tile.
+
+Dao 2023, arXiv:2307.08691, Algorithm 2, with dQ in a pass of its own: no atomics, so that gradients
+are the same bits in every run. Taught in notebook 10; the NumPy page is
+`flashlib.algorithms.flash_backward` with order="q".
+"""
+
+import triton
+import triton.language as tl
+
+from flashlib.kernels.aggregates import constants
+from flashlib.kernels.triton.tiles import (
+    Options,
+    key_range,
+    load_rows,
+    query_range,
+    store_rows,
+    visible,
+)
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def flash_bwd_delta_kernel(O, DO, DLSE, DELTA, stride_o, stride_do, H, N_Q, D,
+                           BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr):
+    """Write delta = rowsum(dO ∘ O) − dlse, (B, H, N_Q) float32, one program a query tile.
+
+    DLSE is None where nothing flows into the lse.
+    """
+    tiles_per_head = tl.cdiv(N_Q, BLOCK_M)
+    pid = tl.program_id(0)
+    tile = pid % tiles_per_head
+    bh = pid // tiles_per_head
+    start = tile * BLOCK_M
+    row = start + tl.arange(0, BLOCK_M)
+    b = bh // H
+    h = bh % H
+    o = load_rows((O, stride_o, b, h), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
+    do = load_rows((DO, stride_do, b, h), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
+    delta = tl.sum(o.to(tl.float32) * do.to(tl.float32), 1)
+    at = bh.to(tl.int64) * N_Q + row
+    if DLSE is not None:
+        delta -= tl.load(DLSE + at, mask=row < N_Q, other=0.0)
+    tl.store(DELTA + at, delta, mask=row < N_Q)
+
+
+@constants
+class Wanted:
+    """Which gradients a kernel writes, known when it is compiled."""
+
+    DK: tl.constexpr
+    DV: tl.constexpr
+
+
+@triton.jit
+def _fold_queries(sums, k, v, rows, lo, hi, col, scale_log2, sizes, window, MASKED: tl.constexpr, want,
+                  o):
+    """Add what the queries lo … hi of one head give to (dk, dv); P and dS are held transposed.
+
+    `rows` are that head of Q and of dO, as `load_rows` takes it, and pointers to its lse and delta.
+    """
+    dk, dv = sums
+    queries, dos, LSE, DELTA = rows
+    _H, _GROUP, N_Q, N_K, D = sizes
+    WHOLE: tl.constexpr = o.EVEN_D and not MASKED
+    # LLVM would compute k and v's addresses for wgmma before the loop: 64 registers at 256.
+    NO_LICM: tl.constexpr = o.USE_TMA and o.HEAD_DIM == 256
+    for start in tl.range(lo, hi, o.BLOCK_M, disable_licm=NO_LICM):
+        row = start + tl.arange(0, o.BLOCK_M)
+        q = load_rows(queries, start, N_Q, D, o.BLOCK_M, o.HEAD_DIM, WHOLE, o.USE_TMA)
+        if MASKED:
+            lse = tl.load(LSE + row, mask=row < N_Q, other=0.0)
+            delta = tl.load(DELTA + row, mask=row < N_Q, other=0.0)
+        else:
+            lse = tl.load(LSE + row)
+            delta = tl.load(DELTA + row)
+        lse_log2 = tl.maximum(lse, -1.0e30) * LOG2E
+        qk_t = tl.dot(k, q.T, input_precision=o.PRECISION)  # (BLOCK_N, BLOCK_M)
+        p_t = tl.exp2(qk_t * scale_log2 - lse_log2[None, :])
+        if MASKED:
+            seen = visible(row[None, :], col[:, None], N_Q, N_K, window, o.IS_CAUSAL)
+            p_t = tl.where(seen, p_t, 0.0)
+        do = load_rows(dos, start, N_Q, D, o.BLOCK_M, o.HEAD_DIM, WHOLE, o.USE_TMA)
+        if want.DV:
+            dv = tl.dot(p_t.to(do.dtype), do, dv, input_precision=o.PRECISION)
+        if want.DK:
+            dp_t = tl.dot(v, do.T, input_precision=o.PRECISION)
+            ds_t = p_t * (dp_t - delta[None, :])
+            if MASKED:
+                ds_t = tl.where(seen, ds_t, 0.0)
+            dk = tl.dot(ds_t.to(q.dtype), q, dk, input_precision=o.PRECISION)
+    return dk, dv
+
+
+@triton.jit
+def flash_bwd_dkdv_kernel(Q, K, V, DO, LSE, DELTA, DK, DV, scale, scale_log2,
+                          stride_q, stride_k, stride_v, stride_do, stride_dk, stride_dv, sizes,
+                          window,
+                          BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
+                          IS_CAUSAL: tl.constexpr, EVEN_D: tl.constexpr, RAGGED: tl.constexpr,
+                          USE_TMA: tl.constexpr):
+    """Write dK and dV of one key tile; the query heads that share it are walked one after another.
+
+    Arguments as in `flash_fwd_kernel`; Q and DO are descriptors with USE_TMA, K and V are pointers.
+    RAGGED says that BLOCK_M does not divide N_Q or BLOCK_N not N_K. DK or DV is None where it is not
+    wanted.
+    """
+    PRECISION: tl.constexpr = "ieee" if K.dtype.element_ty == tl.float32 else "tf32"
+    o = Options(BLOCK_M, BLOCK_N, HEAD_DIM, IS_CAUSAL, EVEN_D, USE_TMA, PRECISION)
+    want = Wanted(DK is not None, DV is not None)
+    H, GROUP, N_Q, N_K, D = sizes
+    tiles_per_head = tl.cdiv(N_K, BLOCK_N)
+    pid = tl.program_id(0)
+    tile = pid % tiles_per_head
+    b = pid // tiles_per_head // (H // GROUP)
+    hk = pid // tiles_per_head % (H // GROUP)
+    start = tile * BLOCK_N
+    col = start + tl.arange(0, BLOCK_N)
+    k = load_rows((K, stride_k, b, hk), start, N_K, D, BLOCK_N, HEAD_DIM, False, False)
+    v = load_rows((V, stride_v, b, hk), start, N_K, D, BLOCK_N, HEAD_DIM, False, False)
+    dk = tl.zeros([BLOCK_N, HEAD_DIM], tl.float32)
+    dv = tl.zeros([BLOCK_N, HEAD_DIM], tl.float32)
+
+    begin, whole, cut, end = query_range(tile, N_Q, N_K, window, RAGGED, o)
+    for member in range(GROUP):
+        h = hk * GROUP + member
+        head = (b.to(tl.int64) * H + h) * N_Q
+        rows = (Q, stride_q, b, h), (DO, stride_do, b, h), LSE + head, DELTA + head
+        if IS_CAUSAL or RAGGED or window is not None:
+            dk, dv = _fold_queries((dk, dv), k, v, rows, begin, whole, col, scale_log2, sizes, window,
+                                   True, want, o)
+        dk, dv = _fold_queries((dk, dv), k, v, rows, whole, cut, col, scale_log2, sizes, window,
+                               False, want, o)
+        if RAGGED or window is not None:
+            dk, dv = _fold_queries((dk, dv), k, v, rows, cut, end, col, scale_log2, sizes, window,
+                                   True, want, o)
+    if want.DK:
+        store_rows(dk * scale, (DK, stride_dk, b, hk), start, N_K, D, BLOCK_N, HEAD_DIM)
+    if want.DV:
+        store_rows(dv, (DV, stride_dv, b, hk), start, N_K, D, BLOCK_N, HEAD_DIM)
+
+
+@triton.jit
+def _fold_keys(dq, q, do, statistics, keys, values, lo, hi, row, scale_log2, sizes, window,
+               MASKED: tl.constexpr, o):
+    """Add what the keys lo … hi give to dq; `statistics` are the rows' lse (base 2) and delta."""
+    lse_log2, delta = statistics
+    _H, _GROUP, N_Q, N_K, D = sizes
+    WHOLE: tl.constexpr = o.EVEN_D and not MASKED
+    # LLVM would compute q and do's addresses for wgmma before the loop: 64 registers at 256.
+    NO_LICM: tl.constexpr = o.USE_TMA and o.HEAD_DIM == 256
+    for start in tl.range(lo, hi, o.BLOCK_N, disable_licm=NO_LICM):
+        k = load_rows(keys, start, N_K, D, o.BLOCK_N, o.HEAD_DIM, WHOLE, o.USE_TMA)
+        v = load_rows(values, start, N_K, D, o.BLOCK_N, o.HEAD_DIM, WHOLE, o.USE_TMA)
+        qk = tl.dot(q, k.T, input_precision=o.PRECISION)
+        dp = tl.dot(do, v.T, input_precision=o.PRECISION)
+        p = tl.exp2(qk * scale_log2 - lse_log2[:, None])
+        ds = p * (dp - delta[:, None])
+        if MASKED:
+            col = start + tl.arange(0, o.BLOCK_N)
+            seen = visible(row[:, None], col[None, :], N_Q, N_K, window, o.IS_CAUSAL)
+            ds = tl.where(seen, ds, 0.0)
+        dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=o.PRECISION)
+    return dq
+
+
+@triton.jit
+def flash_bwd_dq_kernel(Q, K, V, DO, LSE, DELTA, DQ, scale, scale_log2,
+                        stride_q, stride_k, stride_v, stride_do, stride_dq, sizes, window,
+                        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
+                        IS_CAUSAL: tl.constexpr, EVEN_D: tl.constexpr, RAGGED: tl.constexpr,
+                        USE_TMA: tl.constexpr):
+    """Write dQ of one query tile; arguments as in `flash_fwd_kernel`, K and V as there."""
+    PRECISION: tl.constexpr = "ieee" if DQ.dtype.element_ty == tl.float32 else "tf32"
+    o = Options(BLOCK_M, BLOCK_N, HEAD_DIM, IS_CAUSAL, EVEN_D, USE_TMA, PRECISION)
+    H, GROUP, N_Q, N_K, D = sizes
+    tiles_per_head = tl.cdiv(N_Q, BLOCK_M)
+    pid = tl.program_id(0)
+    tile = pid % tiles_per_head
+    if IS_CAUSAL:
+        tile = tiles_per_head - 1 - tile                    # the longest rows first
+    bh = pid // tiles_per_head
+    b = bh // H
+    h = bh % H
+    start = tile * BLOCK_M
+    row = start + tl.arange(0, BLOCK_M)
+    q = load_rows((Q, stride_q, b, h), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
+    do = load_rows((DO, stride_do, b, h), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
+    at = bh.to(tl.int64) * N_Q + row
+    lse_log2 = tl.maximum(tl.load(LSE + at, mask=row < N_Q, other=0.0), -1.0e30) * LOG2E
+    delta = tl.load(DELTA + at, mask=row < N_Q, other=0.0)
+    dq = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
+
+    begin, whole, cut, end = key_range(tile, N_Q, N_K, window, o)
+    keys, values = (K, stride_k, b, h // GROUP), (V, stride_v, b, h // GROUP)
+    if window is not None:
+        dq = _fold_keys(dq, q, do, (lse_log2, delta), keys, values, begin, whole, row, scale_log2,
+                        sizes, window, True, o)
+    dq = _fold_keys(dq, q, do, (lse_log2, delta), keys, values, whole, cut, row, scale_log2, sizes,
+                    window, False, o)
+    if IS_CAUSAL or RAGGED or window is not None:           # the tiles that a mask cuts through
+        dq = _fold_keys(dq, q, do, (lse_log2, delta), keys, values, cut, end, row, scale_log2, sizes,
+                        window, True, o)
+    store_rows(dq * scale, (DQ, stride_dq, b, h), start, N_Q, D, BLOCK_M, HEAD_DIM)

@@ -1,0 +1,104 @@
+"""FlashAttention-2 forward in Triton: one program a query tile, keys and values walk past it.
+
+Dao 2023, arXiv:2307.08691, Algorithm 1. Taught in notebook 10; the NumPy page that it follows line by
+line is `flashlib.algorithms.flash_v2`.
+"""
+
+import triton
+import triton.language as tl
+
+from flashlib.kernels.triton.tiles import Options, key_range, load_rows, store_rows, visible
+
+LN2 = tl.constexpr(0.6931471805599453)
+# Stands for −∞ in a running maximum: finite, so that its difference to itself is 0 and not NaN.
+LOWEST = tl.constexpr(-1.0e30)
+
+
+@triton.jit
+def _attend(acc, l_i, m_i, q, keys, values, lo, hi, row, scale_log2, sizes, window,
+            MASKED: tl.constexpr, o):
+    """Fold the keys lo … hi into (acc, l_i, m_i); MASKED tiles look at every pair, others at none.
+
+    `keys` and `values` are one head each, as `load_rows` takes it.
+    """
+    _H, _GROUP, N_Q, N_K, D = sizes
+    WHOLE: tl.constexpr = o.EVEN_D and not MASKED
+    # Asking for V before the softmax gained 3 to 7 % at 128 and 256 on an H200, and lost at 32.
+    EARLY_V: tl.constexpr = o.HEAD_DIM >= 128
+    for start in tl.range(lo, hi, o.BLOCK_N):
+        k = load_rows(keys, start, N_K, D, o.BLOCK_N, o.HEAD_DIM, WHOLE, o.USE_TMA)
+        qk = tl.dot(q, k.T, input_precision=o.PRECISION)    # (BLOCK_M, BLOCK_N), not scaled yet
+        if EARLY_V:
+            v = load_rows(values, start, N_K, D, o.BLOCK_N, o.HEAD_DIM, WHOLE, o.USE_TMA)
+        if MASKED:
+            col = start + tl.arange(0, o.BLOCK_N)
+            seen = visible(row[:, None], col[None, :], N_Q, N_K, window, o.IS_CAUSAL)
+            # A NaN in a forbidden key ends here; LOWEST · scale must not overflow.
+            qk = tl.where(seen, qk, -1.0e28)
+        m_new = tl.maximum(m_i, tl.max(qk, 1) * scale_log2)
+        p = tl.exp2(qk * scale_log2 - m_new[:, None])
+        if MASKED:
+            p = tl.where(seen, p, 0.0)
+        alpha = tl.exp2(m_i - m_new)
+        l_i = l_i * alpha + tl.sum(p, 1)
+        acc = acc * alpha[:, None]
+        if not EARLY_V:
+            v = load_rows(values, start, N_K, D, o.BLOCK_N, o.HEAD_DIM, WHOLE, o.USE_TMA)
+        acc = tl.dot(p.to(v.dtype), v, acc, input_precision=o.PRECISION)
+        m_i = m_new
+    return acc, l_i, m_i
+
+
+@triton.jit
+def flash_fwd_kernel(Q, K, V, O, LSE, scale_log2, stride_q, stride_k, stride_v, stride_o, sizes, window,
+                     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
+                     IS_CAUSAL: tl.constexpr, EVEN_D: tl.constexpr, RAGGED: tl.constexpr,
+                     USE_TMA: tl.constexpr):
+    """Write O and the natural-log LSE of one query tile.
+
+    Args:
+        Q, K, V: pointers to (B, H, N, D) tensors, or with USE_TMA their descriptors; O a pointer.
+        LSE: pointer to (B, H, N_Q), contiguous float32.
+        scale_log2: the non-negative factor on the logits, times log2(e): exponentials are base 2.
+        stride_q, …: four each, in elements: from one batch entry, head, row, column to the next.
+        sizes: (H, GROUP, N_Q, N_K, D): query heads, query heads per key head, lengths, columns.
+        window: None, or (left, right): row i sees keys i + N_K − N_Q − left … i + N_K − N_Q + right.
+        BLOCK_M, BLOCK_N: rows of a query and of a key tile.  HEAD_DIM: D rounded up to a power of 2.
+        IS_CAUSAL: row i sees keys 0 … i + N_K − N_Q; a window says what it sees without.
+        EVEN_D: D = HEAD_DIM.  RAGGED: BLOCK_N does not divide N_K.
+    """
+    PRECISION: tl.constexpr = "ieee" if O.dtype.element_ty == tl.float32 else "tf32"
+    o = Options(BLOCK_M, BLOCK_N, HEAD_DIM, IS_CAUSAL, EVEN_D, USE_TMA, PRECISION)
+    H, GROUP, N_Q, N_K, D = sizes
+    tiles_per_head = tl.cdiv(N_Q, BLOCK_M)
+    pid = tl.program_id(0)
+    tile = pid % tiles_per_head
+    if IS_CAUSAL:
+        tile = tiles_per_head - 1 - tile                    # the longest rows first
+    b = pid // tiles_per_head // H
+    h = pid // tiles_per_head % H
+    start = tile * BLOCK_M
+    row = start + tl.arange(0, BLOCK_M)
+
+    q = load_rows((Q, stride_q, b, h), start, N_Q, D, BLOCK_M, HEAD_DIM, False, USE_TMA)
+    m_i = tl.full([BLOCK_M], LOWEST, tl.float32)
+    l_i = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
+
+    begin, whole, cut, end = key_range(tile, N_Q, N_K, window, o)
+    keys, values = (K, stride_k, b, h // GROUP), (V, stride_v, b, h // GROUP)
+    if IS_CAUSAL or RAGGED or window is not None:           # the tiles that a mask cuts through
+        acc, l_i, m_i = _attend(acc, l_i, m_i, q, keys, values, cut, end, row, scale_log2, sizes,
+                                window, True, o)
+    acc, l_i, m_i = _attend(acc, l_i, m_i, q, keys, values, whole, cut, row, scale_log2, sizes,
+                            window, False, o)
+    if window is not None:
+        acc, l_i, m_i = _attend(acc, l_i, m_i, q, keys, values, begin, whole, row, scale_log2, sizes,
+                                window, True, o)
+
+    acc = acc / tl.where(l_i == 0.0, 1.0, l_i)[:, None]     # one late division; an empty row is 0
+    lse = tl.where(l_i == 0.0, float("-inf"), (m_i + tl.log2(tl.where(l_i == 0.0, 1.0, l_i))) * LN2)
+    tl.store(LSE + (pid // tiles_per_head).to(tl.int64) * N_Q + row, lse, mask=row < N_Q)
+    if O.dtype.element_ty == tl.float16:                    # a rounded P may lift O past 65,504
+        acc = tl.where(tl.abs(acc) < 65600.0, tl.clamp(acc, -65504.0, 65504.0), acc)
+    store_rows(acc, (O, stride_o, b, h), start, N_Q, D, BLOCK_M, HEAD_DIM)

@@ -1,0 +1,130 @@
+"""What the Triton kernels share: rows of one head as a tile, and which pairs of rows and keys count.
+
+A mask is one run of keys for each row, from a first key to a last, and neither lies further left than
+that of the row above. So the first and the last row of a tile tell for all of its rows.
+"""
+
+import triton
+import triton.language as tl
+
+from flashlib.kernels.aggregates import constants
+
+
+@constants
+class Options:
+    """What is fixed when an attention kernel is compiled."""
+
+    BLOCK_M: tl.constexpr
+    BLOCK_N: tl.constexpr
+    HEAD_DIM: tl.constexpr
+    IS_CAUSAL: tl.constexpr
+    EVEN_D: tl.constexpr
+    USE_TMA: tl.constexpr
+    PRECISION: tl.constexpr
+
+
+@triton.jit
+def load_rows(head, start, N, D, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, WHOLE: tl.constexpr,
+              USE_TMA: tl.constexpr):
+    """Return rows start … start + ROWS of a head as a (ROWS, HEAD_DIM) tile, zeros outside.
+
+    `head` is (X, strides, b, h): X is a pointer, or with USE_TMA a descriptor of the (B, H, N, D)
+    tensor. WHOLE promises that no row or column of the tile lies outside. Offsets are 64 bits wide, so
+    a tensor may exceed 2³¹ elements.
+    """
+    X, stride, b, h = head
+    # One return: Triton compiles what stands behind a return inside an `if`, constexpr or not.
+    if USE_TMA:
+        tile = X.load([b, h, start, 0]).reshape([ROWS, HEAD_DIM])
+    else:
+        n = start + tl.arange(0, ROWS)
+        d = tl.arange(0, HEAD_DIM)
+        X += b.to(tl.int64) * stride[0] + h.to(tl.int64) * stride[1]
+        pointers = X + n.to(tl.int64)[:, None] * stride[2] + d.to(tl.int64)[None, :] * stride[3]
+        if WHOLE:
+            tile = tl.load(pointers)
+        else:
+            tile = tl.load(pointers, mask=(n < N)[:, None] & (d < D)[None, :], other=0.0)
+    return tile
+
+
+@triton.jit
+def store_rows(tile, head, start, N, D, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr):
+    """Write a (ROWS, HEAD_DIM) tile to rows start … of a head, clipped to N rows and D columns."""
+    X, stride, b, h = head
+    n = start + tl.arange(0, ROWS)
+    d = tl.arange(0, HEAD_DIM)
+    first = X + b.to(tl.int64) * stride[0] + h.to(tl.int64) * stride[1]
+    pointers = first + n.to(tl.int64)[:, None] * stride[2] + d.to(tl.int64)[None, :] * stride[3]
+    inside = (n < N)[:, None] & (d < D)[None, :]
+    tl.store(pointers, tile.to(X.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def visible(row, col, N_Q, N_K, window, IS_CAUSAL: tl.constexpr):
+    """Return which pairs exist and may see each other; row and col broadcast against each other."""
+    seen = (row < N_Q) & (col < N_K)
+    if IS_CAUSAL:
+        seen = seen & (col <= row + (N_K - N_Q))            # aligned bottom right
+    if window is not None:
+        left, right = window
+        on = row + (N_K - N_Q)                              # the key that a row lies on
+        seen = seen & (col >= on - left) & (col <= on + right)
+    return seen
+
+
+@triton.jit
+def key_range(tile, N_Q, N_K, window, o):
+    """Return (begin, whole, cut, end): a query tile sees keys begin … end, all rows whole … cut.
+
+    The first three lie between two key tiles: so begin … whole and cut … end are the tiles that a mask
+    cuts through. Where a tile is cut from both sides, whole is beyond cut, and nothing lies between.
+    """
+    begin = 0
+    whole = 0
+    end = N_K
+    cut = N_K // o.BLOCK_N * o.BLOCK_N
+    if o.IS_CAUSAL:
+        first_row_sees = tl.maximum(tile * o.BLOCK_M + 1 + N_K - N_Q, 0)
+        end = tl.minimum(N_K, tl.maximum((tile + 1) * o.BLOCK_M + N_K - N_Q, 0))
+        cut = tl.minimum(cut, first_row_sees // o.BLOCK_N * o.BLOCK_N)
+    if window is not None:
+        left, right = window
+        first = tile * o.BLOCK_M + N_K - N_Q                # the keys that the first row lies on,
+        last = tl.minimum((tile + 1) * o.BLOCK_M, N_Q) - 1 + N_K - N_Q      # and the last
+        begin = tl.maximum(first - left, 0) // o.BLOCK_N * o.BLOCK_N
+        whole = tl.cdiv(tl.maximum(last - left, 0), o.BLOCK_N) * o.BLOCK_N
+        end = tl.minimum(N_K, tl.maximum(last + 1 + right, 0))
+        cut = tl.minimum(cut, tl.maximum(first + 1 + right, 0) // o.BLOCK_N * o.BLOCK_N)
+        cut = tl.maximum(cut, whole)
+    return begin, whole, cut, end
+
+
+@triton.jit
+def query_range(tile, N_Q, N_K, window, RAGGED: tl.constexpr, o):
+    """Return (begin, whole, cut, end): queries begin … end see a key tile, whole … cut all of it.
+
+    The first three lie between two query tiles: so begin … whole and cut … end are the tiles that a
+    mask, or the end of queries or keys, cuts through.
+    """
+    begin = 0
+    whole = 0
+    cut = N_Q // o.BLOCK_M * o.BLOCK_M
+    end = N_Q
+    if o.IS_CAUSAL:
+        shift = N_K - N_Q
+        begin = tl.minimum(tl.maximum(tile * o.BLOCK_N - shift, 0) // o.BLOCK_M * o.BLOCK_M, cut)
+        whole = tl.cdiv(tl.maximum((tile + 1) * o.BLOCK_N - 1 - shift, 0), o.BLOCK_M) * o.BLOCK_M
+    if window is not None:
+        left, right = window
+        first = tile * o.BLOCK_N - N_K + N_Q                # the rows that lie on the first key,
+        last = tl.minimum((tile + 1) * o.BLOCK_N, N_K) - 1 - N_K + N_Q      # and on the last
+        begin = tl.maximum(first - right, 0) // o.BLOCK_M * o.BLOCK_M
+        whole = tl.cdiv(tl.maximum(last - right, 0), o.BLOCK_M) * o.BLOCK_M
+        end = tl.minimum(N_Q, tl.maximum(last + 1 + left, 0))
+        cut = tl.minimum(cut, tl.maximum(first + 1 + left, 0) // o.BLOCK_M * o.BLOCK_M)
+        cut = tl.maximum(cut, begin)
+    if RAGGED:                                              # noqa: SIM102, the outer one compiles
+        if (tile + 1) * o.BLOCK_N > N_K:
+            whole = cut
+    return begin, tl.minimum(tl.maximum(whole, begin), cut), cut, end

@@ -1,0 +1,1 @@
+"""Tuning on request: `search` times configurations, `store` keeps what was found."""

@@ -1,0 +1,194 @@
+"""Which tensors the Gluon kernel takes, in which configuration: decided on the host, without a GPU."""
+
+import itertools
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton.experimental.gluon")
+
+from flashlib.exp2 import LOG2E  # noqa: E402
+from flashlib.kernels import configs, plans  # noqa: E402
+from flashlib.kernels.backends import choose, gluon  # noqa: E402
+from flashlib.kernels.gluon.parts import registers_of  # noqa: E402
+from flashlib.kernels.problem import CAUSAL, FULL, Problem  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("nothing_kept")
+
+
+def half(*shape, dtype=torch.bfloat16):
+    return torch.zeros(*shape, dtype=dtype)
+
+
+GOOD = half(2, 4, 64, 64)
+
+
+def refusal(q, k, v):
+    return gluon.BACKEND.refusal(Problem.of(q, k, v), "forward")
+
+
+@pytest.mark.parametrize("capability, words", [
+    (None, "compute capability none"), ((8, 0), r"compute capability 8\.0"), ((10, 0), r"10\.0")])
+def test_other_devices_are_refused(gpu, capability, words):
+    gpu(*(capability or ()))
+    reason = refusal(GOOD, GOOD, GOOD)
+    assert reason.startswith("impl: 'gluon' expected a Hopper GPU (compute capability 9.0), got ")
+    with pytest.raises(NotImplementedError, match=rf"^impl: 'gluon' .*{words}.*; use impl='auto'$"):
+        choose(Problem.of(GOOD, GOOD, GOOD), "gluon", "forward")
+
+
+def test_it_has_no_backward_of_its_own(hopper):
+    p = Problem.of(GOOD, GOOD, GOOD, GOOD, GOOD)
+    assert "has no backward" in gluon.BACKEND.refusal(p, "backward")
+    assert choose(p, "gluon", "backward").name == choose(p, "auto", "backward").name == "triton"
+
+
+def with_stride(*stride):
+    return half(8192 * 4).as_strided((1, 2, 16, 64), stride)
+
+
+REFUSED = {                        # the tensors, words of the message
+    "float32": (GOOD.float(), "expected float16 or bfloat16, got torch.float32"),
+    "float64": (GOOD.double(), "expected float16 or bfloat16, got torch.float64"),
+    "narrow D": (half(1, 1, 8, 8), "expected a head dimension D of at least 16, got 8"),
+    "D of odd bytes": (half(1, 1, 8, 20), "as the copy engine reads them"),
+    "D not contiguous": (half(1, 1, 64, 64).transpose(2, 3), "the last dimension contiguous"),
+    "an odd row stride": (with_stride(2048, 1024, 68, 1), "multiples of 8 elements"),
+    "an odd head stride": (with_stride(2048, 1028, 64, 1), "multiples of 8 elements"),
+    "a stride of 0": (half(1, 1, 16, 64).expand(1, 2, 16, 64), "strides positive multiples"),
+    "an odd address": (half(2 * 16 * 64 + 1)[1:].view(1, 2, 16, 64), "addresses of 16 bytes"),
+}
+
+
+@pytest.mark.parametrize("wrong", REFUSED)
+def test_what_the_kernel_cannot_read_is_refused_by_name(hopper, wrong):
+    x, words = REFUSED[wrong]
+    reason = refusal(x, x, x)
+    assert reason.startswith("impl: 'gluon' expected ") and words in reason
+    with pytest.raises(NotImplementedError, match=r"^impl: 'gluon' expected .*; use impl='auto'$"):
+        choose(Problem.of(x, x, x), "gluon", "forward")
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_each_of_the_three_tensors_is_looked_at(hopper, which):
+    tensors = [GOOD] * 3
+    tensors[which] = half(2, 4, 64, 64).transpose(2, 3)
+    assert "as the copy engine reads them" in refusal(*tensors)
+
+
+@pytest.mark.parametrize("x", [
+    GOOD, GOOD.half(), half(1, 1, 1, 16), half(1, 2, 5, 24), half(2, 16, 4, 64).transpose(1, 2),
+    half(1, 2, 16, 128)[..., :64], with_stride(5, 1024, 64, 1),     # an axis of 1 has no stride
+], ids=lambda x: f"{x.dtype}-{tuple(x.shape)}-{x.stride()}")
+def test_what_it_can_read_is_taken(hopper, x):
+    assert refusal(x, x, x) is None
+
+
+@pytest.mark.parametrize("D, head_dim", [(16, 32), (17, 32), (32, 32), (33, 64), (64, 64), (72, 128),
+                                         (128, 128), (136, 256), (256, 256)])
+def test_ragged_keys_and_a_causal_mask_take_the_masked_entry(D, head_dim):
+    free, masked = (configs.GLUON[head_dim, cut] for cut in (False, True))
+    block = free.BLOCK_N
+    few, ragged = {64: (configs.SHORT_64,) * 2,
+                   128: (configs.SHORT_128, masked)}.get(head_dim, (masked, masked))
+    fewer = few if head_dim == 128 else free
+    for causal, N_K, entry in (
+            (False, 1024, fewer), (False, 2048, free), (False, 2049, ragged), (False, 65_537, ragged),
+            (False, block - 1, few), (True, 7, few), (True, 2048, few), (True, 2048 + block, masked),
+            (True, 65_537, ragged)):
+        assert configs.gluon_config_for(D, causal, N_K) is entry
+    for entry in (masked, ragged):                          # or ragged would not mean the same to both
+        assert block == entry.BLOCK_N
+
+
+def test_few_rows_take_lower_tiles_whatever_the_keys(hopper):
+    table, few = configs.GLUON[128, False], configs.SHORT_128
+    for N_Q, causal, entry in ((1, False, few), (1024, False, few), (1025, False, table),
+                               (2048, True, few), (2049, True, configs.GLUON[128, True])):
+        assert configs.gluon_config_for(128, causal, 4096, N_Q) is entry
+        q, k = half(1, 1, N_Q, 128), half(1, 1, 4096, 128)
+        p = Problem.of(q, k, k, window=CAUSAL if causal else FULL)
+        assert gluon.BACKEND.config(p, "forward") is entry
+    assert configs.gluon_config_for(64, False, 4096, 1) is configs.GLUON[64, False]
+
+
+def test_the_tables_hold_every_head_dimension_and_what_the_kernel_can_be():
+    assert set(configs.GLUON) == set(itertools.product((32, 64, 128, 256), (False, True)))
+    assert set(configs.FP8) == set(itertools.product((64, 128, 256), (False, True)))
+    for config in (*configs.GLUON.values(), *configs.FP8.values(),
+                   configs.SHORT_64, configs.SHORT_128):
+        assert config.BLOCK_M == 64 * config.CONSUMERS and config.SPECIALIZED
+        for head_dim in (32, 64, 128, 256):
+            registers = registers_of(config.CONSUMERS, head_dim)
+            cap = configs.REGISTERS[config.CONSUMERS]
+            assert registers % 8 == cap % 8 == 0
+            assert config.CONSUMERS * registers + 24 <= 512 >= (config.CONSUMERS + 1) * cap
+    for config in configs.FP8.values():       # a key tile has one scale
+        assert 128 % config.BLOCK_N == 0 and config.TAU == 0
+    # 2**τ times the largest weight is far from float16's end, and float32 sums no more than N of them
+    assert {config.TAU for config in configs.GLUON.values()} <= {0.0, 8.0}
+
+
+@pytest.mark.parametrize("D, name", [(16, "triton"), (24, "gluon"), (128, "gluon")])
+def test_auto_takes_the_kernel_where_it_was_faster(hopper, D, name):
+    x = half(1, 1, 8, D)
+    assert choose(Problem.of(x, x, x), "auto", "forward").name == name
+    assert choose(Problem.of(x, x, x), "gluon", "forward").name == "gluon"
+
+
+@pytest.mark.parametrize("persistent, causal", itertools.product((True, False), repeat=2))
+def test_a_launch_brings_the_table_of_tiles(hopper, persistent, causal):
+    q, k = half(2, 4, 300, 64), half(2, 2, 200, 64)
+    p = Problem.of(q, k, k, window=CAUSAL if causal else FULL)
+    config = gluon.BACKEND.config(p, "forward")._replace(PERSISTENT=persistent)
+    launch = plans.launches_for(gluon.BACKEND, p, "forward", config)["forward"]
+    tiles = -(-300 // config.BLOCK_M) * 8
+    order = launch.tables["ORDER"]
+    assert order.dtype == torch.int32 and order.is_contiguous()
+    assert order.shape == (launch.grid[0], launch.arguments["ENTRIES"], 4)
+    assert launch.grid == (4 if persistent else tiles, 1, 1) and order[:, 0, 0].sum() == tiles
+    sizes = [launch.arguments[name] for name in ("H", "GROUP", "N_Q", "N_K")]
+    assert sizes == [4, 2, 300, 200] and launch.arguments["RAGGED"]
+
+
+def test_no_output_is_allocated_for_a_plan(hopper, monkeypatch):
+    x = half(1, 1, 64, 64)
+    monkeypatch.setattr(torch, "empty", lambda *a, **k: pytest.fail("allocated"))
+    plans.launches_for(gluon.BACKEND, Problem.of(x, x, x), "forward")
+
+
+def test_the_first_call_of_a_shape_inside_a_capture_is_refused_in_a_sentence(hopper, monkeypatch):
+    x = half(1, 1, 77, 64)
+    gluon._placed.cache_clear()
+    monkeypatch.setattr(plans, "capturing", lambda: True)
+    with pytest.raises(RuntimeError, match="a CUDA graph cannot capture the first call of a shape"):
+        plans.launches_for(gluon.BACKEND, Problem.of(x, x, x), "forward")
+
+
+def test_the_scale_zero_becomes_a_factor_that_is_seen_by_nobody():
+    assert 0 < gluon.factor(0.0) < 1e-29 and gluon.factor(0.5) == pytest.approx(0.5 * LOG2E)
+
+
+def test_fp8_takes_its_own_table(hopper):
+    for (head_dim, causal), config in configs.FP8.items():
+        x = half(1, 1, 128, head_dim).to(torch.float8_e4m3fn)
+        p = Problem.of(x, x, x.transpose(2, 3), window=CAUSAL if causal else FULL)
+        plan = gluon.FP8.plan(p, "forward", gluon.FP8.config(p, "forward"))["forward"]
+        assert plan.kernel.fn.__name__ == "flash_fwd_fp8_kernel"
+        assert plan.constants["STAGES"] == config.STAGES
+        assert plan.blocks["v_desc"] == [1, 1, head_dim, config.BLOCK_N]
+
+
+@pytest.mark.parametrize("wrong, words", [
+    (dict(CONSUMERS=1), "CONSUMERS: expected an integer from 2 to 3, got 1"),
+    (dict(BLOCK_N=48), "BLOCK_N: expected a power of 2 from 8 to 256, got 48"),
+    (dict(TAU=9.0), r"TAU: expected a number from 0 to 8, got 9\.0"),
+    (dict(PING_PONG=1), "PING_PONG: expected True or False, got 1"),
+    (dict(CONSUMERS=3, SPECIALIZED=False), "CONSUMERS: expected 2 without SPECIALIZED, got 3"),
+], ids=str)
+def test_a_configuration_refuses_what_it_cannot_be(wrong, words):
+    good = dict(BLOCK_N=128, CONSUMERS=2, STAGES=4)
+    with pytest.raises(ValueError, match=f"^{words}"):
+        configs.GluonConfig(**good | wrong)
+    with pytest.raises(ValueError, match=f"^{words}"):
+        configs.GluonConfig(**good)._replace(**wrong)

@@ -214,8 +214,7 @@ def _bytes_bar(ax, x0, width, done, grown, events, total) -> None:
     base = 0.3 + done * scale
     for event in events if grown else ():
         add(ax, Rectangle((x, base), w, event.bytes * scale, lw=0.6,
-                               fc=theme.tensor_color(event.tensor),
-                               ec=theme.edge_color(event.tensor)))
+                          fc=theme.tensor_color(event.tensor), ec=theme.edge_color(event.tensor)))
         base += event.bytes * scale
 
 

@@ -43,8 +43,7 @@ def draw(shape="GPT-2 medium", N=1024, d=None, dtype="float16", gpu="H200", atte
     return picture(operators, gpu, used, title=title)
 
 
-def roofline_lab(shape="GPT-2 medium", N=1024, d=64, dtype="float16", gpu="H200",
-                 attention="standard"):
+def roofline_lab(shape="GPT-2 medium", N=1024, d=64, dtype="float16", gpu="H200", attention="standard"):
     """Return the widget: shape, N, d, dtype, GPU and attention move the operators under the roof.
 
     The arguments are what it shows at first; `gpu` may be a sheet of your own.

@@ -132,8 +132,7 @@ def _three(ax, replay, moment, M, N, K, size) -> None:
         for tensor, r, c in boxes:
             if tensor == name:
                 _tile(ax, name, r, c, x, y, s, times=times[tensor, r, c], most=most,
-                      framed=(tensor, r, c) in live,
-                      stored=(r, c) in moment.stored.get("C", ()))
+                      framed=(tensor, r, c) in live, stored=(r, c) in moment.stored.get("C", ()))
         bold = {"fontsize": 9, "fontweight": "bold", "color": INK}
         if name == "A":
             ax.text(x + s * cols / 2, y - 0.05, name, ha="center", va="bottom", **bold)

@@ -83,8 +83,7 @@ def matmul_player(trace: Trace, M: int, N: int, K: int, *, sram_bytes=None, star
     """
     replay = Replay(trace, M, N, "C")
     count = len(replay.frames)
-    frames = [(f"step {n} of {count - 1}" if n < count else "the end", n)
-              for n in range(1, count + 1)]
+    frames = [(f"step {n} of {count - 1}" if n < count else "the end", n) for n in range(1, count + 1)]
 
     def draw(frame):
         return matmul_visits(replay, M, N, K, replay.frames[frame - 1], sram_bytes=sram_bytes)

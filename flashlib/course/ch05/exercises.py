@@ -136,8 +136,7 @@ def check_merge_finished(merge_finished):
 def check_one_pass_bytes(one_pass_bytes):
     """Accept `one_pass_bytes(Nq, Nk, d, element_bytes, stats_bytes) -> int`, unmasked."""
     for Nq, Nk, d, e, s in ((6, 6, 4, 2, 4), (56, 56, 32, 2, 4), (7, 30, 5, 4, 8)):
-        right = traffic.one_pass_attention(Nq=Nq, Nk=Nk, d=d, element_bytes=e,
-                                           stats_bytes=s).hbm_bytes
+        right = traffic.one_pass_attention(Nq=Nq, Nk=Nk, d=d, element_bytes=e, stats_bytes=s).hbm_bytes
         elements = 2 * Nq * d + 2 * Nq * Nk * d
         expect_close(one_pass_bytes(Nq, Nk, d, e, s), right, f"bytes at {Nq=}, {Nk=}, {d=}", mistakes={
             "lse is written too: Nq statistics": elements * e,

@@ -47,8 +47,7 @@ def check_skips(skips):
         "you skip every tile: at least those on the diagonal hold visible keys":
             lambda r, k, o: True,
     }
-    grid = [(r, k, Nq, Nk) for Nq, Nk, Br, Bc in _SHAPES
-            for r in tiles(Nq, Br) for k in tiles(Nk, Bc)]
+    grid = [(r, k, Nq, Nk) for Nq, Nk, Br, Bc in _SHAPES for r in tiles(Nq, Br) for k in tiles(Nk, Bc)]
     right = [mask_of(True, Nq, Nk).skips(r, k) for r, k, Nq, Nk in grid]
     got = given([skips(*place) for place in grid])
     if not all(isinstance(g, bool | np.bool_) for g in got):
@@ -269,8 +268,7 @@ def check_choose_blocks(choose_blocks):
                         f"{_why_too_large(Br, Bc, d, sram)}")
         best = max(b for b in range(16, N + 1, 16)
                    if working_set_bytes("flash_v2", Br=b, Bc=16, d=d) <= sram)
-        moved, least = (traffic.flash_v2(Nq=N, Nk=N, d=d, Br=b, Bc=16).hbm_bytes
-                        for b in (Br, best))
+        moved, least = (traffic.flash_v2(Nq=N, Nk=N, d=d, Br=b, Bc=16).hbm_bytes for b in (Br, best))
         if moved > 1.01 * least:
             raise Wrong(f"{where} fit, but move {moved / least:.2f} times what the best choice"
                         f" moves at N={N:,}{_why_too_small(Br, Bc, d, sram)}")

@@ -116,8 +116,7 @@ def _roof(ax, gpu, costs, dtype="float16") -> None:
     speed = hardware.human(float(gpu.hbm_bytes_per_s), "B/s")
     peak = hardware.human(float(gpu.matmul_flops_per_s[dtype]), "FLOP/s")
     ax.text(x0 + 0.45, low + 0.12, f"waits for memory: {speed}", va="bottom", ha="left", **note)
-    ax.text(x1 - 0.05, low + 0.12, f"waits for arithmetic:\n{peak}",
-            va="bottom", ha="right", **note)
+    ax.text(x1 - 0.05, low + 0.12, f"waits for arithmetic:\n{peak}", va="bottom", ha="right", **note)
     for n, (label, (x, y)) in enumerate(sorted(points.items(), key=lambda p: p[1])):
         look = theme.version_style("standard" if label in ("ideal", "same blocks") else label)
         face = "white" if label == "ideal" else look["color"]

@@ -25,8 +25,7 @@ def resident_tiles(algorithm: str, *, Br: int, Bc: int, d: int, element_bytes=2,
     return [*outer, *inner, ("S", (Br, Bc), Br * Bc * element_bytes)]
 
 
-def draw(Br=64, Bc=64, N=4096, d=128, gpu="A100", sram_bytes=None, algorithm="flash_v1",
-         causal=False):
+def draw(Br=64, Bc=64, N=4096, d=128, gpu="A100", sram_bytes=None, algorithm="flash_v1", causal=False):
     """Draw the lab: blocks for one head in 16 bits, by the closed forms of `models.traffic`.
 
     Args:

@@ -211,8 +211,7 @@ def _visits(ax, events, Nq, Nk, size) -> None:
     cmap = theme.tensor_cmap("S", 0.15)
     for n, (rows, cols) in enumerate(tiles):
         color = cmap(0.15 + 0.6 * n / max(len(tiles) - 1, 1))
-        box = (x0 + cols[0] * sx, y0 + rows[0] * sy, (cols[1] - cols[0]) * sx,
-               (rows[1] - rows[0]) * sy)
+        box = (x0 + cols[0] * sx, y0 + rows[0] * sy, (cols[1] - cols[0]) * sx, (rows[1] - rows[0]) * sy)
         rect(ax, *box, facecolor=color, ec="white", lw=0.9)
         ax.text(box[0] + box[2] / 2, box[1] + box[3] / 2, str(n + 1), ha="center", va="center",
                 fontsize=SMALL, color=theme.ink_on(mpl.colors.to_hex(color)))

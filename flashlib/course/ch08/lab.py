@@ -26,8 +26,7 @@ def draw(batch=1, heads=16, N=16384, block=128, gpu="A100", kernel="v2 forward",
     gpu, split = hardware.get(gpu), None if kernel == "v1 forward" else block
 
     def waves(length):
-        return occupancy.waves(
-            occupancy.programs(batch=batch, heads=heads, N=length, block=split), gpu)
+        return occupancy.waves(occupancy.programs(batch=batch, heads=heads, N=length, block=split), gpu)
 
     efficiency, note = _efficiency(waves(N), batch * heads, N, block, kernel, causal)
     title = f"{kernel} on {gpu.name}: B = {batch}, H = {heads}, N = {N:,}"
@@ -49,8 +48,7 @@ def _efficiency(w, pairs, N, block, kernel, causal) -> tuple[float, str]:
             f"{time / (w.waves * len(lengths)):.2f} of the time without a mask, longest first")
 
 
-def occupancy_lab(batch=1, heads=16, N=16384, block=128, gpu="A100", kernel="v2 forward",
-                  causal=False):
+def occupancy_lab(batch=1, heads=16, N=16384, block=128, gpu="A100", kernel="v2 forward", causal=False):
     """Return the widget: a shape and a GPU, with waves, idle SMs and efficiency.
 
     The arguments are what it shows at first; see `draw`. `gpu` may be a

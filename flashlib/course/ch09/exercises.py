@@ -291,6 +291,5 @@ def check_programs_per_sm(programs_per_sm):
     for text, mistaken in mistakes.items():
         if got == [mistaken(*case) for case in cases]:
             raise Wrong(text)
-    (r, s, w), expected, count = next(
-        x for x in zip(cases, right, got, strict=True) if x[1] != x[2])
+    (r, s, w), expected, count = next(x for x in zip(cases, right, got, strict=True) if x[1] != x[2])
     raise Wrong(f"{r} registers, {s:,} bytes, {w} warps: expected {expected}, got {count}")

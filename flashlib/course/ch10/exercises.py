@@ -87,8 +87,7 @@ def check_address(address):
 def check_stages(stages):
     """Accept `stages(tile, BLOCK_M, BLOCK_N, Nq, Nk) -> (whole, end)`, causal, bottom right."""
     for BM, BN, Nq, Nk in ((64, 64, 256, 256), (128, 32, 256, 256), (32, 64, 256, 256),
-                           (16, 16, 32, 80), (16, 8, 50, 50), (16, 16, 32, 47),
-                           (16, 16, 64, 24)):
+                           (16, 16, 32, 80), (16, 8, 50, 50), (16, 16, 32, 47), (16, 16, 64, 24)):
         for tile in range(-(-Nq // BM)):
             shift, a, b = Nk - Nq, tile * BM, (tile + 1) * BM
             end = min(Nk, max(b + shift, 0))

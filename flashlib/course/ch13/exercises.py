@@ -7,8 +7,7 @@ import numpy as np
 from flashlib import quant
 from flashlib.course.exercises.core import Wrong, exercise, expect_close, given, hint, solution
 
-__all__ = ["check_block_scales", "check_by_hand", "check_prepare", "check_rotate", "hint",
-           "solution"]
+__all__ = ["check_block_scales", "check_by_hand", "check_prepare", "check_rotate", "hint", "solution"]
 
 NUMBERS = (19.0, 0.07, 0.004, 500.0)
 

@@ -129,8 +129,7 @@ def _judge(name, examine, answer) -> Verdict:
     except Wrong as wrong:
         return Verdict(name, False, str(wrong))
     except Exception as error:
-        return Verdict(name, False,
-                       f"your code raised {type(error).__name__}: {error}{_where(error)}")
+        return Verdict(name, False, f"your code raised {type(error).__name__}: {error}{_where(error)}")
     return Verdict(name, True, praise or "right.")
 
 

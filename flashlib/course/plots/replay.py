@@ -85,8 +85,7 @@ class Replay:
         for start in sorted(starts):
             stop = start + 1
             while (stop < len(self.trace) and stop not in starts
-                   and self.trace[stop].op in ("tile", "load")
-                   and self.trace[stop].tensor in self.top):
+                   and self.trace[stop].op in ("tile", "load") and self.trace[stop].tensor in self.top):
                 stop += 1
             frames.append(stop)
         return [*frames, len(self.trace)]

@@ -128,7 +128,7 @@ def surprise(panels):
 @styled
 def heatmap(array, rows: Sequence[str] | None = None, cols: Sequence[str] | None = None,
             name: str = "P", ax: Axes | None = None, *, title: str | None = None, highlight=None,
-            vmax: float | None = None, bar: bool = True, alt: str | None = None) -> Figure | Axes:
+            vmax: float | None = None, bar: bool = True) -> Figure | Axes:
     """Draw an attention map: a row for each query word, a column for each key word.
 
     Args:
@@ -182,7 +182,7 @@ def heatmap(array, rows: Sequence[str] | None = None, cols: Sequence[str] | None
     peak = np.unravel_index(int(np.nanargmax(array)), array.shape) if finite.size else None
     if peak and rows is not None and cols is not None:
         default += f"; largest at query “{rows[peak[0]]}”, key “{cols[peak[1]]}”"
-    return theme.describe(ax.figure, alt or default + ".")
+    return theme.describe(ax.figure, default + ".")
 
 
 def _heatmap_axes(n, k, rows, cols, bar, below, title) -> tuple[Axes, float]:

@@ -24,8 +24,7 @@ _LOOK = {"facecolor": theme.tint("#8A8A8A", 0.8), "edgecolor": "#A8A8A8"}
 
 
 @styled
-def matmul_frames(trace: Trace | Replay, M: int, N: int, K: int, count: int = 4, *,
-                  alt: str | None = None) -> Figure:
+def matmul_frames(trace: Trace | Replay, M: int, N: int, K: int, count: int = 4) -> Figure:
     """Draw a matmul at `count` moments side by side, the last one the end.
 
     A lies left of C and B above it, as in the row-times-column rule. A number in a tile of A or B
@@ -57,13 +56,13 @@ def matmul_frames(trace: Trace | Replay, M: int, N: int, K: int, count: int = 4,
                  fontsize=SMALL, va="center")
         words.append(f"{name}: {human_bytes(moment.hbm_bytes)} moved")
     _key(fig)
-    return theme.describe(fig, alt or f"A matmul of {M} × {K} times {K} × {N}, tile by tile. "
-                                      f"{'; '.join(words)}. {_loads(replay)}.")
+    return theme.describe(fig, f"A matmul of {M} × {K} times {K} × {N}, tile by tile. "
+                               f"{'; '.join(words)}. {_loads(replay)}.")
 
 
 @styled
 def matmul_visits(trace: Trace | Replay, M: int, N: int, K: int, upto: int | None = None, *,
-                  sram_bytes: int | None = None, alt: str | None = None) -> Figure:
+                  sram_bytes: int | None = None) -> Figure:
     """Draw one moment of a matmul large: A, B and C, what SRAM holds, the bytes so far.
 
     The arguments are those of `matmul_frames`; `upto` is how many events to replay, None for all.
@@ -82,8 +81,8 @@ def matmul_visits(trace: Trace | Replay, M: int, N: int, K: int, upto: int | Non
     done = sum(upto is None or frame <= moment.upto for frame in replay.frames[:-1])
     status = f"step {done} of {len(replay.frames) - 1}"
     stage.heading(fig, 0.14, height - 0.26, moment.kernel, status)
-    return theme.describe(fig, alt or f"{moment.kernel}, {status}: {human_bytes(moment.hbm_bytes)}"
-                                      f" of {human_bytes(replay.total_bytes)} moved.")
+    return theme.describe(fig, f"{moment.kernel}, {status}: {human_bytes(moment.hbm_bytes)}"
+                               f" of {human_bytes(replay.total_bytes)} moved.")
 
 
 def _replay(trace, M, N) -> Replay:
@@ -172,7 +171,7 @@ def _tile(ax, name, rows, cols, x, y, s, *, times, most, framed, stored) -> None
 
 @styled
 def intensity_by_tile(edges: Sequence[int], predicted: Sequence[float], counted: Mapping[int, float],
-                      gpus: Mapping[str, tuple[float, int]], *, alt: str | None = None) -> Figure:
+                      gpus: Mapping[str, tuple[float, int]]) -> Figure:
     """Draw arithmetic intensity over the edge of a square tile, with the ridges of GPUs.
 
     Args:
@@ -222,14 +221,14 @@ def intensity_by_tile(edges: Sequence[int], predicted: Sequence[float], counted:
     words = "; ".join(f"{name}: ridge {r:.0f}, SRAM full at b = {b}"
                       + (f", reached at b = {needed[name]}" if name in needed else "")
                       for name, (r, b) in gpus.items())
-    return theme.describe(fig, alt or f"Intensity of a tiled matmul over the tile's edge: "
-                                      f"{predicted[0]:.2g} at {edges[0]:g}, {predicted[-1]:.3g} at "
-                                      f"{edges[-1]:g}. {words}.")
+    return theme.describe(fig, f"Intensity of a tiled matmul over the tile's edge: "
+                               f"{predicted[0]:.2g} at {edges[0]:g}, {predicted[-1]:.3g} at "
+                               f"{edges[-1]:g}. {words}.")
 
 
 @styled
-def matmul_lab(costs: Mapping[str, Traffic], held: Sequence[tuple], gpu, *, title: str, what: str,
-               alt: str | None = None) -> Figure:
+def matmul_lab(costs: Mapping[str, Traffic], held: Sequence[tuple], gpu, *, title: str,
+               what: str) -> Figure:
     """Draw what a choice of tiles costs a matmul: traffic, SRAM, and the place on the roofline.
 
     Args:
@@ -245,7 +244,7 @@ def matmul_lab(costs: Mapping[str, Traffic], held: Sequence[tuple], gpu, *, titl
     sram_gauge(held, gpu.sram_bytes, ax=fig.add_axes((0.012, 0.425, 0.976, 0.2)))
     _roof(fig.add_axes((0.012, 0.02, 0.56, 0.375)), gpu, costs)
     said = sentences(fig, _verdicts(costs, gpu, over), 0.62, 0.345, 0.062)
-    return theme.describe(fig, alt or f"Matmul lab. {what}: {said}.")
+    return theme.describe(fig, f"Matmul lab. {what}: {said}.")
 
 
 def _bars(ax, costs) -> None:

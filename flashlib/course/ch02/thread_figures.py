@@ -29,7 +29,7 @@ _SECTOR = theme.mix(_USED, "#6B4E00", 0.45)
 
 @styled
 def launch_hierarchy(C: tuple[int, int], block: tuple[int, int], warp: tuple[int, int],
-                     thread: tuple[int, int], *, alt: str | None = None) -> Figure:
+                     thread: tuple[int, int]) -> Figure:
     """Draw C cut into blocks, a block into warps, a warp into threads, a thread's own elements.
 
     Beside each part lie the pieces of A and B that it reads, on the background of their memory.
@@ -93,12 +93,12 @@ def launch_hierarchy(C: tuple[int, int], block: tuple[int, int], warp: tuple[int
             ax.text(left, 2.06 + 0.18 * k, line, fontsize=SMALL, va="center",
                     color=GREY if k == 2 else INK)
         words.append(f"{title}: {sizes[n][0]} × {sizes[n][1]} elements, {total} {part}")
-    return theme.describe(fig, alt or f"How threads share a matmul. {'; '.join(words)}.")
+    return theme.describe(fig, f"How threads share a matmul. {'; '.join(words)}.")
 
 
 @styled
 def coalescing(patterns: Mapping[str, Sequence[int]], *, row_bytes: int, rows: int,
-               word_bytes: int = 4, alt: str | None = None) -> Figure:
+               word_bytes: int = 4) -> Figure:
     """Draw which lines and sectors of a row-major matrix one load of a warp touches.
 
     Black are the words that it asks for, dark yellow the rest of the 32-byte sectors that move,
@@ -146,13 +146,11 @@ def coalescing(patterns: Mapping[str, Sequence[int]], *, row_bytes: int, rows: i
             fig.text(left, (0.55 - 0.18 * k) / height, text, fontsize=SMALL, color=color,
                      fontweight=weight, va="center")
         words.append(f"{title}: lines {count}, sectors {sectors}, bytes used {used}")
-    return theme.describe(fig, alt or f"Lines of HBM that one load of a warp touches. "
-                                      f"{'; '.join(words)}.")
+    return theme.describe(fig, f"Lines of HBM that one load of a warp touches. {'; '.join(words)}.")
 
 
 @styled
-def banks(patterns: Mapping[str, tuple[Sequence[int], int]], *, rows: int = 33,
-          alt: str | None = None) -> Figure:
+def banks(patterns: Mapping[str, tuple[Sequence[int], int]], *, rows: int = 33) -> Figure:
     """Draw which words of shared memory a warp asks for, and how many of them each bank has.
 
     Args:
@@ -200,5 +198,5 @@ def banks(patterns: Mapping[str, tuple[Sequence[int], int]], *, rows: int = 33,
         fig.text(left / theme.WIDTH, 0.17 / height, f"{len(by_bank)} of {BANKS} banks at work",
                  fontsize=SMALL, color=GREY, va="center")
         words.append(f"{title}: passes {passes}, banks at work {len(by_bank)}")
-    return theme.describe(fig, alt or f"Words of shared memory that a warp asks for, by bank. "
-                                      f"{'; '.join(words)}.")
+    return theme.describe(fig, f"Words of shared memory that a warp asks for, by bank. "
+                               f"{'; '.join(words)}.")

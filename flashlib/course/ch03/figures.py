@@ -19,8 +19,7 @@ _DASH = {"color": INK, "lw": 1.8, "ls": (0, (2, 1)), "zorder": 6}
 
 @styled
 def overflow_map(scales: Sequence[float], right: Mapping[str, Mapping[str, Sequence[int]]], *,
-                 rows: int, walls: Mapping[str, Mapping[str, float]] | None = None,
-                 alt: str | None = None) -> Figure:
+                 rows: int, walls: Mapping[str, Mapping[str, float]] | None = None) -> Figure:
     """Draw how many rows of a softmax come out right, by dtype and by scale of the logits.
 
     A cell's shade goes with its share of right rows, from olive to red; a cell that lost any is
@@ -62,7 +61,7 @@ def overflow_map(scales: Sequence[float], right: Mapping[str, Mapping[str, Seque
         ax.text(left + (column + 0.5) * width, y + 0.06, f"×{scale:g}", ha="center", va="top",
                 fontsize=SMALL)
     _map_key(ax, left, y + 0.38, rows, bool(walls))
-    return theme.describe(fig, alt or _map_alt(scales, right, rows))
+    return theme.describe(fig, _map_alt(scales, right, rows))
 
 
 def _cell(ax, x, y, w, h, share, text) -> None:
@@ -115,8 +114,7 @@ def _map_alt(scales, right, rows) -> str:
 
 @styled
 def exp_range(ranges: Mapping[str, tuple[float, float]], rows: Mapping[str, np.ndarray], *,
-              wall: str = "float32", xlim: tuple[float, float] | None = None,
-              alt: str | None = None) -> Figure:
+              wall: str = "float32", xlim: tuple[float, float] | None = None) -> Figure:
     """Draw, on one axis of x, where eˣ is a number in each format, and where some logits lie.
 
     Args:
@@ -177,7 +175,7 @@ def exp_range(ranges: Mapping[str, tuple[float, float]], rows: Mapping[str, np.n
     beyond = "; ".join(f"{label}: {np.sum(np.ravel(v) > largest)} beyond the upper limit of"
                        f" {wall}, {np.sum(np.ravel(v) < smallest)} below the lower"
                        for label, v in rows.items())
-    return theme.describe(fig, alt or f"Where the exponential is a number: {text}. {beyond}.")
+    return theme.describe(fig, f"Where the exponential is a number: {text}. {beyond}.")
 
 
 def _limits(ax, y, start, stop, view, limits) -> None:

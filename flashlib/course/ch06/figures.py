@@ -22,7 +22,7 @@ from flashlib.models.roofline import ridge, time_s
 
 
 @styled
-def tile_classes(cases: Mapping[str, tuple[int, int, int, int]], *, alt: str | None = None) -> Figure:
+def tile_classes(cases: Mapping[str, tuple[int, int, int, int]]) -> Figure:
     """Draw what a causal mask makes of every tile: skipped, cut by the diagonal, or full.
 
     `cases` maps a title to (Nq, Nk, Br, Bc). The line is the edge of what the queries may see,
@@ -56,7 +56,7 @@ def tile_classes(cases: Mapping[str, tuple[int, int, int, int]], *, alt: str | N
            ("cut by the diagonal: computed whole, then masked", face("partial")),
            ("skipped", face("skip"))]
     theme.patch_key(stage.frame(fig, 0, 0, theme.WIDTH, 0.2), key, at=(1.0, 0.0))
-    return theme.describe(fig, alt or f"Tiles under a causal mask. {'; '.join(words)}.")
+    return theme.describe(fig, f"Tiles under a causal mask. {'; '.join(words)}.")
 
 
 @styled
@@ -162,8 +162,7 @@ def _bound(part) -> str:
 
 
 @styled
-def ratio_maps(Br_values, Bc_values, ratios: Mapping[str, np.ndarray], *, fits=None,
-               alt: str | None = None) -> Figure:
+def ratio_maps(Br_values, Bc_values, ratios: Mapping[str, np.ndarray], *, fits=None) -> Figure:
     """Draw several ratios over the same block sizes side by side, on one color scale.
 
     Args:
@@ -195,7 +194,7 @@ def ratio_maps(Br_values, Bc_values, ratios: Mapping[str, np.ndarray], *, fits=N
              fontsize=theme.TINY, color=GREY)
     words = "; ".join(f"{title}: below 1 in {int((np.asarray(r) < 1)[fits].sum())} of"
                       f" {int(fits.sum())} choices that fit" for title, r in ratios.items())
-    return theme.describe(fig, alt or f"Ratio maps over Br and Bc. {words}.")
+    return theme.describe(fig, f"Ratio maps over Br and Bc. {words}.")
 
 
 def _one_map(ax, ratio, fits, Br_values, Bc_values) -> None:

@@ -24,7 +24,7 @@ from flashlib.machine.traffic import Moved
 @styled
 def saved_memory(N: Sequence[int], curves: Mapping[str, Sequence[float]],
                  limits: Mapping[str, float], *, fits: Mapping[str, Mapping[str, int]] | None = None,
-                 title: str | None = None, alt: str | None = None) -> Figure:
+                 title: str | None = None) -> Figure:
     """Draw the bytes kept for the backward pass over N, with the memories of GPUs as lines.
 
     Args:
@@ -80,8 +80,8 @@ def saved_memory(N: Sequence[int], curves: Mapping[str, Sequence[float]],
     parts = [f"{label}: {gpu} is full at {longest:,} tokens" for label, by_gpu in (fits or {}).items()
              for gpu, longest in by_gpu.items()]
     ends = [f"{label} from {human_bytes(y[0])} to {human_bytes(y[-1])}" for label, y in curves.items()]
-    return theme.describe(fig, alt or f"Bytes kept for the backward pass over N = {N[0]:,.0f} to "
-                                      f"{N[-1]:,.0f}: {'; '.join(ends + parts)}.")
+    return theme.describe(fig, f"Bytes kept for the backward pass over N = {N[0]:,.0f} to "
+                               f"{N[-1]:,.0f}: {'; '.join(ends + parts)}.")
 
 
 # One line of the figure: (name, is it N×N, does it live in HBM); None starts the backward pass.
@@ -107,7 +107,7 @@ def what_is_kept(kept: Mapping[str, Sequence[str]]) -> Figure:
         ax.set(xlim=(0, theme.WIDTH), ylim=(0, 2.2))
         words.append(_memories(ax, label, parts, kept[label], notes[n]))
     return theme.describe(fig, "Two rows of matrices, forward on the left and backward on the right. "
-                          + " ".join(words))
+                               + " ".join(words))
 
 
 def _memories(ax, label, parts, kept, note) -> str:
@@ -144,7 +144,7 @@ def _memories(ax, label, parts, kept, note) -> str:
 
 
 @styled
-def backward_orders(traces: Mapping[str, Trace], Nq: int, Nk: int, *, alt: str | None = None) -> Figure:
+def backward_orders(traces: Mapping[str, Trace], Nq: int, Nk: int) -> Figure:
     """Draw the loop orders of the backward pass: each pass's visits, and who is written how often.
 
     Tiles of S carry the number of their visit. The strip on top shows dK and dV, the one on the
@@ -186,7 +186,7 @@ def backward_orders(traces: Mapping[str, Trace], Nq: int, Nk: int, *, alt: str |
     theme.read_write_key(bars)
     text = "; ".join(f"{label}: {human_bytes(m.hbm_bytes)}, {traces[label].atomic_updates()} atomic"
                      " updates" for label, m in moments)
-    return theme.describe(fig, alt or f"Loop orders of the backward pass. {text}.")
+    return theme.describe(fig, f"Loop orders of the backward pass. {text}.")
 
 
 class _Moved:
@@ -245,7 +245,7 @@ def _visits(ax, events, Nq, Nk, size) -> None:
 def training_time(predicted: Mapping[str, Mapping[str, float]], *,
                   measured: Mapping[str, Mapping[str, float]] | None = None,
                   bounds: Mapping[str, Mapping[str, str]] | None = None,
-                  title: str | None = None, alt: str | None = None) -> Figure:
+                  title: str | None = None) -> Figure:
     """Draw seconds by GPU for two algorithms on one log axis: predicted hollow, measured solid.
 
     Args:
@@ -291,7 +291,7 @@ def training_time(predicted: Mapping[str, Mapping[str, float]], *,
         ax.set_title(title)
     words = "; ".join(f"{gpu}{' measured' if m else ' predicted'}: " + ", ".join(
         f"{name} {human_seconds(s)}" for name, s in times.items()) for gpu, times, m in rows)
-    return theme.describe(fig, alt or f"Time by GPU. {words}.")
+    return theme.describe(fig, f"Time by GPU. {words}.")
 
 
 def human_seconds(s: float) -> str:

@@ -27,7 +27,7 @@ _PARTS = {"matmul": ("#4C5B6B", ""), "vector": ("#93A1AF", "///"), "exp": ("#CBD
 
 @styled
 def occupancy_grid(grids: Mapping[str, Sequence[Sequence[Waves]]], rows: Sequence[int],
-                   cols: Sequence[int], *, title: str | None = None, alt: str | None = None) -> Figure:
+                   cols: Sequence[int], *, title: str | None = None) -> Figure:
     """Draw how full a GPU is, over batch · heads (rows) and sequence length (columns).
 
     Every cell carries the share of the SMs' time that is work, in percent, and is darker the smaller
@@ -61,12 +61,12 @@ def occupancy_grid(grids: Mapping[str, Sequence[Sequence[Waves]]], rows: Sequenc
     bar.outline.set_visible(False)
     if title:
         fig.suptitle(title, fontsize=10, fontweight="bold", x=0.01, ha="left")
-    return theme.describe(fig, alt or f"Share of the SMs' time that is work. {'; '.join(words)}.")
+    return theme.describe(fig, f"Share of the SMs' time that is work. {'; '.join(words)}.")
 
 
 @styled
 def wave_steps(counts: Sequence[int], efficiency: Mapping[str, Sequence[float]], *,
-               mark: Mapping[str, tuple[int, float]] | None = None, alt: str | None = None) -> Figure:
+               mark: Mapping[str, tuple[int, float]] | None = None) -> Figure:
     """Draw the share of SM time that is work over the number of programs, for several GPUs."""
     fig, ax = theme.subplots(height=2.7)
     looks = [(INK, "-"), (_BUSY, "--"), ("#8A6D3B", ":"), ("#5B7F95", "-.")]
@@ -81,12 +81,11 @@ def wave_steps(counts: Sequence[int], efficiency: Mapping[str, Sequence[float]],
     ax.legend(loc="lower right", frameon=False, fontsize=SMALL, ncols=len(efficiency))
     ax.yaxis.grid(True)
     ends = ", ".join(f"{label} from {min(y):.2f} to {max(y):.2f}" for label, y in efficiency.items())
-    return theme.describe(fig, alt or f"Wave quantization, a sawtooth over the programs: {ends}.")
+    return theme.describe(fig, f"Wave quantization, a sawtooth over the programs: {ends}.")
 
 
 @styled
-def schedules(runs: Mapping[str, Schedule], *, unit: str = "tiles of S",
-              alt: str | None = None) -> Figure:
+def schedules(runs: Mapping[str, Schedule], *, unit: str = "tiles of S") -> Figure:
     """Draw programs of unequal length on SMs, one picture for each order; idle time is hatched."""
     longest = max(s.time for s in runs.values()) or 1
     slots = max(s.slots for s in runs.values())
@@ -110,12 +109,12 @@ def schedules(runs: Mapping[str, Schedule], *, unit: str = "tiles of S",
     axes[-1, 0].xaxis.set_major_locator(MaxNLocator(10, integer=True))
     axes[-1, 0].set_xlabel(f"time, in {unit}; darker programs are longer, hatched is idle",
                            fontsize=SMALL)
-    return theme.describe(fig, alt or f"Programs on SMs over time. {'; '.join(words)}.")
+    return theme.describe(fig, f"Programs on SMs over time. {'; '.join(words)}.")
 
 
 @styled
 def time_parts(times: Mapping[str, Mapping[str, float]], *, unit_s: float = 1e-6,
-               unit: str = "µs", alt: str | None = None) -> Figure:
+               unit: str = "µs") -> Figure:
     """Draw the seconds of each part of a roofline as stacked bars, as if nothing overlapped."""
     fig, ax = theme.subplots(height=0.95 + 0.42 * len(times))
     longest = max(sum(parts.values()) for parts in times.values()) / unit_s
@@ -141,12 +140,11 @@ def time_parts(times: Mapping[str, Mapping[str, float]], *, unit_s: float = 1e-6
                          for part in shown])
     words = "; ".join(f"{name}: " + ", ".join(f"{part} {s / unit_s:.1f}" for part, s in parts.items())
                       for name, parts in times.items())
-    return theme.describe(fig, alt or f"Time by part in {unit}. {words}.")
+    return theme.describe(fig, f"Time by part in {unit}. {words}.")
 
 
 @styled
-def warp_partition(costs: Mapping[str, tuple[str, object]], *, warps: int = 4,
-                   alt: str | None = None) -> Figure:
+def warp_partition(costs: Mapping[str, tuple[str, object]], *, warps: int = 4) -> Figure:
     """Draw who computes which part of S, and what crosses between shared memory and registers.
 
     Args:
@@ -178,7 +176,7 @@ def warp_partition(costs: Mapping[str, tuple[str, object]], *, warps: int = 4,
     key = fig.add_axes((0, 0, 1, 0.16 / height))
     key.axis("off")
     theme.read_write_key(key, at=(0.99, 0.0))
-    return theme.describe(fig, alt or f"Work partition between {warps} warps. {'; '.join(words)}.")
+    return theme.describe(fig, f"Work partition between {warps} warps. {'; '.join(words)}.")
 
 
 def _split_picture(ax, dealt, warps) -> None:
@@ -230,7 +228,7 @@ def occupancy_lab(w: Waves, efficiency: float, note: str, neighbors: Mapping[int
                 if n == 3 else "normal", fontsize=9)
     _neighbors(ax, (3.35, 1.98, 3.45, 1.2), neighbors, N)
     return theme.describe(fig, f"Occupancy lab. {title}: "
-                          + "; ".join(text for text, _ in lines if text) + ".")
+                               + "; ".join(text for text, _ in lines if text) + ".")
 
 
 def _chip(ax, w, x, y, width) -> None:

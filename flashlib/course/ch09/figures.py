@@ -25,8 +25,7 @@ def _program_color(program: int) -> str:
 
 
 @styled
-def lanes(touches: Sequence, n: int, *, name: str = "x", title: str | None = None,
-          alt: str | None = None) -> Figure:
+def lanes(touches: Sequence, n: int, *, name: str = "x", title: str | None = None) -> Figure:
     """Draw n elements in memory and above them the lanes of each program that point to them.
 
     `touches` holds one load or store per program, with `program`, `lanes`, `mask` and `outside`, as
@@ -63,13 +62,13 @@ def lanes(touches: Sequence, n: int, *, name: str = "x", title: str | None = Non
     if title:
         ax.set_title(title, loc="left")
     count = sum(int(np.count_nonzero(t.outside)) for t in touches)
-    return theme.describe(fig, alt or f"{len(touches)} programs over {n} elements of {name}; "
-                          f"{count} lanes read outside.")
+    return theme.describe(fig, f"{len(touches)} programs over {n} elements of {name}; "
+                               f"{count} lanes read outside.")
 
 
 @styled
 def program_grid(shape: tuple[int, int], touches: Sequence, *, row_stride: int, name: str = "x",
-                 title: str | None = None, alt: str | None = None) -> Figure:
+                 title: str | None = None) -> Figure:
     """Draw a matrix as it lies in memory, each element in the color of the program that touched it.
 
     Columns beyond the matrix belong to the buffer, not to it; an element in red was touched there.
@@ -100,13 +99,13 @@ def program_grid(shape: tuple[int, int], touches: Sequence, *, row_stride: int, 
     if title:
         ax.set_title(title, loc="left")
     bad = int(np.count_nonzero(owner[:, cols:] >= 0))
-    return theme.describe(fig, alt or f"{name}, {rows} × {cols}: which program touches which element; "
-                          f"{bad} elements outside are touched.")
+    return theme.describe(fig, f"{name}, {rows} × {cols}: which program touches which element; "
+                               f"{bad} elements outside are touched.")
 
 
 @styled
 def softmax_rates(panels: Mapping[str, Mapping[str, tuple[Sequence, Sequence]]], copy_rate: float,
-                  predicted: Mapping[str, float] | None = None, *, alt: str | None = None) -> Figure:
+                  predicted: Mapping[str, float] | None = None) -> Figure:
     """Draw bytes per second against the row's length, one panel a dtype.
 
     Args:
@@ -149,5 +148,5 @@ def softmax_rates(panels: Mapping[str, Mapping[str, tuple[Sequence, Sequence]]],
         words.append(f"{title} at {at:,}: {shares}")
     lines = ", ".join(f"{_KERNELS[impl][2]} {share:.2f}" for impl, share in (predicted or {}).items())
     words += [f"dashed, predicted: {lines}"] if lines else []
-    return theme.describe(fig, alt or "Useful bytes per second by length of a row, as shares of the"
-                          f" copy rate. {'; '.join(words)}.")
+    return theme.describe(fig, "Useful bytes per second by length of a row, as shares of the"
+                               f" copy rate. {'; '.join(words)}.")

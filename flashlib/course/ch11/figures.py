@@ -23,7 +23,7 @@ _COLORS = ("#33628D", "#C08F43", "#882255", "#117733", "#6F6F6F")
 
 @styled
 def time_maps(maps: Mapping[str, np.ndarray], Br_values: Sequence[int], Bc_values: Sequence[int], *,
-              reach: float = 4.0, alt: str | None = None) -> Figure:
+              reach: float = 4.0) -> Figure:
     """Draw times in milliseconds over tile heights, one map beside the other, each map's best framed.
 
     Args:
@@ -45,7 +45,7 @@ def time_maps(maps: Mapping[str, np.ndarray], Br_values: Sequence[int], Bc_value
         words.append(f"{title}: best {1e3 * seconds[best]:.2f} ms at {Br_values[best[0]]}×"
                      f"{Bc_values[best[1]]}")
     axes[0][0].set_ylabel("Br, queries per tile")
-    return theme.describe(fig, alt or f"Milliseconds over tile heights. {'; '.join(words)}.")
+    return theme.describe(fig, f"Milliseconds over tile heights. {'; '.join(words)}.")
 
 
 def _time_map(ax, seconds, rows, columns, least, bold, reach=4.0) -> None:
@@ -60,7 +60,7 @@ def _time_map(ax, seconds, rows, columns, least, bold, reach=4.0) -> None:
 
 
 @styled
-def predicted_scatter(panels: Mapping[str, Mapping[str, tuple]], *, alt: str | None = None) -> Figure:
+def predicted_scatter(panels: Mapping[str, Mapping[str, tuple]]) -> Figure:
     """Draw measured over predicted milliseconds, log-log, groups marked; the line is 'as predicted'.
 
     `panels` maps a title to {group: (predicted seconds, measured seconds)}. Below the line a kernel
@@ -87,12 +87,11 @@ def predicted_scatter(panels: Mapping[str, Mapping[str, tuple]], *, alt: str | N
     axes[0][-1].legend(loc="lower right", fontsize=TINY, frameon=False, handletextpad=0.2)
     axes[0][0].annotate("as predicted", (high * 0.9, high * 0.9), ha="right", va="top", fontsize=TINY,
                         color=GREY, rotation=0, xytext=(-8, 2), textcoords="offset points")
-    return theme.describe(fig, alt or f"Measured over predicted time of {', '.join(panels)}.")
+    return theme.describe(fig, f"Measured over predicted time of {', '.join(panels)}.")
 
 
 @styled
-def agreement(levels: Sequence[str], correlation: Mapping[str, Sequence[float]], *,
-              alt: str | None = None) -> Figure:
+def agreement(levels: Sequence[str], correlation: Mapping[str, Sequence[float]]) -> Figure:
     """Draw the rank correlation of prediction and measurement as the model learns more."""
     fig, ax = theme.subplots(height=2.7)
     for n, (label, values) in enumerate(correlation.items()):
@@ -105,12 +104,11 @@ def agreement(levels: Sequence[str], correlation: Mapping[str, Sequence[float]],
     ax.set_xticks(range(len(levels)), [f"{'+ ' if n else ''}{level}" for n, level in enumerate(levels)])
     ax.set(ylim=(0, 1.05), xlim=(-0.3, len(levels) - 0.35), ylabel="rank correlation")
     words = "; ".join(f"{label} from {v[0]:.2f} to {v[-1]:.2f}" for label, v in correlation.items())
-    return theme.describe(fig, alt or f"Spearman's rank correlation by what the model knows: {words}.")
+    return theme.describe(fig, f"Spearman's rank correlation by what the model knows: {words}.")
 
 
 @styled
-def tuning_curves(curves: Mapping[str, Mapping[str, Sequence[float]]], *,
-                  alt: str | None = None) -> Figure:
+def tuning_curves(curves: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
     """Draw how far the best of k tried configurations is from the best of all, for growing k.
 
     `curves` maps a panel's title to {strategy: slowdown after 1, 2, … trials}.
@@ -129,7 +127,7 @@ def tuning_curves(curves: Mapping[str, Mapping[str, Sequence[float]]], *,
         ax.axhline(1, color=GREY, lw=0.8)
     axes[0][0].set(ylabel="time of the best so far ÷ best", ylim=(0.95, None))
     axes[0][-1].legend(fontsize=TINY, frameon=False)
-    return theme.describe(fig, alt or f"What tuning finds. {'; '.join(words)}.")
+    return theme.describe(fig, f"What tuning finds. {'; '.join(words)}.")
 
 
 _PARTS = {"memory": "#ECECEC", "L2": "#8DA9C4", "matmul": "#33628D", "softmax": "#999933"}

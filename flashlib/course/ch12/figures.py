@@ -40,8 +40,7 @@ def _wrapped(text, width):
 
 @styled
 def utilization_bars(schedules: Mapping[str, Schedule], *,
-                     units: Sequence[str] = ("tensor", "exp", "copy"),
-                     alt: str | None = None) -> Figure:
+                     units: Sequence[str] = ("tensor", "exp", "copy")) -> Figure:
     """Draw the share of the time in which each unit works, a group of bars for every schedule."""
     fig, ax = theme.subplots(height=0.6 + 0.2 * (len(units) + 0.7) * len(schedules))
     words = []
@@ -65,13 +64,12 @@ def utilization_bars(schedules: Mapping[str, Schedule], *,
     ax.axvline(1, color=GREY, lw=0.8, ls=":")
     ax.legend(loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=len(units), frameon=False,
               fontsize=TINY, handlelength=1.6)
-    return theme.describe(fig, alt or f"Busy share of the units. {'; '.join(words)}.")
+    return theme.describe(fig, f"Busy share of the units. {'; '.join(words)}.")
 
 
 @styled
 def gains(steps: Sequence[Mapping], *, label: str = "speed, relative to the first row", digits: int = 2,
-          band: tuple[float, float, str] | None = None, source: str = "",
-          alt: str | None = None) -> Figure:
+          band: tuple[float, float, str] | None = None, source: str = "") -> Figure:
     """Draw predicted gains as dashed spans, and measured ones as marks below them.
 
     `steps` holds dicts with `name`, `predicted` (low, high) and `measured`: (value, low, high) or None.
@@ -103,7 +101,7 @@ def gains(steps: Sequence[Mapping], *, label: str = "speed, relative to the firs
     ax.set_xlabel(label + (f" ({source})" if source else ""), fontsize=SMALL)
     ax.tick_params(axis="y", length=0)
     ax.legend(loc="lower center", bbox_to_anchor=(0.42, 1.0), ncols=3, frameon=False, fontsize=TINY)
-    return theme.describe(fig, alt or f"Gains. {'; '.join(words)}.")
+    return theme.describe(fig, f"Gains. {'; '.join(words)}.")
 
 
 _WAITS = "waits for K, turn or next tile"
@@ -118,7 +116,7 @@ _AFTER = {
 
 @styled
 def kernel_timeline(rows: Sequence[Mapping], *, window: tuple[float, float], source: str,
-                    title: str | None = None, alt: str | None = None) -> Figure:
+                    title: str | None = None) -> Figure:
     """Draw what each warpgroup of the real kernel did between two readings of the SM's clock.
 
     Args:
@@ -156,5 +154,5 @@ def kernel_timeline(rows: Sequence[Mapping], *, window: tuple[float, float], sou
                     loc="lower left")
     if title:
         heading(fig, title, y=1 - 0.05 / whole)
-    return theme.describe(fig, alt or f"What {len(groups)} warpgroups did, cycles {window[0]:,.0f} to"
-                          f" {window[1]:,.0f}, {source}: {'; '.join(seen)}.")
+    return theme.describe(fig, f"What {len(groups)} warpgroups did, cycles {window[0]:,.0f} to"
+                               f" {window[1]:,.0f}, {source}: {'; '.join(seen)}.")

@@ -23,7 +23,7 @@ BFLOAT16_HALF_STEP = 2.0 ** -8      # of numbers from 1 to 2, such as 2ᶠ
 
 
 @styled
-def unit_race(panels: Mapping[str, Mapping[str, object]], *, alt: str | None = None) -> Figure:
+def unit_race(panels: Mapping[str, Mapping[str, object]]) -> Figure:
     """Draw cycles of matmul and exponentials for a tile, from one GPU to the next, log scale.
 
     `panels` maps a title to {GPU: `models.exponentials.Units`}.
@@ -54,12 +54,12 @@ def unit_race(panels: Mapping[str, Mapping[str, object]], *, alt: str | None = N
         ax.set_yticks([], minor=True)
         ax.grid(axis="y", color=theme.GRID, lw=0.6)
     axes[0][0].set_ylabel("cycles of an SM for a tile")
-    return theme.describe(fig, alt or "Cycles of an SM for the matmuls and for the exponentials of a"
-                                      f" tile of 128 by 128, computed. {'; '.join(words)}.")
+    return theme.describe(fig, "Cycles of an SM for the matmuls and for the exponentials of a"
+                               f" tile of 128 by 128, computed. {'; '.join(words)}.")
 
 
 @styled
-def exp2_errors(f, errors: Mapping[int, np.ndarray], *, ax=None, alt: str | None = None):
+def exp2_errors(f, errors: Mapping[int, np.ndarray], *, ax=None):
     """Draw the relative error of polynomials over the fraction f, by degree, and half a bf16 step.
 
     `errors` maps a degree to |p(f)/2ᶠ − 1|. Half a step is 2⁻⁸ for results from 1 to 2: divided by
@@ -86,14 +86,14 @@ def exp2_errors(f, errors: Mapping[int, np.ndarray], *, ax=None, alt: str | None
     if not own:
         return ax
     words = ", ".join(f"{d}: {np.abs(e).max():.1e}" for d, e in errors.items())
-    return theme.describe(fig, alt or "Relative error of the polynomial over the fraction, log scale;"
+    return theme.describe(fig, "Relative error of the polynomial over the fraction, log scale;"
                                f" largest by degree {words}. Half a step of bfloat16 falls"
-                               f" from {BFLOAT16_HALF_STEP:.1e} to" f" {BFLOAT16_HALF_STEP / 2:.1e}.")
+                               f" from {BFLOAT16_HALF_STEP:.1e} to {BFLOAT16_HALF_STEP / 2:.1e}.")
 
 
 @styled
 def share_sweep(shares: Sequence[float], panels: Mapping[str, Mapping[str, Sequence[float]]], *,
-                floors: Mapping[str, Sequence[float]], alt: str | None = None) -> Figure:
+                floors: Mapping[str, Sequence[float]]) -> Figure:
     """Draw cycles per tile over the emulated share: simulated with markers, the bound dashed.
 
     All panels have one vertical axis, which does not begin at 0 and says so.
@@ -124,11 +124,11 @@ def share_sweep(shares: Sequence[float], panels: Mapping[str, Mapping[str, Seque
         ax.set(title=title, xlabel="emulated share (%)", ylim=(0.96 * low, 1.04 * high))
         ax.legend(fontsize=TINY, frameon=False, loc="upper left")
     axes[0][0].set_ylabel("cycles for 128 × 128 (not from 0)")
-    return theme.describe(fig, alt or f"Simulated cycles per tile. {'; '.join(words)}.")
+    return theme.describe(fig, f"Simulated cycles per tile. {'; '.join(words)}.")
 
 
 @styled
-def stale_maximum(maxima, used: Mapping[float, np.ndarray], *, ax=None, alt: str | None = None):
+def stale_maximum(maxima, used: Mapping[float, np.ndarray], *, ax=None):
     """Draw one row's running maximum over its key tiles, and the reference that it uses, by τ.
 
     Args:
@@ -161,13 +161,12 @@ def stale_maximum(maxima, used: Mapping[float, np.ndarray], *, ax=None, alt: str
               borderaxespad=0.1, handlelength=1.6, columnspacing=1.2)
     if not own:
         return ax
-    return theme.describe(fig, alt or f"A row's maximum over {len(maxima)} key tiles;"
-                                      f" {'; '.join(words)}.")
+    return theme.describe(fig, f"A row's maximum over {len(maxima)} key tiles; {'; '.join(words)}.")
 
 
 @styled
-def skipped_maps(maps: Mapping[str, np.ndarray], scales: Sequence[float], taus: Sequence[float], *,
-                 alt: str | None = None) -> Figure:
+def skipped_maps(maps: Mapping[str, np.ndarray], scales: Sequence[float],
+                 taus: Sequence[float]) -> Figure:
     """Draw the share of skipped rescales, in per cent, over the logits' scale and τ."""
     fig, axes = theme.subplots(1, len(maps), height=2.75, squeeze=False)
     words = []
@@ -182,12 +181,11 @@ def skipped_maps(maps: Mapping[str, np.ndarray], scales: Sequence[float], taus: 
                      f" {taus[0]:g}, to {100 * shares[0, -1]:.0f} % at scale {scales[0]:g}, tau"
                      f" {taus[-1]:g}")
     axes[0][0].set_ylabel("std of the logits")
-    return theme.describe(fig, alt or f"Share of rescales skipped. {'; '.join(words)}.")
+    return theme.describe(fig, f"Share of rescales skipped. {'; '.join(words)}.")
 
 
 @styled
-def mass_curve(taus: Sequence[float], kept: Mapping[str, Sequence[float]], room: float, *,
-               alt: str | None = None) -> Figure:
+def mass_curve(taus: Sequence[float], kept: Mapping[str, Sequence[float]], room: float) -> Figure:
     """Draw the smallest mass of all rows over τ, and the τ that the format has room for."""
     fig, ax = theme.subplots(height=2.8)
     words = []
@@ -202,13 +200,12 @@ def mass_curve(taus: Sequence[float], kept: Mapping[str, Sequence[float]], room:
     ax.text(room, 0.06, f" log₂ 448 − 8 = {room:.2f}", color=OVER, fontsize=SMALL, va="bottom")
     ax.axhline(1, color=GREY, lw=0.8)
     ax.set(xlabel="τ (units of log 2)", ylabel="smallest O of a row, V = 1", ylim=(0, 1.08))
-    return theme.describe(fig, alt or f"Smallest mass over tau; the bound is {room:.2f}."
-                                      f" {'; '.join(words)}.")
+    return theme.describe(fig, f"Smallest mass over tau; the bound is {room:.2f}. {'; '.join(words)}.")
 
 
 @styled
 def predicted_gains(groups: Mapping[str, Sequence[Mapping]], strays: Mapping[str, tuple[float, float]],
-                    *, title: str, alt: str | None = None) -> Figure:
+                    *, title: str) -> Figure:
     """Draw speed relative to a kernel: predicted as rings, measured as diamonds with their range.
 
     Args:
@@ -250,12 +247,12 @@ def predicted_gains(groups: Mapping[str, Sequence[Mapping]], strays: Mapping[str
     ax.set(xlim=(min(ends) - 0.02, max(ends) + 0.1), ylim=(y - 0.85, -0.75),
            xlabel="speed, relative to the kernel as it is")
     ax.set_title(title, fontsize=9, loc="left", pad=20)
-    return theme.describe(fig, alt or f"{title}. {'; '.join(words)}.")
+    return theme.describe(fig, f"{title}. {'; '.join(words)}.")
 
 
 @styled
 def exp2_lab(f, error, units, simulated, maxima, used, *, degree: int, tau: float, gpu: str,
-             fits: bool, alt: str | None = None) -> Figure:
+             fits: bool) -> Figure:
     """Draw the lab's three panels: the polynomial's error, the units' cycles, one row's maximum.
 
     Args:
@@ -297,7 +294,7 @@ def exp2_lab(f, error, units, simulated, maxima, used, *, degree: int, tau: floa
     renewed = int(np.count_nonzero(np.diff(used)))
     pace = f"{simulated:,.0f} cycles simulated" if simulated else "not simulated"
     rescales = f"{renewed} rescale{'s' * (renewed != 1)}"
-    return theme.describe(fig, alt or f"Degree {degree}: largest error {np.max(error):.1e}. {gpu}:"
-                          f" matmul {units.matmul:,.0f}, exponentials {units.exp:,.0f}, vector"
-                          f" {units.vector:,.0f} cycles, {pace}. One row with tau {tau:g}:"
-                          f" {rescales}; e4m3 has {'' if fits else 'no '}room for it.")
+    return theme.describe(fig, f"Degree {degree}: largest error {np.max(error):.1e}. {gpu}:"
+                               f" matmul {units.matmul:,.0f}, exponentials {units.exp:,.0f}, vector"
+                               f" {units.vector:,.0f} cycles, {pace}. One row with tau {tau:g}:"
+                               f" {rescales}; e4m3 has {'' if fits else 'no '}room for it.")

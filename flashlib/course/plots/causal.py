@@ -35,7 +35,7 @@ def tile_kinds(ax, Nq: int, Nk: int, Br: int, Bc: int, *, lw: float, alpha: floa
 
 
 @styled
-def causal_rows(cases: Mapping[str, tuple[int, int, int]], *, alt: str | None = None) -> Figure:
+def causal_rows(cases: Mapping[str, tuple[int, int, int]]) -> Figure:
     """Draw the tiles that a causal mask leaves, and beside each row tile how many it visits.
 
     `cases` maps a title to (N, Br, Bc). Full tiles are dark, those that the diagonal cuts pale, the
@@ -72,5 +72,5 @@ def causal_rows(cases: Mapping[str, tuple[int, int, int]], *, alt: str | None = 
         fig.text(box[0], 0.34 / height, f"{note}:\n{visited} of {count} visited, "
                  f"{percent(visited / count)}", fontsize=SMALL, va="top")
         words.append(f"{title}: {note} of {count}")
-    return theme.describe(fig, alt or f"Tiles under a causal mask. {'; '.join(words)}. The last row "
-                                      "visits all of its tiles.")
+    return theme.describe(fig, f"Tiles under a causal mask. {'; '.join(words)}. The last row "
+                               "visits all of its tiles.")

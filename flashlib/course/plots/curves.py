@@ -20,7 +20,7 @@ def sweep(x, series: Mapping[str, Sequence[float]] | None = None, xlabel: str = 
           predicted: Mapping[str, Sequence[float]] | None = None,
           counted: Mapping[str, Sequence[float]] | None = None, slope_guides: Sequence[float] = (),
           title: str | None = None, log: bool = True, xticks: Sequence[float] | None = None,
-          ax: Axes | None = None, alt: str | None = None) -> Figure | Axes:
+          ax: Axes | None = None) -> Figure | Axes:
     """Draw quantities over a size, log-log, each labeled at its right end.
 
     One label has one color, whichever kinds of curve it has; a second curve of the same version
@@ -69,7 +69,7 @@ def sweep(x, series: Mapping[str, Sequence[float]] | None = None, xlabel: str = 
     if not own:
         return ax
     parts = [f"{label} from {cy[0]:.3g} to {cy[-1]:.3g}" for label, _, _, cy in ends]
-    return theme.describe(fig, alt or f"{ylabel or 'Values'} over {xlabel or 'x'}, from {xs[0]:g} to "
+    return theme.describe(fig, f"{ylabel or 'Values'} over {xlabel or 'x'}, from {xs[0]:g} to "
                                f"{xs[-1]:g}: {'; '.join(parts)}.")
 
 

@@ -35,7 +35,7 @@ def face(what: str) -> dict:
 @styled
 def gantt(schedule: Schedule, *, tiles: tuple[int, int] | None = None,
           window: tuple[float, float] | None = None, title: str | None = None,
-          units: Sequence[str] = ("copy", "tensor", "exp"), alt: str | None = None) -> Figure:
+          units: Sequence[str] = ("copy", "tensor", "exp")) -> Figure:
     """Draw a stretch of a schedule: a row for every unit, and one for every role.
 
     A unit's row has a lane for each warpgroup that uses it. In a role's row stands what it does itself;
@@ -89,9 +89,9 @@ def gantt(schedule: Schedule, *, tiles: tuple[int, int] | None = None,
     if title:
         heading(fig, title, y=1 - 0.05 / whole)
     shares = ", ".join(f"{UNITS[u]} {100 * busy[u]:.0f} %" for u in rows)
-    return theme.describe(fig, alt or f"Gantt chart of {schedule.program.name}, cycles {start:,.0f} to"
-                          f" {end:,.0f}. {schedule.cycles_per_tile:,.0f} cycles per tile; busy:"
-                          f" {shares}. Rows: {', '.join([*(UNITS[u] for u in rows), *roles])}.")
+    return theme.describe(fig, f"Gantt chart of {schedule.program.name}, cycles {start:,.0f} to"
+                               f" {end:,.0f}. {schedule.cycles_per_tile:,.0f} cycles per tile; busy:"
+                               f" {shares}. Rows: {', '.join([*(UNITS[u] for u in rows), *roles])}.")
 
 
 def _stretch(schedule, tiles, window):

@@ -45,8 +45,7 @@ class _Grid(NamedTuple):
 
 @styled
 def show(*, rows=None, cols=None, highlight=None, titles: Mapping[str, str] | None = None,
-         decimals: int | None = None, width: float = theme.WIDTH, alt: str | None = None,
-         **arrays) -> Figure:
+         decimals: int | None = None, width: float = theme.WIDTH, **arrays) -> Figure:
     """Draw small arrays side by side as colored grids with their numbers.
 
     `show(Q=Q, K=K, S=S)`: the name picks the hue; strength is the size of a number within its
@@ -80,7 +79,7 @@ def show(*, rows=None, cols=None, highlight=None, titles: Mapping[str, str] | No
             x += grid.width + gap
         y += max(g.height for g in line) + 0.25
     names = ", ".join(f"{g.title} {g.shape}" for g in grids)
-    return theme.describe(fig, alt or f"Grids of numbers: {names}.")
+    return theme.describe(fig, f"Grids of numbers: {names}.")
 
 
 def _raw(value):

@@ -22,8 +22,7 @@ _LESS_MORE = LinearSegmentedColormap.from_list("flashlib_ratio", [
 @styled
 def ratio_map(Br_values: Sequence[int], Bc_values: Sequence[int], ratio, *, baseline: str = "baseline",
               fits=None, mark: Mapping[str, tuple[int, int]] | None = None, title: str | None = None,
-              quantity: str = "HBM bytes", ax: Axes | None = None,
-              alt: str | None = None) -> Figure | Axes:
+              quantity: str = "HBM bytes", ax: Axes | None = None) -> Figure | Axes:
     """Draw a ratio to a baseline over block sizes: teal is less, brown is more, the line is equal.
 
     Args:
@@ -72,8 +71,8 @@ def ratio_map(Br_values: Sequence[int], Bc_values: Sequence[int], ratio, *, base
     if not own:
         return ax
     wins = int((fits & (ratio < 1)).sum())
-    return theme.describe(fig, alt or f"Map of {quantity} relative to {baseline} over Br and Bc: less"
-                               f" in {wins} of {fits.size} cells; {int((~fits).sum())} do not" " fit.")
+    return theme.describe(fig, f"Map of {quantity} relative to {baseline} over Br and Bc: less"
+                               f" in {wins} of {fits.size} cells; {int((~fits).sum())} do not fit.")
 
 
 def _border(less, fits):

@@ -22,7 +22,7 @@ _ROOF = "#444444"
 @styled
 def roofline(gpu, costs: Mapping[str, Traffic], dtype: str = "float16", *,
              measured: Mapping[str, float] | None = None, title: str | None = None,
-             ax: Axes | None = None, alt: str | None = None) -> Figure | Axes:
+             ax: Axes | None = None) -> Figure | Axes:
     """Draw the roof of a GPU over arithmetic intensity, and where algorithms stand under it.
 
     A point stands at what the model predicts, which may be below the roof where vector work or
@@ -89,8 +89,8 @@ def roofline(gpu, costs: Mapping[str, Traffic], dtype: str = "float16", *,
         return ax
     text = "; ".join(f"{label} at {px:.3g} FLOP/B, {hardware.human(py, 'FLOP/s')}"
                      for label, px, py, _ in points)
-    return theme.describe(fig, alt or f"Roofline of {gpu.name} in {dtype}, ridge at {ridge:.0f} FLOP/B:"
-                                      f" {text}.")
+    return theme.describe(fig, f"Roofline of {gpu.name} in {dtype}, ridge at {ridge:.0f} FLOP/B:"
+                               f" {text}.")
 
 
 def _on_slope(ax, x, roof, ridge, taken, text) -> None:

@@ -57,7 +57,7 @@ def stack(ax: Axes, y: float, moved: Mapping[str, Moved], *, height: float, inch
 
 @styled
 def traffic_bars(costs: Mapping[str, Traffic], logx: bool = False, *, title: str | None = None,
-                 ax: Axes | None = None, alt: str | None = None) -> Figure | Axes:
+                 ax: Axes | None = None) -> Figure | Axes:
     """Draw the HBM bytes of several algorithms as bars, stacked by tensor.
 
     Read bytes are solid and written ones hatched; the total stands at the end, with its ratio to
@@ -106,7 +106,7 @@ def traffic_bars(costs: Mapping[str, Traffic], logx: bool = False, *, title: str
     if not own:
         return ax
     text = ", ".join(f"{label} {human_bytes(costs[label].hbm_bytes)}" for label in labels)
-    return theme.describe(fig, alt or f"Bars of HBM bytes by tensor: {text}.")
+    return theme.describe(fig, f"Bars of HBM bytes by tensor: {text}.")
 
 
 def _ratio(value, reference) -> str:
@@ -117,8 +117,8 @@ def _ratio(value, reference) -> str:
 
 
 @styled
-def sram_gauge(tiles, capacity_bytes: int, *, title: str | None = None, ax: Axes | None = None,
-               alt: str | None = None) -> Figure | Axes:
+def sram_gauge(tiles, capacity_bytes: int, *, title: str | None = None,
+               ax: Axes | None = None) -> Figure | Axes:
     """Draw the tiles of a kernel as one bar against the capacity of the SRAM.
 
     `tiles` is a list of (name, shape, bytes), as in `machine.peak_tiles` or in the `tiles` of an
@@ -163,4 +163,4 @@ def sram_gauge(tiles, capacity_bytes: int, *, title: str | None = None, ax: Axes
     ax.axis("off")
     if title:
         ax.set_title(title)
-    return theme.describe(fig, alt or f"Gauge of the SRAM: {verdict}.") if own else ax
+    return theme.describe(fig, f"Gauge of the SRAM: {verdict}.") if own else ax

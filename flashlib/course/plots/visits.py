@@ -15,8 +15,7 @@ from flashlib.machine.trace import Trace
 
 @styled
 def tile_visits(trace: Trace | Replay, Nq: int, Nk: int, upto: int | None = None, *,
-                title: str | None = None, tensor: str = "S", sram_bytes: int | None = None,
-                alt: str | None = None) -> Figure:
+                title: str | None = None, tensor: str = "S", sram_bytes: int | None = None) -> Figure:
     """Draw one moment of an algorithm: tiles visited, what SRAM holds, HBM bytes so far.
 
     Visited tiles of the matrix darken in the order of their visits and carry its number; the one
@@ -49,12 +48,12 @@ def tile_visits(trace: Trace | Replay, Nq: int, Nk: int, upto: int | None = None
     text = (f"{title or moment.kernel}: {done} of {all_visits} tiles of the {replay.Nq} × {replay.Nk} "
             f"matrix visited, {human_bytes(moment.hbm_bytes)} of {human_bytes(replay.total_bytes)} "
             f"moved between HBM and SRAM.")
-    return theme.describe(fig, alt or text)
+    return theme.describe(fig, text)
 
 
 @styled
 def key_frames(trace: Trace | Replay, Nq: int, Nk: int, count: int = 4, *, tensor: str = "S",
-               title: str | None = None, alt: str | None = None) -> Figure:
+               title: str | None = None) -> Figure:
     """Draw the picture of `tile_visits` at `count` moments side by side, the last one the end.
 
     A moment lies in the middle of a visit: what it loads is counted, what it stores is not yet.
@@ -91,12 +90,12 @@ def key_frames(trace: Trace | Replay, Nq: int, Nk: int, count: int = 4, *, tenso
     moved = ", ".join(human_bytes(m.hbm_bytes) for m in moments)
     text = (f"{len(moments)} moments of {replay.trace[-1].kernel} on a {replay.Nq} × {replay.Nk} "
             f"matrix; HBM bytes moved by then: {moved}.")
-    return theme.describe(fig, alt or text)
+    return theme.describe(fig, text)
 
 
 @styled
 def compare(traces: Mapping[str, Trace | Replay], Nq: int, Nk: int, *, visit: int | None = None,
-            tensor: str = "S", title: str | None = None, alt: str | None = None) -> Figure:
+            tensor: str = "S", title: str | None = None) -> Figure:
     """Draw the loop orders of two or three algorithms side by side, and their bytes on one axis.
 
     `visit` replays each up to that visit (counted from 1); None shows the end.
@@ -129,4 +128,4 @@ def compare(traces: Mapping[str, Trace | Replay], Nq: int, Nk: int, *, visit: in
         fig.text(0.1 / theme.WIDTH, 1 - 0.06 / height, title, fontsize=10, fontweight="bold", va="top")
     text = "; ".join(f"{name}: {len(m.visits)} tiles visited, {human_bytes(m.hbm_bytes)} moved"
                      for name, m in moments.items())
-    return theme.describe(fig, alt or f"Loop orders side by side. {text}.")
+    return theme.describe(fig, f"Loop orders side by side. {text}.")

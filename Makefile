@@ -58,6 +58,7 @@ bench: $(stamp) ## on a GPU: check and time attention against its peers, sweep t
 	@$(py) -m flashlib.course.bench.attention --out assets/measurements
 	@$(py) -m flashlib.course.bench.gluon_ablation --out assets/measurements
 	@$(py) -m flashlib.course.bench.timeline --out assets/measurements
+	@$(py) -m flashlib.course.bench.windows --out assets/measurements
 	@$(py) -m flashlib.course.bench.accuracy --out assets/measurements
 	@$(py) -m flashlib.course.bench.blocks_sweep --out assets/measurements
 	@$(py) -m flashlib.course.bench.tuned --out assets/measurements

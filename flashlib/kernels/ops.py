@@ -32,10 +32,11 @@ def forward(q, k, v, window: Window, scale: float, impl: str):
     """Return O and lse (B, H, N_q) float32 or, for float64, float64; nothing to attend to is O = 0."""
     if q.is_neg() or k.is_neg() or v.is_neg():              # a kernel reads numbers as they lie
         q, k, v = q.resolve_neg(), k.resolve_neg(), v.resolve_neg()
-    q, scale = positive(q, scale)
+    if scale < 0:
+        q, scale = positive(q, scale)
     p = Problem.of(q, k, v, window=window)
     backend = choose(p, impl, "forward")
-    if q.numel() == 0 or k.numel() == 0:
+    if not (p.B and p.N_Q and p.N_K):
         return torch.zeros_like(q, memory_format=torch.contiguous_format), _lse_like(q, -math.inf)
     return backend.forward(q, k, v, p, scale)
 

@@ -194,7 +194,7 @@ def _on_chip(waves: Waves, matmul_s: float, softmax_s: float) -> float:
 
 def predict_rows(gpu, rows, *, level: str = LEVELS[-1]) -> np.ndarray:
     """Return the predicted seconds of the rows of a recorded sweep; infinite if it should not fit."""
-    return np.array([predict(gpu, Config.of(row), batch=row["B"], heads=row["H"], N=row["N"],
+    return np.array([predict(gpu, Config.of(row), batch=row["B"], heads=row["H"], N=row["N_q"],
                              d=row["d"], level=level).time_s for row in rows])
 
 

@@ -11,31 +11,30 @@ On a machine without a GPU, `--dry-run` goes through the same steps at toy sizes
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import random
+import itertools
 import statistics
 import time
-from concurrent.futures import ProcessPoolExecutor
 
-from flashlib.course.bench import binaries, peers
-from flashlib.course.bench.attention_demo import Clock, ceilings
-from flashlib.course.bench.gpu import device_for
-from flashlib.course.bench.provenance import collect, options_for, write_csv
+from flashlib.course.bench import binaries, harness, peers
+from flashlib.course.bench.harness import (
+    TOLERANCE,
+    case_of,
+    device_for,
+    exact,
+    flops,
+    input_dtype,
+    inputs,
+    results,
+)
+from flashlib.course.bench.provenance import collect, options_for, write
 
 # (B, H, N, d)
 SHAPES = [(4, 48, 4096, 32), (16, 32, 1024, 64), (4, 32, 4096, 64), (1, 32, 16384, 64),
           (16, 16, 1024, 128), (4, 16, 4096, 128), (1, 16, 16384, 128), (4, 8, 4096, 256)]
 DRY = [(1, 2, 64, 32), (1, 2, 96, 64)]
 MODES = ("forward", "backward")
-TOLERANCE = 2e-2
+QUICK = (4, 48, 4096, 32)
 OVERHEAD = ("ours", "ours_triton", "sdpa_flash", "sdpa_cudnn")
-
-
-def flops(shape, causal, mode):
-    """Return the customary count: 4·B·H·N²·d forward, half if causal, 2.5 times that backward."""
-    B, H, N, d = shape
-    return 4 * B * H * N * N * d * (0.5 if causal else 1) * (2.5 if mode == "backward" else 1)
 
 
 def least_bytes(shape, mode, element_bytes=2):
@@ -44,53 +43,16 @@ def least_bytes(shape, mode, element_bytes=2):
     return B * H * N * (element_bytes * d * (8 if mode == "backward" else 4) + 4)
 
 
-def input_dtype(device):
-    """Return "bfloat16", or "float16" for a GPU of before it (compute capability below 8.0)."""
-    import torch
-
-    before = device == "cuda" and torch.cuda.get_device_capability() < (8, 0)
-    return "float16" if before else "bfloat16"
-
-
-def inputs(shape, device, seed=0):
-    """Return q, k, v and dO, standard normal, in the dtype that `input_dtype` names."""
-    import torch
-
-    generator = torch.Generator(device=device).manual_seed(seed)
-    make = {"generator": generator, "device": device, "dtype": getattr(torch, input_dtype(device))}
-    return [torch.randn(shape, **make) for _ in range(4)]
-
-
-def exact(q, k, v, dO, causal):
-    """Return O, dQ, dK, dV of the first head in float64; without a dO, O alone."""
-    import torch
-
-    qkv = [x[:1, :1].double().requires_grad_(dO is not None) for x in (q, k, v)]
-    S = qkv[0] @ qkv[1].transpose(-1, -2) * q.shape[-1] ** -0.5
-    if causal:
-        hidden = torch.ones(S.shape[-2:], device=S.device, dtype=torch.bool).triu(1)
-        S = S.masked_fill(hidden, float("-inf"))
-    O = torch.softmax(S, -1) @ qkv[2]
-    if dO is None:
-        return [O]
-    return [O.detach(), *torch.autograd.grad(O, qkv, dO[:1, :1].double())]
-
-
 def relative_error(fn, tensors, reference, causal, mode):
     """Return the error of O, or the worst of the gradients', relative in the Euclidean norm."""
     import torch
 
-    *qkv, dO = tensors
     if mode == "forward":
         with torch.no_grad():
-            results, exact_ones = [fn(*qkv, causal)], reference[:1]
+            found, right = [fn(*tensors[:3], causal)], reference[:1]
     else:
-        qkv = [x.detach().requires_grad_() for x in qkv]
-        results, exact_ones = torch.autograd.grad(fn(*qkv, causal), qkv, dO), reference[1:]
-    errors = [((x[:1, :1].double() - y).norm() / y.norm()).item()
-              for x, y in zip(results, exact_ones, strict=True)]
-    # A NaN is larger than nothing in Python's max: make it count.
-    return max(error if error == error else float("inf") for error in errors)
+        found, right = results(fn, tensors, causal)[1:], reference[1:]
+    return harness.relative([x[:1, :1] for x in found], right)
 
 
 def caller(fn, tensors, causal, mode):
@@ -108,21 +70,8 @@ def caller(fn, tensors, causal, mode):
     return lambda: torch.autograd.grad(O, qkv, dO, retain_graph=True)
 
 
-def timer(device, milliseconds=40):
-    """Return a function that gives the median seconds of a call, L2 flushed before each run."""
-    if device != "cuda":
-        def on_cpu(call):
-            start = time.perf_counter()
-            call()
-            return time.perf_counter() - start
-        return on_cpu
-    from triton.testing import do_bench
-
-    return lambda call: 1e-3 * do_bench(call, warmup=40, rep=milliseconds, return_mode="median")
-
-
 def microseconds(call, device, calls=300, repeats=20):
-    """Return what a call costs the CPU in steady state: the best of the repeats, over many calls."""
+    """Return what one of many calls in a row costs the CPU: the best of the repeats."""
     import torch
 
     best = float("inf")
@@ -188,83 +137,67 @@ def measure(shapes, device, rounds, say=print, only=(), modes=MODES):
     `only`: the implementations that take part beside "ours"; empty, all that this machine has.
     """
     found, absent = taking_part(device, only)
-    clock, rows, kernels = timer(device), [], []
-    for shape in shapes:
-        for causal in (False, True):
-            tensors = inputs(shape, device)
-            reference = exact(*tensors, causal)
-            case = dict(zip(("B", "H", "N", "d"), shape, strict=True))
-            errors, right = {mode: {} for mode in MODES}, {mode: {} for mode in MODES}
-            for name, fn in found.items():
-                for mode in _modes(name, modes):
-                    try:
-                        error = relative_error(fn, tensors, reference, causal, mode)
-                    except Exception as problem:
-                        if name.startswith("ours"):
-                            raise
-                        absent[f"{name} {mode} at {shape}"] = (
-                            f"{type(problem).__name__} {problem}"[:120])
-                        continue
-                    if error < TOLERANCE:
-                        errors[mode][name], right[mode][name] = error, fn
-                    elif name.startswith("ours"):
-                        raise RuntimeError(f"{name} is wrong at {shape}, causal={causal}, {mode}:"
-                                           f" relative error {error}")
-                    else:
-                        absent[f"{name} {mode} at {shape}"] = f"wrong, relative error {error}"
-            del reference
-            for mode in modes:
-                calls = {name: caller(fn, tensors, causal, mode) for name, fn in right[mode].items()}
-                built = []
-                if device == "cuda":
-                    built = our_binaries(calls["ours"], shape, causal, mode)
-                    kernels += [{"mode": mode, "causal": int(causal), **case, **b} for b in built]
-                times = {name: [] for name in calls}
-                for turn in range(rounds):
-                    for name in back_and_forth(calls, turn):
-                        times[name].append(clock(calls[name]))
-                rows += _rows(times, built, errors[mode], shape, causal, mode)
-                say(line(rows[-len(times):]))
-                del calls
-            del tensors
+    rows, kernels = [], []
+    for shape, causal in itertools.product(shapes, (False, True)):
+        tensors = inputs(shape, device)
+        errors = _errors(found, tensors, shape, causal, modes, absent)
+        for mode in modes:
+            calls = {name: caller(found[name], tensors, causal, mode) for name in errors[mode]}
+            case, built = case_of(shape, mode=mode, causal=int(causal)), []
+            if device == "cuda":
+                built = our_binaries(calls["ours"], shape, causal, mode)
+                kernels += [{**case, **b} for b in built]
+            times = harness.race(calls, device, rounds)
+            rows += _rows(times, built, errors[mode], shape, case)
+            say(line(rows[-len(times):]))
+            del calls
+        del tensors
     return rows, kernels, absent
+
+
+def _errors(found, tensors, shape, causal, modes, absent):
+    """Return mode → implementation → error; who fails or is wrong is named in `absent` instead."""
+    reference, errors = exact(*tensors, causal), {mode: {} for mode in MODES}
+    for name, fn in found.items():
+        for mode in _modes(name, modes):
+            try:
+                error = relative_error(fn, tensors, reference, causal, mode)
+            except Exception as problem:
+                if name.startswith("ours"):
+                    raise
+                absent[f"{name} {mode} at {shape}"] = f"{type(problem).__name__} {problem}"[:120]
+                continue
+            if error < TOLERANCE:
+                errors[mode][name] = error
+            elif name.startswith("ours"):
+                raise RuntimeError(f"{name} is wrong at {shape}, causal={causal}, {mode}:"
+                                   f" relative error {error}")
+            else:
+                absent[f"{name} {mode} at {shape}"] = f"wrong, relative error {error}"
+    return errors
 
 
 def _modes(name, modes=MODES):
     return [mode for mode in modes if mode == "forward" or name not in peers.FORWARD_ONLY]
 
 
-def back_and_forth(names, turn):
-    """Return the names in an order drawn anew every other turn, and backwards in between.
-
-    What ran before warms the chip: nobody shall always come after the same one.
-    """
-    names = list(names)
-    random.Random(turn // 2).shuffle(names)
-    return names[::-1] if turn % 2 else names
-
-
-def _rows(times, built, errors, shape, causal, mode):
-    ours_s, count = statistics.median(times["ours"]), flops(shape, causal, mode)
+def _rows(times, built, errors, shape, case):
+    count, least = flops(shape, case["causal"], case["mode"]), least_bytes(shape, case["mode"])
     rows = []
     for name, runs in times.items():
-        seconds = statistics.median(runs)
-        resources = binaries.worst(built if name == "ours" else [])
+        timed = harness.spread(runs, count)
         rows.append({
-            "impl": name, "mode": mode, "causal": int(causal),
-            **dict(zip(("B", "H", "N", "d"), shape, strict=True)),
-            "seconds": seconds, "seconds_low": min(runs), "seconds_high": max(runs),
-            "rounds": len(runs), "flops": int(count), "tflops_per_s": count / seconds / 1e12,
-            "least_bytes": least_bytes(shape, mode),
-            "gb_per_s": least_bytes(shape, mode) / seconds / 1e9,
-            "relative_error": errors[name], "ours_over_this": seconds / ours_s, **resources})
+            "impl": name, **case, **timed, "least_bytes": least,
+            "least_bytes_per_s": least / timed["seconds"], "relative_error": errors[name],
+            "ours_over_this": timed["seconds"] / statistics.median(times["ours"]),
+            **binaries.worst(built if name == "ours" else [])})
     return rows
 
 
 def line(rows):
     """Return one line for a shape and mode: TFLOP/s by implementation."""
     first = rows[0]
-    shape = ",".join(str(first[key]) for key in "BHNd")
+    shape = ",".join(str(first[key]) for key in ("B", "H", "N_q", "d"))
     rates = "  ".join(f"{row['impl']} {row['tflops_per_s']:.0f} ({row['ours_over_this']:.2f})"
                       for row in rows)
     return f"{shape:>16} {'causal' if first['causal'] else 'full':6} {first['mode']:8} {rates}"
@@ -283,70 +216,73 @@ def warm(case):
     return None
 
 
-def warm_all(function, cases, processes=None):
-    """Run `function` over cases in fresh processes; what they compile stays in the caches on disk."""
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-    processes = processes or max(1, min(14, (os.cpu_count() or 2) - 1))
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        return [result for result in pool.map(function, cases) if result]
+def measure_here(shape=QUICK) -> None:
+    """Time (B, H, N, d) against the peers that are installed and print it; without a GPU, say so."""
+    if not harness.has_gpu():
+        print("No GPU here: all times in this chapter are the recorded ones.")
+    elif said := harness.elsewhere(__spec__.name, "--quick", *shape):
+        import torch
+
+        print(f"Measured here, on {torch.cuda.get_device_name()}, in {input_dtype('cuda')};"
+              " TFLOP/s (speed of ours relative to it):")
+        print(said)
+
+
+def quick(shape, device) -> None:
+    """Time one shape, one round, and print in one line who was not timed, and why."""
+    absent = measure([shape], device, 1)[2]
+    if absent:
+        print("Absent:", "; ".join(f"{name.split(' at ')[0]} ({' '.join(reason.split())})"
+                                   for name, reason in absent.items()))
+
+
+def notes_of(absent) -> dict:
+    """Return the keys of a head for who took no part, and for who failed somewhere."""
+    failed = [f"{name}: {reason}" for name, reason in absent.items() if " at " in name]
+    notes = {f"absent_{name}": reason for name, reason in absent.items() if " at " not in name}
+    return {key: " ".join(text.split()) for key, text in
+            (notes | ({"failed": "; ".join(failed)} if failed else {})).items()}
 
 
 def main(argv=None):
     """Check, measure, print a table and write the CSV files."""
-    parser = options_for(__doc__)
-    parser.add_argument("--dry-run", action="store_true", help="toy sizes, on the CPU")
-    parser.add_argument("--rounds", type=int, default=3, help="how often to time each case")
-    parser.add_argument("--only", nargs="+", default=[], choices=list(peers.NAMES),
-                        help="time ours against these alone")
-    parser.add_argument("--mode", nargs="+", default=MODES, choices=MODES, help="time these passes")
-    options = parser.parse_args(argv)
+    options = options_for(
+        __spec__, __doc__, argv, dry_run="toy sizes, on the CPU",
+        rounds={"type": int, "default": 3, "help": "how often to time each case"},
+        only={"nargs": "+", "default": [], "choices": list(peers.NAMES),
+              "help": "time ours against these alone"},
+        mode={"nargs": "+", "default": MODES, "choices": MODES, "help": "time these passes"},
+        quick={"nargs": 4, "type": int, "metavar": tuple("BHNd"), "help": "time one shape, print only"})
     device = device_for(options.dry_run)
-    import torch
-
-    shapes = DRY if options.dry_run else SHAPES
+    if options.quick:
+        quick(tuple(options.quick), device)
+        return
+    shapes, (found, _) = DRY if options.dry_run else SHAPES, taking_part(device, options.only)
     if device == "cuda":
-        start = time.perf_counter()
         compiled = [name for name in ("triton_tutorial", "flex", "fa4", "ours", "ours_triton")
-                    if name in taking_part(device, options.only)[0]]
-        cases = [(name, shape, causal, device, options.mode) for name in compiled
-                 for shape in shapes for causal in (False, True)]
-        print(*warm_all(warm, cases), sep="\n")
-        print(f"compiled {len(cases)} cases in {time.perf_counter() - start:.0f} s", flush=True)
-    roofs = ceilings(Clock(device, seconds=0.3 if device == "cuda" else 0.01), device)
-    if device == "cuda":
-        torch.cuda.empty_cache()
+                    if name in found]
+        harness.warm_all(warm, [(name, shape, causal, device, options.mode) for name in compiled
+                                for shape in shapes for causal in (False, True)])
+    roofs = harness.ceilings(device, 300 if device == "cuda" else 10)
     rows, kernels, absent = measure(shapes, device, options.rounds,
                                     say=lambda text: print(text, flush=True), only=options.only,
                                     modes=options.mode)
-    timed = {row["impl"] for row in rows}                   # the others do not run on this GPU
+    timed = list(dict.fromkeys(row["impl"] for row in rows))  # the others do not run on this GPU
     calls, repeats = (300, 20) if device == "cuda" else (2, 1)
-    overhead = overhead_us({name: fn for name, fn in taking_part(device, options.only)[0].items()
-                            if name in OVERHEAD and name in timed}, device, calls, repeats)
-    command = ("python -m flashlib.course.bench.attention --out assets/measurements"
-               f" --name {options.name}")
-    for name, values in (("only", options.only), ("mode", options.mode)):
-        if values and tuple(values) != MODES:
-            command += f" --{name} {' '.join(values)}"
-    command += f" --rounds {options.rounds}"
-    origin = collect(
-        command + (" --dry-run" if options.dry_run else ""),
-        dtype=f"{input_dtype(device)}, standard normal inputs",
-        timing="median of rounds of triton.testing.do_bench medians, implementations alternating,"
-               " in an order drawn anew every other round, backwards in between",
+    cost = overhead_us({name: fn for name, fn in found.items()
+                        if name in OVERHEAD and name in timed}, device, calls, repeats)
+    head = collect(
+        options.command, dtype=input_dtype(device), inputs="standard normal",
+        timing=harness.ALTERNATING,
         flops="4 B H N N d forward, half if causal, 2.5 times that backward",
-        overhead_us=", ".join(f"{name} {us:.1f}" for name, us in overhead.items())
-                    + " (CPU time of a forward call, eager, no gradient, (1, 4, 128, 64))",
-        peers=", ".join(f"{name} = {peers.NAMES[name]}" for name in dict.fromkeys(
-            row["impl"] for row in rows)),
-        absent="; ".join(f"{name}: {reason}" for name, reason in absent.items()).replace("\n", " "),
-        **roofs,
-    )
-    for key, value in origin.items():
+        **{f"overhead_us_{name}": f"{us:.1f}" for name, us in cost.items()},
+        overhead="CPU time of a forward call, eager, no gradient, (B, H, N, d) = (1, 4, 128, 64)",
+        **{f"impl_{name}": peers.NAMES[name] for name in timed}, **notes_of(absent), **roofs)
+    for key, value in head.items():
         print(f"{key}: {value}")
-    if options.out:
-        write_csv(options.out / f"attention_{options.name}.csv", rows, origin)
-        if kernels:
-            write_csv(options.out / f"attention_kernels_{options.name}.csv", kernels, origin)
+    write(options, "attention", rows, head)
+    if kernels:
+        write(options, "attention_kernels", kernels, head)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Which binaries a call of ours runs, with what the driver says of their registers and spills."""
+"""Find the binaries that a call of ours runs, with registers and spills as the driver has them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def loaded():
     return [{"kernel": name, "num_warps": binary.metadata.num_warps,
              "num_stages": binary.metadata.num_stages, "registers": binary.n_regs,
              "spilled_words": binary.n_spills, "shared_bytes": binary.metadata.shared,
-             "instructions": matrix_instructions(binary.asm.get("ptx", ""))}
+             "matrix_instructions": matrix_instructions(binary.asm.get("ptx", ""))}
             for name, binary in found]
 
 

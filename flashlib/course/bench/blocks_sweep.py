@@ -8,19 +8,19 @@ is wrong keeps its row, with the reason. Notebook 11 shows the result.
 
 from __future__ import annotations
 
-import time
+from collections import Counter
 
-from flashlib.course.bench import binaries
-from flashlib.course.bench.attention import TOLERANCE, exact, flops, inputs, timer, warm_all
-from flashlib.course.bench.attention_demo import Clock, ceilings
-from flashlib.course.bench.gpu import device_for
-from flashlib.course.bench.provenance import collect, options_for, write_csv
+from flashlib.course.bench import binaries, harness
+from flashlib.course.bench.harness import TOLERANCE, case_of, device_for, exact, flops, inputs
+from flashlib.course.bench.provenance import collect, options_for, write
 from flashlib.kernels.configs import TritonConfig, candidates
 
 SHAPES = [(4, 32, 4096, 64), (4, 16, 4096, 128)]
 ROWS, KEYS, WARPS, STAGES = (32, 64, 128, 256), (32, 64, 128, 256), (4, 8), (2, 3, 4)
 # Beyond this many accumulators a thread the compiler needs minutes to spill them all.
 MOST_ACCUMULATORS = 400
+
+RESOURCES = ("registers", "spilled_words", "shared_bytes", "matrix_instructions")
 
 
 def configurations(d):
@@ -54,23 +54,20 @@ def warm(case):
 def measure(shape, configs, clock):
     """Yield one row for every configuration."""
     tensors = inputs(shape, "cuda")
-    reference = exact(*tensors[:3], None, False)[0]
+    reference = exact(*tensors[:3], None, False)
     for config in configs:
-        row = dict(zip(("B", "H", "N", "d"), shape, strict=True))
+        row = case_of(shape, mode="forward", causal=0)
         row |= dict(zip(("BLOCK_M", "BLOCK_N", "num_warps", "num_stages"), config, strict=True))
-        row |= dict.fromkeys(("seconds", "tflops_per_s", "relative_error", "registers",
-                              "spilled_words", "shared_bytes", "instructions"))
+        row |= dict.fromkeys(("seconds", "tflops_per_s", "relative_error", *RESOURCES))
         try:
             call = caller(tensors, config)
             binaries.forget()
             O = call()
             binary = binaries.loaded()[0]
-            row |= {key: binary[key] for key in
-                    ("registers", "spilled_words", "shared_bytes", "instructions")}
-            error = ((O[:1, :1].double() - reference).norm() / reference.norm()).item()
-            row["relative_error"] = error
+            row |= {key: binary[key] for key in RESOURCES}
+            row["relative_error"] = error = harness.relative([O[:1, :1]], reference)
             if error < TOLERANCE:
-                row["seconds"] = clock(call)
+                row["seconds"] = clock(call)[0]
                 row["tflops_per_s"] = flops(shape, False, "forward") / row["seconds"] / 1e12
             yield row | {"status": "ok" if error < TOLERANCE else "wrong"}
         except Exception as error:
@@ -90,41 +87,29 @@ def live(configs, shape=SHAPES[0]):
         return [], f"Not measured here ({error.name} is not installed); all times above are recorded."
     if not torch.cuda.is_available():
         return [], "Not measured here (torch sees no GPU); all times above are recorded."
-    rows = list(measure(shape, configs, timer("cuda", 20)))
+    rows = list(measure(shape, configs, harness.clock_for("cuda", 20)))
     return rows, f"Measured here, on {torch.cuda.get_device_name()}."
 
 
 def main(argv=None):
     """Compile on all cores, check, measure, print the best and write the CSV file."""
-    parser = options_for(__doc__)
-    options = parser.parse_args(argv)
+    options = options_for(__spec__, __doc__, argv)
     device_for()
-    import torch
-
     cases = [(shape, config) for shape in SHAPES for config in configurations(shape[3])]
-    # The slow ones to compile go first: many accumulators a thread.
+    # Those that compile slowly go first: they have many accumulators a thread.
     cases.sort(key=lambda c: -c[1][0] * (c[0][3] + c[1][1]) / c[1][2])
-    start = time.perf_counter()
-    print(*warm_all(warm, cases)[:5], sep="\n")
-    print(f"compiled {len(cases)} configurations in {time.perf_counter() - start:.0f} s", flush=True)
-    roofs, clock = ceilings(Clock("cuda", 0.3), "cuda"), timer("cuda", 20)
-    torch.cuda.empty_cache()
-    rows = []
+    harness.warm_all(warm, cases)
+    roofs, clock, rows = harness.ceilings("cuda"), harness.clock_for("cuda", 20), []
     for shape in SHAPES:
         rows += measure(shape, configurations(shape[3]), clock)
         timed = sorted((row for row in rows if row["d"] == shape[3] and row["seconds"]),
                        key=lambda row: row["seconds"])
         for row in [*timed[:6], *timed[-2:]]:
-            print(*list(row.values())[3:10], *list(row.values())[11:], flush=True)
-    if options.out:
-        origin = collect(
-            f"python -m flashlib.course.bench.blocks_sweep --out assets/measurements"
-            f" --name {options.name}",
-            dtype="bfloat16, standard normal inputs, forward, not causal",
-            timing="triton.testing.do_bench, median", **roofs)
-        write_csv(options.out / f"blocks_{options.name}.csv", rows, origin)
-    reasons = {row["status"] for row in rows}
-    print({reason: sum(row["status"] == reason for row in rows) for reason in reasons})
+            print(*list(row.values())[7:-1], flush=True)
+    write(options, "blocks", rows, collect(
+        options.command, dtype="bfloat16", inputs="standard normal",
+        timing="triton.testing.do_bench, median", **roofs))
+    print(Counter(row["status"] for row in rows))
 
 
 if __name__ == "__main__":

@@ -9,15 +9,11 @@ The second, `loop_order_counters`, has v1's loop order beside v2's, at shapes at
 
 from __future__ import annotations
 
-import argparse
-import shutil
-import subprocess
 import sys
 
-from flashlib.course.bench import blocks_sweep
-from flashlib.course.bench.attention import inputs
-from flashlib.course.bench.attention_demo import METRICS, amount, profiled
-from flashlib.course.bench.provenance import collect, options_for, write_csv
+from flashlib.course.bench import blocks_sweep, profiler
+from flashlib.course.bench.harness import case_of, inputs
+from flashlib.course.bench.provenance import collect, options_for, write
 
 CASES = [((4, 32, 4096, 64), (m, 64, 4, 2)) for m in (32, 64, 128)]
 CASES += [((4, 32, 4096, 64), (64, n, 4, 2)) for n in (32, 128)]
@@ -40,61 +36,41 @@ def caller(order, shape, config):
 
 def probe():
     """Run every case twice, the second time under the profiler."""
-    import torch
-
     for case in [*[("v2", *case) for case in CASES], *ORDERS]:
         call = caller(*case)
         call()
-        torch.cuda.synchronize()
-        torch.cuda.profiler.start()
-        call()
-        torch.cuda.synchronize()
-        torch.cuda.profiler.stop()
+        profiler.profile(call)
 
 
 def parse(text, cases):
     """Turn the profiler's table into rows, one for each case in order."""
-    kernels = [cells for cells in profiled(text) if "flash_fwd" in cells["Kernel Name"]]
+    kernels = [cells for cells in profiler.profiled(text) if "flash_fwd" in cells["Kernel Name"]]
     if len(kernels) != len(cases):
         raise ValueError(f"text: expected {len(cases)} forward kernels, got {len(kernels)}")
-    rows = []
-    for cells, (shape, config) in zip(kernels, cases, strict=True):
-        row = dict(zip(("B", "H", "N", "d"), shape, strict=True))
-        row |= dict(zip(("BLOCK_M", "BLOCK_N", "num_warps", "num_stages"), config, strict=True))
-        rows.append(row | {column: amount(cells, metric) for metric, column in METRICS.items()})
-    return rows
+    names = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
+    return [case_of(shape, mode="forward", causal=0) | dict(zip(names, config, strict=True))
+            | profiler.counted(cells)
+            for cells, (shape, config) in zip(kernels, cases, strict=True)]
 
 
 def main(argv=None):
     """Run the probe under Nsight Compute, print and write the counters."""
-    parser = options_for(__doc__)
-    parser.add_argument("--probe", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args(argv)
+    options = options_for(__spec__, __doc__, argv, probe=True)
     if options.probe:
         return probe()
-    tool = shutil.which("ncu")
-    if tool is None:
-        sys.exit("This measurement needs Nsight Compute (ncu) on the PATH.")
-    command = [tool, "--clock-control", "none", "--profile-from-start", "off", "--csv", "--page",
-               "raw", "--print-units", "base", "--metrics", ",".join(METRICS),
-               sys.executable, "-m", "flashlib.course.bench.counters", "--probe"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    cases = [*CASES, *[case for _, *case in ORDERS]]
     try:
-        rows = parse(done.stdout, [*CASES, *[case for _, *case in ORDERS]])
-    except ValueError as error:
-        sys.exit(f"{error} ({' '.join((done.stdout + done.stderr).split())[-600:]})")
+        rows = profiler.count(__spec__.name, lambda text: parse(text, cases))
+    except profiler.NoCounters as reason:
+        sys.exit(f"This measurement needs hardware counters: {reason}.")
     for row in rows:
         print(*row.values())
     blocks, orders = rows[:len(CASES)], rows[len(CASES):]
-    orders = [{"order": order, **row} for (order, *_), row in zip(ORDERS, orders, strict=True)]
-    if options.out:
-        origin = collect(
-            f"python -m flashlib.course.bench.counters --out assets/measurements --name {options.name}",
-            dtype="bfloat16, standard normal inputs, forward, not causal",
-            counters="ncu --clock-control none, caches flushed before each kernel, one run",
-            **{column: metric for metric, column in METRICS.items() if column != "nanoseconds"})
-        write_csv(options.out / f"blocks_counters_{options.name}.csv", blocks, origin)
-        write_csv(options.out / f"loop_order_counters_{options.name}.csv", orders, origin)
+    orders = [{"impl": order, **row} for (order, *_), row in zip(ORDERS, orders, strict=True)]
+    head = collect(options.command, dtype="bfloat16", inputs="standard normal",
+                   **profiler.NOTES)
+    write(options, "blocks_counters", blocks, head)
+    write(options, "loop_order_counters", orders, head)
     return None
 
 

@@ -65,14 +65,9 @@ def run_notebook(path):
         if cell_index == last:
             marks.append(time.perf_counter())
 
-    client = NotebookClient(
-        notebook,
-        timeout=600,
-        kernel_name="python3",
-        extra_arguments=["--log-level=ERROR"],
-        resources={"metadata": {"path": str(path.parent)}},
-        on_cell_start=before_cell,
-    )
+    client = NotebookClient(notebook, timeout=600, kernel_name="python3",
+                            extra_arguments=["--log-level=ERROR"], on_cell_start=before_cell,
+                            resources={"metadata": {"path": str(path.parent)}})
     start = time.perf_counter()
     client.execute(env=os.environ | {"TQDM_DISABLE": "1", "MPLBACKEND": INLINE})
     printed = "".join(output.get("text", "") for output in notebook.cells[last].outputs)
@@ -144,17 +139,9 @@ def report_notebooks():
     if not redraws:
         print("\nWidgets: no live widget was found.")
         return
-    rows = [
-        [
-            f"{notebook[:2]} {widget}",
-            control,
-            len(times),
-            f"{1e3 * median(times):.0f}",
-            f"{1e3 * max(times):.0f}",
-            f"{median(times) / REDRAW_S:.2f}",
-        ]
-        for (notebook, widget, control), times in redraws.items()
-    ]
+    rows = [[f"{notebook[:2]} {widget}", control, len(times), f"{1e3 * median(times):.0f}",
+             f"{1e3 * max(times):.0f}", f"{median(times) / REDRAW_S:.2f}"]
+            for (notebook, widget, control), times in redraws.items()]
     head = ["widget", "control", "redraws", "median (ms)", "slowest (ms)"]
     table("Widgets", [*head, f"of {1e3 * REDRAW_S:.0f} ms"], rows)
 
@@ -166,19 +153,14 @@ def report_library():
     for dtype in ("float64", "float32"):
         flash_s, plain_s = counting_s(dtype)
         ratio = flash_s / plain_s
-        rows.append(
-            [
-                f"flash_v2, counting, {dtype}",
-                f"{flash_s:.3f}",
-                f"{plain_s:.3f}",
-                f"{ratio:.1f}× NumPy, of {COUNTING_RATIO:.0f}×",
-            ]
-        )
+        rows.append([f"flash_v2, counting, {dtype}", f"{flash_s:.3f}", f"{plain_s:.3f}",
+                     f"{ratio:.1f}× NumPy, of {COUNTING_RATIO:.0f}×"])
     table("Library (N=4096, d=64, B=64)", ["what", "time (s)", "plain NumPy (s)", "ratio"], rows)
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(prog="python -m flashlib.bench.course", description=__doc__)
+    """Measure the library, then the notebooks."""
+    parser = argparse.ArgumentParser(prog="python -m flashlib.course.bench.course", description=__doc__)
     parser.parse_args(argv)
     report_library()
     report_notebooks()

@@ -1,4 +1,4 @@
-"""Switch the techniques of the Hopper kernel off, one at a time, and time each; then the same in FP8.
+"""Time the Hopper kernel with one technique switched off at a time, and then the same kernel in FP8.
 
     python -m flashlib.course.bench.gluon_ablation --out assets/measurements --name h200
 
@@ -8,28 +8,27 @@ rounds in which the variants alternate. Notebooks 12, 13 and 14 show the results
 
 from __future__ import annotations
 
-import math
 import statistics
 
-from flashlib.course.bench import binaries
-from flashlib.course.bench.attention import back_and_forth, flops, timer
-from flashlib.course.bench.gpu import device_for, is_hopper
-from flashlib.course.bench.provenance import collect, options_for, write_csv
+from flashlib.course.bench import binaries, harness
+from flashlib.course.bench.harness import case_of, device_for, flops, is_hopper
+from flashlib.course.bench.provenance import collect, options_for, write
+from flashlib.masks import Window
 
 SHAPES = [(4, 16, 4096, 128), (4, 32, 4096, 64), (4, 8, 4096, 256)]         # (B, H, N, d)
 FP8_SHAPES = [(4, 16, 4096, 128), (1, 16, 16384, 128), (4, 32, 4096, 64), (4, 8, 4096, 256)]
 ROUNDS = 7
 TOLERANCE = 5e-3                                            # relative, of bfloat16 against float64
-FP8_TOLERANCE = 0.15                                        # recorded: up to 0.09, and without
-UNROTATED_TOLERANCE = 0.3                                   # rotation 0.2; broken masks gave 0.32
+FP8_TOLERANCE = 0.15                                        # recorded errors: up to 0.09, without
+UNROTATED_TOLERANCE = 0.3                                   # rotation 0.2; a broken mask gave 0.32
 SAMPLED_ROWS = 256                                          # of a head, for the error in FP8
 
 
 def variants(d, causal, N):
-    """Return name → configuration; the first has all of v3's techniques, and no idea of v4.
+    """Return name → configuration; the first has all of v3's techniques and none of v4's ideas.
 
-    Tiles are the table's, but for d = 128: 128 × 128 there, as FlashAttention-3 has them under a mask,
-    and "table" has the table's.
+    Tiles are the table's, except at d = 128: there they are 128 × 128, as FlashAttention-3 has them
+    under a mask, and "table" is the table's configuration.
     """
     from flashlib.kernels.configs import SHORT_128, gluon_config_for
 
@@ -74,41 +73,35 @@ def inputs(shape, outliers=False):
 
 def exact_rows(q, k, v, causal, rows):
     """Return some rows of the first head's attention in float64."""
-    import torch
-
-    Q, K, V = (x[0, 0].double() for x in (q, k, v))
-    S = Q[rows] @ K.T / math.sqrt(Q.shape[1])
-    if causal:
-        S = S.masked_fill(torch.arange(K.shape[0], device=K.device)[None, :] > rows[:, None], -math.inf)
-    return torch.softmax(S, -1) @ V
+    return harness.exact_rows(q, k, v, rows, Window(right=0 if causal else None))
 
 
 def rmse_and_relative(o, exact, rows):
-    """Return the root mean square error of some rows of the first head, and it relative to them."""
+    """Return the root mean square error of some rows of the first head, absolute and relative."""
     error = (o[0, 0, rows].double() - exact).square().mean().sqrt().item()
     return error, error / exact.square().mean().sqrt().item()
 
 
 def race(calls, count, rounds, milliseconds):
     """Return name → TFLOP/s of every round; the calls alternate."""
-    clock, rates = timer("cuda", milliseconds), {name: [] for name in calls}
-    for turn in range(rounds):
-        for name in back_and_forth(calls, turn):
-            rates[name].append(count / clock(calls[name]) / 1e12)
-    return rates
+    return {name: [count / seconds / 1e12 for seconds in times]
+            for name, times in harness.race(calls, "cuda", rounds, milliseconds).items()}
+
+
+def row_of(name, shape, causal, rates):
+    """Return the columns of a variant: its shape, and the median and extremes of its TFLOP/s."""
+    return {**case_of(shape, impl=name, mode="forward", causal=int(causal)),
+            "tflops_per_s": statistics.median(rates), "tflops_per_s_low": min(rates),
+            "tflops_per_s_high": max(rates), "rounds": len(rates)}
 
 
 def forward(q, k, v, causal, config=None):
-    """Run our Gluon kernel, in a configuration or the table's."""
+    """Run our Gluon kernel in a given configuration, or in the table's."""
     from flashlib.kernels.backends.gluon import BACKEND
     from flashlib.kernels.problem import CAUSAL, FULL, Problem
 
     p = Problem.of(q, k, v, window=CAUSAL if causal else FULL)
     return BACKEND.forward(q, k, v, p, q.shape[3] ** -0.5, config)
-
-
-def _spread(rates):
-    return {"tflops": statistics.median(rates), "tflops_low": min(rates), "tflops_high": max(rates)}
 
 
 def ablation(shape, causal, rounds=ROUNDS, milliseconds=30, names=None):
@@ -132,17 +125,16 @@ def ablation(shape, causal, rounds=ROUNDS, milliseconds=30, names=None):
             raise RuntimeError(f"{name} is wrong at {shape}, causal={causal}: error {relative}")
         calls[name], built[name] = call, binaries.worst(binaries.loaded())
     rates = race(calls, flops(shape, causal, "forward"), rounds, milliseconds)
-    case = dict(zip("BHND", shape, strict=True))
-    return [{**case, "causal": int(causal), "dtype": "bfloat16", "variant": name,
-             **_spread(rates[name]), "registers": built[name]["registers"],
-             "spills": built[name]["spilled_words"], "rounds": rounds} for name in calls]
+    return [{**row_of(name, shape, causal, rates[name]), "registers": built[name]["registers"],
+             "spilled_words": built[name]["spilled_words"]} for name in calls]
 
 
 def fp8(shape, causal, rounds=ROUNDS, milliseconds=60):
     """Check and time the FP8 forward against our bfloat16 one; errors with outliers in the data.
 
-    The time is the kernel's; "fp8_prepared" adds rotation and quantisation, as torch does them. It is
-    timed apart: after so much that is no product, a kernel may find a higher clock.
+    The time is that of the kernel alone. "fp8_prepared" adds rotation and quantisation, as torch
+    operations; it is timed apart, because they leave the tensor cores idle, and a kernel that runs
+    after them may find a higher clock.
     """
     import torch
 
@@ -170,26 +162,22 @@ def fp8(shape, causal, rounds=ROUNDS, milliseconds=60):
     count = flops(shape, causal, "forward")
     rates = race(calls, count, rounds, milliseconds) | race(apart, count, rounds, milliseconds)
     ours = statistics.median(rates["own_bf16"])
-    case = dict(zip("BHND", shape, strict=True))
-    return [{**case, "causal": int(causal), "variant": name, **_spread(rates[name]),
-             "rmse": errors[name][0], "ratio_to_bf16": statistics.median(rates[name]) / ours,
-             "rounds": rounds} for name in rates]
+    return [{**row_of(name, shape, causal, rates[name]), "rmse": errors[name][0],
+             "ratio_to_bf16": statistics.median(rates[name]) / ours} for name in rates]
 
 
 def measure_here(shape=SHAPES[0], causal=False) -> None:
     """On a Hopper GPU, time the variants at one shape and print them; elsewhere say why not."""
-    try:
+    if harness.has_gpu():
         import torch
-    except ImportError:
-        torch = None
-    if torch is None or not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
+    if not harness.has_gpu() or torch.cuda.get_device_capability()[0] != 9:
         print("No Hopper GPU here: all times in this chapter are the recorded ones.")
         return
     from flashlib.kernels.backends import named
 
     try:
         named("gluon")
-    except ImportError as error:                            # Triton: none, or an old one
+    except ImportError as error:                            # no Triton, or an old one
         print(f"Not measured here, the kernel cannot be imported ({error}):"
               " all times in this chapter are the recorded ones.")
         return
@@ -202,7 +190,7 @@ def measure_here(shape=SHAPES[0], causal=False) -> None:
         return
     print(f"Measured here, on {torch.cuda.get_device_name()}, (B, H, N, d) = {shape}:")
     for row in rows:
-        print(f"{row['variant']:>18} {row['tflops']:5.0f} TFLOP/s")
+        print(f"{row['impl']:>18} {row['tflops_per_s']:5.0f} TFLOP/s")
 
 
 def _warm(case):
@@ -216,36 +204,27 @@ def _warm(case):
 
 def main(argv=None):
     """Check, measure, print a table and write the CSV files."""
-    from flashlib.course.bench.attention import warm_all
-
-    parser = options_for(__doc__)
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often to time each case")
-    options = parser.parse_args(argv)
+    options = options_for(__spec__, __doc__, argv, rounds={
+        "type": int, "default": ROUNDS, "help": "how often to time each case"})
     device_for()
     if not is_hopper():
         return
-    cases = [(kind, shape, causal) for kind, shapes in (("ablation", SHAPES), ("fp8", FP8_SHAPES))
-             for shape in shapes for causal in (False, True)]
-    print(*warm_all(_warm, cases), sep="\n", flush=True)
-    rows = {"ablation": [], "fp8": []}
+    kinds = {"ablation": (ablation, SHAPES), "fp8": (fp8, FP8_SHAPES)}
+    cases = [(kind, shape, causal) for kind, (_, shapes) in kinds.items() for shape in shapes
+             for causal in (False, True)]
+    harness.warm_all(_warm, cases)
+    rows = {kind: [] for kind in kinds}
     for kind, shape, causal in cases:
-        found = (ablation if kind == "ablation" else fp8)(shape, causal, options.rounds)
+        found = kinds[kind][0](shape, causal, options.rounds)
         rows[kind] += found
         print(shape, "causal" if causal else "full",
-              *(f"{r['variant']} {r['tflops']:.0f}" for r in found), flush=True)
-    origin = collect(
-        f"python -m flashlib.course.bench.gluon_ablation --out assets/measurements"
-        f" --name {options.name}"
-        f" --rounds {options.rounds}",
-        timing="median of rounds of triton.testing.do_bench medians, variants alternating, in an order"
-               " drawn anew every other round, backwards in between",
-        flops="4 B H N N d forward, half if causal")
-    if options.out:
-        write_csv(options.out / f"gluon_ablation_{options.name}.csv", rows["ablation"],
-                  {**origin, "dtype": "bfloat16, standard normal inputs"})
-        write_csv(options.out / f"fp8_{options.name}.csv", rows["fp8"],
-                  {**origin, "dtype": "bfloat16 inputs, N(0,1) + N(0,100) in one element of a thousand",
-                   "rmse": f"of {SAMPLED_ROWS} rows of the first head, against float64"})
+              *(f"{r['impl']} {r['tflops_per_s']:.0f}" for r in found), flush=True)
+    head = collect(options.command, dtype="bfloat16", timing=harness.ALTERNATING,
+                   flops="4 B H N N d forward, half if causal")
+    write(options, "gluon_ablation", rows["ablation"], head | {"inputs": "standard normal"})
+    write(options, "fp8", rows["fp8"], head | {
+        "inputs": "N(0,1) + N(0,100) in one element of a thousand", "sampled_rows": SAMPLED_ROWS,
+        "rmse": "of the sampled rows of the first head, against float64"})
 
 
 if __name__ == "__main__":

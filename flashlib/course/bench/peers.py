@@ -1,4 +1,4 @@
-"""What attention of ours is timed against: functions of (q, k, v, causal), layout (B, H, N, d).
+"""The implementations that ours is timed against, as functions of (q, k, v, causal), each (B, H, N, d).
 
 Every peer is optional. `available` says which this machine has, and why the others are absent.
 """
@@ -20,11 +20,11 @@ NAMES = {
 }
 TUTORIAL = "triton_tutorial_06"                             # Triton ships it as a script
 FORWARD_ONLY = {"triton_tutorial"}
-_tuned: dict = {}                                           # the tutorial tunes itself, masks alike
+_tuned: dict = {}                                           # what the tutorial tuned, by shape and mask
 
 
 def ours(q, k, v, causal, impl="auto"):
-    """Attention of this course."""
+    """Compute attention with this course's op."""
     from flashlib.kernels import flash_attention
 
     return flash_attention(q, k, v, causal=causal, impl=impl)
@@ -43,7 +43,7 @@ def _compiled_flex():
     import torch
     from torch.nn.attention.flex_attention import flex_attention
 
-    torch._dynamo.config.recompile_limit = 512           # one graph a shape, mask and mode
+    torch._dynamo.config.recompile_limit = 512           # one graph for each shape, mask and mode
     return torch.compile(flex_attention, dynamic=False)
 
 
@@ -60,7 +60,7 @@ def _flex(q, k, v, causal):
 
 
 def _library(module, q, k, v, causal):
-    """FlashAttention's own interface takes (B, N, H, d); some versions return (O, lse)."""
+    """Call FlashAttention's own interface: it takes (B, N, H, d), and some versions return (O, lse)."""
     fn = importlib.import_module(module).flash_attn_func
     out = fn(*(x.transpose(1, 2) for x in (q, k, v)), causal=causal)
     return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)

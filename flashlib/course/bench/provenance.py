@@ -2,7 +2,8 @@
 
 A recorded number without its GPU, versions, date and command is a rumor. Every CSV file in
 `assets/measurements` begins with these as `# key: value` lines; `flashlib.data.measurements`
-reads them back. Neither the machine's name nor a path on it is recorded.
+reads them back. Neither the machine's name nor a path on it is recorded. What columns and keys are
+called, and in which unit they count, stands in `assets/measurements/README.md` for all files together.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import datetime
 import platform
 import shutil
 import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -24,22 +26,45 @@ def collect(command, **more):
         command: what a reader types to repeat it.
         more: further entries, such as ceilings measured in the same run.
     """
-    entries = {
-        "command": command,
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        **_gpu(),
-        **_versions(),
-    }
-    entries.update({key: str(value) for key, value in more.items()})
-    return entries
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    entries = {"command": command, "date": date, **_gpu(), **_versions(), **more}
+    return {key: str(value) for key, value in entries.items()}
 
 
-def options_for(doc):
-    """Return a parser of `--out` and `--name`, where the CSV goes; `doc` says what is measured."""
-    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+def options_for(spec, doc, argv, *, dry_run=None, probe=False, **more):
+    """Parse a benchmark's command line; the result carries the `command` that repeats the run.
+
+    Args:
+        spec: the module's `__spec__`.  doc: its docstring, whose first line says what is measured.
+        argv: the arguments, None for those of the process.
+        dry_run: what `--dry-run` does here, None where there is no such option.
+        probe: whether the benchmark runs itself under Nsight Compute.
+        more: further options: name=dict of what `add_argument` takes.
+    """
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--out", type=Path, help="folder for the CSV files (default: only print)")
     parser.add_argument("--name", default="this_gpu", help="ending of the files' names")
-    return parser
+    if dry_run:
+        parser.add_argument("--dry-run", action="store_true", help=dry_run)
+    if probe:
+        parser.add_argument("--probe", action="store_true", help=argparse.SUPPRESS)
+    for name, how in more.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", **how)
+    options = parser.parse_args(argv)
+    words = ["python", "-m", spec.name, *(sys.argv[1:] if argv is None else argv)]
+    for n, word in enumerate(words):                        # no path of this machine is recorded
+        if word == "--out":
+            words[n + 1] = "assets/measurements"
+        elif word.startswith("--out="):
+            words[n] = "--out=assets/measurements"
+    options.command = " ".join(words)
+    return options
+
+
+def write(options, name, rows, head):
+    """Write rows to `<name>_<options.name>.csv` under a head, if a folder was asked for."""
+    if options.out:
+        write_csv(options.out / f"{name}_{options.name}.csv", rows, head)
 
 
 def write_csv(path, rows, provenance):
@@ -50,9 +75,7 @@ def write_csv(path, rows, provenance):
     columns = list(rows[0])
     for number, row in enumerate(rows):
         if list(row) != columns:
-            raise ValueError(
-                f"rows: expected the columns {columns} in row {number}, got {list(row)}"
-            )
+            raise ValueError(f"rows: expected the columns {columns} in row {number}, got {list(row)}")
     for key, value in provenance.items():
         if ":" in key or "\n" in f"{key}{value}":
             raise ValueError(f"provenance: expected one line and no colon in the key, got {key!r}")
@@ -81,14 +104,9 @@ def _gpu():
     if not torch.cuda.is_available():
         return {"gpu": "none"}
     card = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return {
-        "gpu": card.name,
-        "compute_capability": f"{card.major}.{card.minor}",
-        "sms": str(card.multi_processor_count),
-        "l2_bytes": str(card.L2_cache_size),
-        "memory_bytes": str(card.total_memory),
-        "driver": _driver(),
-    }
+    return {"gpu": card.name, "compute_capability": f"{card.major}.{card.minor}",
+            "sms": card.multi_processor_count, "l2_bytes": card.L2_cache_size,
+            "memory_bytes": card.total_memory, "driver": _driver()}
 
 
 def _driver():

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from flashlib.course.bench.peers import NAMES
 from flashlib.course.notebook.data import measurements, read_measurement
+from flashlib.course.plots.recorded import origin
 
 START, END = "<!-- bench:start -->", "<!-- bench:end -->"
 README = Path(__file__).resolve().parents[3] / "README.md"
@@ -21,9 +22,8 @@ def table(measurement):
     peers = [impl for impl in impls if not impl.startswith("ours")]
     cases = {}
     for row in measurement.rows:
-        key = tuple(row[name] for name in ("mode", "causal", "B", "H", "N", "d"))
+        key = tuple(row[name] for name in ("mode", "causal", "B", "H", "N_q", "d"))
         cases.setdefault(key, {})[row["impl"]] = row
-    origin = measurement.provenance
     head = ["B, H, N, d", "mask", "pass", "ours", *(f"{NAMES[peer]} (ours ÷ it)" for peer in peers)]
     lines = [_row(head), _row(["---"] * 3 + ["--:"] * (1 + len(peers)))]
     order = {"forward": 0, "backward": 1}
@@ -34,7 +34,7 @@ def table(measurement):
         cells.append(f"**{rows['ours']['tflops_per_s']:.0f}**")
         cells += [_peer(rows.get(peer)) for peer in peers]
         lines.append(_row(cells))
-    return "\n".join([*lines, "", _origin(origin)])
+    return "\n".join([*lines, "", _origin(measurement)])
 
 
 def _row(cells):
@@ -45,19 +45,19 @@ def _peer(row):
     return "–" if row is None else f"{row['tflops_per_s']:.0f} ({row['ours_over_this']:.2f}×)"
 
 
-def _origin(origin):
-    versions = ", ".join(f"{name} {origin[name]}" for name in ("torch", "triton", "cudnn")
-                         if origin.get(name, "none") != "none")
-    absent = [NAMES[name] for name in NAMES
-              if any(part.split(":")[0].strip() == name for part in origin["absent"].split(";"))]
-    matmul, copy = (float(origin[f"ceiling_{name}_per_s"].split()[0]) / 1e12
+def _origin(measurement):
+    head = measurement.provenance
+    versions = ", ".join(f"{name} {head[name]}" for name in ("torch", "triton", "cudnn")
+                         if head.get(name, "none") != "none")
+    absent = [name for key, name in NAMES.items() if f"absent_{key}" in head]
+    matmul, copy = (measurement.number(f"ceiling_{name}_per_s") / 1e12
                     for name in ("matmul_flops", "copy_bytes"))
-    text = (f"*TFLOP/s, bfloat16, recorded on {'an' if origin['gpu'] == 'NVIDIA H200' else 'one'}"
-            f" {origin['gpu']} on {origin['date']} ({versions}); medians, all in one run, in which a"
-            f" bf16 matmul of 8192³ reached {matmul:.0f} TFLOP/s and a copy {copy:.2f} TB/s.")
+    text = (f"*TFLOP/s, {head['dtype']}, {origin(measurement)} ({versions}); medians, all in one run,"
+            f" in which a bf16 matmul of {int(measurement.number('ceiling_matmul_rows'))}³ reached"
+            f" {matmul:.0f} TFLOP/s and a copy {copy:.2f} TB/s.")
     if absent:
-        text += f" Not installed there: {', '.join(absent)}."
-    return text + f" Repeat it with `make bench`; `{origin['command']}` wrote the file.*"
+        text += f" Not timed there: {', '.join(absent)}."
+    return text + f" Repeat it with `make bench`; `{head['command']}` wrote the file.*"
 
 
 def rewrite(text, body):

@@ -1,4 +1,4 @@
-"""Ask where the warps of the Hopper kernel are: samples of their place in the code, by phase of a step.
+"""Sample where in its code the Hopper kernel's warps stand, and sum the samples by phase of a step.
 
     python -m flashlib.course.bench.stalls --out assets/measurements --name h200
 
@@ -8,29 +8,26 @@ key tile of one warpgroup, without a mask; notebook 13 draws how long it stays i
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import re
-import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from flashlib.course.bench.attention_demo import amount, profiled
-from flashlib.course.bench.gpu import device_for, is_hopper
-from flashlib.course.bench.provenance import collect, options_for, write_csv
+from flashlib.course.bench import profiler
+from flashlib.course.bench.harness import case_of, device_for, is_hopper
+from flashlib.course.bench.provenance import collect, options_for, write
 
 SHAPE = (4, 16, 4096, 128)                                  # (B, H, N, d)
-# What begins at the first instruction of a step, and then at the first that matches, in this order. In
-# 8 bits the compiler asks for QKᵀ somewhere in the middle of the softmax.
+# The first phase begins with a step's first instruction, each other one at the first instruction that
+# matches, in this order. In 8 bits the compiler issues QKᵀ somewhere in the middle of the softmax.
 PHASES = {
     "own_bf16": {"ready": "", "issue": r"\w*GMMA", "scores": r"WARPGROUP\.DEPBAR", "maximum": r"FMNMX",
                  "weights": r"MUFU\.EX2"},
     "fp8_block": {"maximum": "", "weights": r"MUFU\.EX2", "output": r"WARPGROUP\.ARRIVE"},
 }
-KEY_TILE = 128                                              # rows, in all of them
+KEY_TILE = 128                                              # rows, in both kernels
 CYCLES = "sm__cycles_elapsed.max"
 
 
@@ -53,16 +50,10 @@ def launches():
 
 def probe():
     """Run every variant twice, the second time under the profiler."""
-    import torch
-
     calls = launches()
     for name in PHASES:
         calls[name]()
-        torch.cuda.synchronize()
-        torch.cuda.profiler.start()
-        calls[name]()
-        torch.cuda.synchronize()
-        torch.cuda.profiler.stop()
+        profiler.profile(calls[name])
 
 
 def kernels(text: str) -> list[list[dict]]:
@@ -134,50 +125,44 @@ def table(text: str, cycles: list[int], sms: int, variants=tuple(PHASES)) -> lis
         samples = sum(phase["samples"] for loop in loops for phase in loop)
         for place, phase in enumerate(loops[0]):
             here = sum(loop[place]["samples"] for loop in loops)
-            rows.append({"variant": variant, **phase, "samples": here,
-                         "cycles": here / samples * step_cycles, "kernel_cycles": total})
+            rows.append({**case_of(SHAPE, impl=variant, mode="forward", causal=0), **phase,
+                         "samples": here, "cycles": here / samples * step_cycles,
+                         "kernel_cycles": total})
     return rows
 
 
-def _profile(tool: str) -> tuple[str, list[int]]:
+def _profile() -> tuple[str, list[int]]:
     """Run the probe under Nsight Compute; return its page of instructions, and the kernels' cycles."""
     with tempfile.TemporaryDirectory() as folder:
-        report = str(Path(folder) / "stalls")
-        subprocess.run([tool, "--clock-control", "none", "--profile-from-start", "off", "--section",
-                        "SourceCounters", "--metrics", CYCLES, "-o", report, sys.executable, "-m",
-                        "flashlib.course.bench.stalls", "--probe"], check=True, timeout=300)
-        pages = [subprocess.run([tool, "-i", f"{report}.ncu-rep", "--page", page, "--csv", *more],
-                                check=True, capture_output=True, text=True).stdout
-                 for page, *more in (("source",), ("raw", "--print-units", "base"))]
-    return pages[0], [amount(cells, CYCLES) for cells in profiled(pages[1])]
+        path = str(Path(folder) / "stalls")
+        profiler.run(__spec__.name, "--section", "SourceCounters", "--metrics", CYCLES, "-o", path,
+                     timeout=300)
+        source, raw = (profiler.report(f"{path}.ncu-rep", page, *more) for page, *more in
+                       (("source",), ("raw", "--print-units", "base")))
+    return source, [profiler.amount(cells, CYCLES) for cells in profiler.profiled(raw)]
 
 
 def main(argv=None):
     """Measure, print and write the CSV file."""
-    parser = options_for(__doc__)
-    parser.add_argument("--probe", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args(argv)
+    options = options_for(__spec__, __doc__, argv, probe=True)
     device_for()
     if not is_hopper():
         return
     if options.probe:
         probe()
         return
-    tool = shutil.which("ncu")
-    if tool is None:
-        sys.exit("This measurement needs Nsight Compute (ncu) on the PATH.")
     import torch
 
-    text, cycles = _profile(tool)
+    try:
+        text, cycles = _profile()
+    except profiler.NoCounters as reason:
+        sys.exit(f"This measurement needs the profiler's samples: {reason}.")
     rows = table(text, cycles, torch.cuda.get_device_properties(0).multi_processor_count)
     for row in rows:
         print(*row.values())
-    if options.out:
-        origin = collect(
-            f"python -m flashlib.course.bench.stalls --out assets/measurements --name {options.name}",
-            shape=f"(B, H, N, d) = {SHAPE}, no mask", counters="ncu --clock-control none, one run",
-            cycles="of one key tile of one warpgroup, shared out by samples of the program counter")
-        write_csv(options.out / f"stalls_{options.name}.csv", rows, origin)
+    write(options, "stalls", rows, collect(
+        options.command, counters="ncu --clock-control none, one run",
+        cycles="of one key tile of one warpgroup, shared out by samples of the program counter"))
 
 
 if __name__ == "__main__":

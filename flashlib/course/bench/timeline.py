@@ -1,4 +1,4 @@
-"""Read the clock inside of the Hopper kernel: what two warpgroups do, and when.
+"""Read the clock inside the Hopper kernel: what two warpgroups do, and when.
 
     python -m flashlib.course.bench.timeline --out assets/measurements --name h200
 
@@ -17,8 +17,8 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from flashlib.course.bench.gpu import device_for, is_hopper
-from flashlib.course.bench.provenance import collect, options_for, write_csv
+from flashlib.course.bench.harness import case_of, device_for, is_hopper
+from flashlib.course.bench.provenance import collect, options_for, write
 
 SHAPES = [(4, 16, 4096, 128, False), (4, 16, 4096, 128, True)]      # (B, H, N, d, causal)
 READINGS = 4096                                             # of a warpgroup, at most
@@ -42,7 +42,7 @@ PLACES = [  # (function, a call in it, which of several, where the reading is ta
     ("attend", "products", 0, "before", 0),
     ("attend", "exponentiate", 0, "before", 2),
     ("attend", "as_operand", 0, "before", 3),
-    ("consumer", "read_entry", 1, "before", 4),
+    ("consumer", "read_entry", 2, "before", 4),             # after the one that a window asks for
     ("consumer", "first_softmax", 1, "before", 5),
     ("consumer", "finish", 0, "before", 6),
     ("consumer", "finish", 0, "after", 7),
@@ -191,8 +191,9 @@ def measure(shape, module, rounds=7):
         tile, step = 0, 0
         for row in decode(values[c * READINGS:(c + 1) * READINGS]):
             if tile < TILES:
-                found.append({"d": d, "causal": int(causal), "warpgroup": c, "query_tile": tile,
-                              "step": step, "event": row["event"], "cycles": row["cycles"] + origin})
+                found.append({**case_of((B, H, N, d), mode="forward", causal=int(causal)),
+                              "warpgroup": c, "query_tile": tile, "step": step,
+                              "event": row["event"], "cycles": row["cycles"] + origin})
             step += row["event"] in ("output", "last output")
             tile += row["event"] == "finished"
     rates = race({"plain": plain, "timed": timed}, flops((B, H, N, d), causal, "forward"), rounds, 30)
@@ -201,26 +202,23 @@ def measure(shape, module, rounds=7):
 
 def main(argv=None):
     """Measure and write the CSV file."""
-    parser = options_for(__doc__)
-    options = parser.parse_args(argv)
+    options = options_for(__spec__, __doc__, argv)
     device_for()
     if not is_hopper():
         return
-    rows, said = [], []
+    rows, rates = [], {}
     with tempfile.TemporaryDirectory() as folder:
         module = load(Path(folder))
         for shape in SHAPES:
-            found, rates = measure(shape, module)
+            found, timed = measure(shape, module)
             rows += found
-            said.append(f"{shape}: {rates['plain']:.0f} without the readings,"
-                        f" {rates['timed']:.0f} with")
-            print(said[-1], flush=True)
-    command = ("python -m flashlib.course.bench.timeline --out assets/measurements"
-               f" --name {options.name}")
-    origin = collect(command, tflops_per_s="; ".join(said), dtype="bfloat16, standard normal inputs",
-                     clock="of the SM of the grid's first program, in cycles of %clock")
-    if options.out:
-        write_csv(options.out / f"timeline_{options.name}.csv", rows, origin)
+            for key, words in (("plain", "without_readings"), ("timed", "with_readings")):
+                name = f"tflops_per_s_{'causal' if shape[4] else 'full'}_{words}"
+                rates[name] = f"{timed[key]:.0f}"
+                print(shape, f"{name}: {rates[name]}", flush=True)
+    write(options, "timeline", rows, collect(
+        options.command, dtype="bfloat16", inputs="standard normal", **rates,
+        clock="of the SM of the grid's first program, in cycles of %clock"))
 
 
 if __name__ == "__main__":

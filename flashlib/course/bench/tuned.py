@@ -2,16 +2,16 @@
 
     python -m flashlib.course.bench.tuned --out assets/measurements --name h200
 
-A search_s is of forward and backward together; all cores compile before. LIMIT_S leaves cases out.
+`search_seconds` is of forward and backward together, after all cores have compiled. Cases that do not
+fit into LIMIT_S are left out.
 """
 
 from __future__ import annotations
 
 import time
 
-from flashlib.course.bench.attention import input_dtype, warm_all
-from flashlib.course.bench.gpu import device_for
-from flashlib.course.bench.provenance import collect, options_for, write_csv
+from flashlib.course.bench.harness import device_for, input_dtype, warm_all
+from flashlib.course.bench.provenance import collect, options_for, write
 
 CASES = [                                                   # (B, H, H_k, N_q, N_k, D, causal)
     (1, 16, 16, 2000, 2000, 64, False),
@@ -41,7 +41,7 @@ def jobs(case):
     from flashlib.kernels.backends import choose
 
     p, found = problem(case), {}
-    backward = ("backward",) if case[3] > 1 else ()         # nobody trains one query at a time
+    backward = ("backward",) if case[3] > 1 else ()         # one query at a time is decoding
     for impl, direction in ((i, d) for d in ("forward", *backward) for i in ("triton", "auto")):
         backend = choose(p, impl, direction)
         table = backend.table(p, direction)
@@ -94,25 +94,26 @@ def rows_of(case, impl, trials, seconds):
         noted = {trial.note: trial for trial in mine if trial.note in ("table", "kept")}
         table, best = noted["table"], noted.get("kept", noted["table"])
         refused = sum(trial.milliseconds is None for trial in mine)
-        names = ("B", "H", "H_k", "N_q", "N_k", "D", "causal")
-        rows.append(dict(zip(names, (*case[:-1], int(case[-1])), strict=True)) | {
-            "impl": impl, "kernel": kernel, "table": spell(table.config),
-            "table_s": 1e-3 * table.milliseconds, "best": spell(best.config),
-            "best_s": 1e-3 * best.milliseconds, "speedup": table.milliseconds / best.milliseconds,
-            "timed": len(mine) - refused, "refused": refused, "search_s": seconds})
+        shape = dict(zip(("B", "H", "H_k", "N_q", "N_k", "d"), case[:-1], strict=True))
+        rows.append({
+            "impl": impl, "mode": kernel.rpartition("_")[2], "causal": int(case[-1]), **shape,
+            "kernel": kernel, "table": spell(table.config),
+            "table_seconds": 1e-3 * table.milliseconds, "best": spell(best.config),
+            "best_seconds": 1e-3 * best.milliseconds,
+            "speedup": table.milliseconds / best.milliseconds,
+            "timed": len(mine) - refused, "refused": refused, "search_seconds": seconds})
     return rows
 
 
 def main(argv=None):
     """Compile on all cores, search case by case, print and write the CSV file."""
-    options = options_for(__doc__).parse_args(argv)
+    options = options_for(__spec__, __doc__, argv)
     device_for()
     from flashlib.kernels.backends import choose
     from flashlib.kernels.tuning.search import tune
 
     start, rows, todo = time.perf_counter(), [], [job for case in CASES for job in jobs(case)]
-    print(*warm_all(warm, todo)[:5], sep="\n")
-    print(f"compiled {len(todo)} configurations in {time.perf_counter() - start:.0f} s", flush=True)
+    warm_all(warm, todo)
     for case in CASES:
         if time.perf_counter() - start > LIMIT_S:
             print(f"left out after {LIMIT_S} s: {case}")
@@ -126,10 +127,9 @@ def main(argv=None):
             rows += (more := rows_of(case, impl, trials, time.perf_counter() - began))
             for row in more:
                 print(*(f"{x:.4g}" if isinstance(x, float) else x for x in row.values()), flush=True)
-    if options.out:
-        write_csv(options.out / f"tuned_{options.name}.csv", rows, collect(
-            f"python -m flashlib.course.bench.tuned --out assets/measurements --name {options.name}",
-            dtype=f"{input_dtype('cuda')}, standard normal", timing="do_bench, medians of rounds"))
+    write(options, "tuned", rows, collect(
+        options.command, dtype=input_dtype("cuda"), inputs="standard normal",
+        timing="do_bench, medians of rounds"))
 
 
 if __name__ == "__main__":

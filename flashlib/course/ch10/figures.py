@@ -26,6 +26,8 @@ _RACERS = {
     "flash": ("SDPA FLASH (FlashAttention-2)", "#8C8C8C", "s"),
     "standard": ("standard, eager", "#D0D0D0", "o"),
 }
+# What `impl` of `flash_attention` takes, in the looks of the same kernels above.
+_WINDOWED = {"auto": _RACERS["ours"], "triton": _RACERS["ours_triton"]}
 
 
 def racer(impl: str) -> tuple[str, str, str]:
@@ -34,21 +36,21 @@ def racer(impl: str) -> tuple[str, str, str]:
 
 
 @styled
-def kernel_race(race: Measurement, *, B: int, H: int, N: int, d: int,
+def kernel_race(race: Measurement, *, B: int, H: int, N_q: int, d: int,
                 ours: str = "ours", without: Sequence[str] = (), alt: str | None = None) -> Figure:
     """Draw TFLOP/s of every implementation at one shape, forward and backward, causal below.
 
-    `race` holds rows with impl, mode, causal, B, H, N, d, seconds and tflops_per_s; an empty cell
+    `race` holds rows with impl, mode, causal, B, H, N_q, d, seconds and tflops_per_s; an empty cell
     is left out, and so are the implementations of `without`. A bar carries its rate, its time, and
     the speed relative to it of the implementation that `ours` names.
     """
-    race = race.where(B=B, H=H, N=N, d=d)
+    race = race.where(B=B, H=H, N_q=N_q, d=d)
     race = Measurement(race.provenance, [row for row in race.rows if row["impl"] not in without],
                        race.columns)
     panels = [(mode, causal) for causal in (0, 1) for mode in ("forward", "backward")
               if _timed(race, mode, causal)]
     if not panels:
-        raise ValueError(f"race: expected timed rows at B={B}, H={H}, N={N}, d={d}, found none")
+        raise ValueError(f"race: expected timed rows at B={B}, H={H}, N_q={N_q}, d={d}, found none")
     most = max(len(_timed(race, *panel)) for panel in panels)
     lines = -(-len(panels) // 2)
     fig, axes = theme.subplots(lines, min(2, len(panels)), squeeze=False,
@@ -79,7 +81,7 @@ def kernel_race(race: Measurement, *, B: int, H: int, N: int, d: int,
         ax.set_yticklabels([])
     for ax in axes.flat[len(panels):]:
         ax.axis("off")
-    shape = f"(B, H, N, d) = ({B}, {H}, {N}, {d})"
+    shape = f"(B, H, N, d) = ({B}, {H}, {N_q}, {d})"
     fig.suptitle(f"{shape}, {origin(race)}", fontsize=9, fontweight="bold", x=0.01, ha="left")
     return theme.describe(fig, alt or f"Speed of attention at {shape}, {origin(race)}. "
                                       f"{'; '.join(words)}.")
@@ -100,7 +102,7 @@ def race_by_shape(race: Measurement, *, ours: str = "ours", ceiling: float | Non
     One line per shape; a mark per implementation, the largest for the one that `ours` names;
     `ceiling` is a rate in FLOP/s to draw beside.
     """
-    shapes = list(dict.fromkeys((r["d"], r["causal"], r["N"], r["B"], r["H"]) for r in race.rows))
+    shapes = list(dict.fromkeys((r["d"], r["causal"], r["N_q"], r["B"], r["H"]) for r in race.rows))
     shapes.sort()
     fig, axes = theme.subplots(1, 2, height=0.95 + 0.235 * len(shapes), sharey=True)
     impls = [name for name in _RACERS if name in set(race.column("impl"))]
@@ -109,7 +111,7 @@ def race_by_shape(race: Measurement, *, ours: str = "ours", ceiling: float | Non
     for ax, mode in zip(axes, ("forward", "backward"), strict=True):
         for y, (d, causal, N, B, H) in enumerate(shapes):
             rows = {r["impl"]: r["tflops_per_s"]
-                    for r in race.where(mode=mode, causal=causal, B=B, H=H, N=N, d=d).rows
+                    for r in race.where(mode=mode, causal=causal, B=B, H=H, N_q=N, d=d).rows
                     if r["tflops_per_s"] is not None}
             if not rows:
                 continue
@@ -146,6 +148,57 @@ def race_by_shape(race: Measurement, *, ours: str = "ours", ceiling: float | Non
     words = "; ".join(f"{mode}: {racer(ours)[0]} run at {min(r):.2f} to {max(r):.2f} times the"
                       " rate of SDPA FLASH" for mode, r in wins.items())
     return theme.describe(fig, alt or f"TFLOP/s, {title}. {words}.")
+
+
+@styled
+def window_time(recorded: Measurement, *, alt: str | None = None) -> Figure:
+    """Draw the time of causal windows over their size, log-log, beside time in proportion to tiles.
+
+    `recorded` holds rows as `bench.windows` writes them. Measured times are solid; dashed is what plain
+    causal attention takes, times the share of its logits that lie in the tiles that a window visits.
+    Plain causal attention stands at the right, a hollow mark.
+    """
+    fig, axes = theme.subplots(1, 2, height=3.0, sharey=True)
+    impls, words = list(dict.fromkeys(row["impl"] for row in recorded.rows)), []
+    for ax, mode in zip(axes, ("forward", "backward"), strict=True):
+        for impl in impls:
+            rows = recorded.where(impl=impl, mode=mode).rows
+            (whole,) = [row for row in rows if row["window_left"] is None]
+            some = sorted((row for row in rows if row is not whole), key=lambda row: row["window_left"])
+            keys = [row["window_left"] + 1 for row in some]
+            took = [1e3 * row["seconds"] for row in some]
+            spread = [[1e3 * abs(row[f"seconds_{end}"] - row["seconds"]) for row in some]
+                      for end in ("low", "high")]
+            share = [_visited(row) / _visited(whole) for row in some]
+            name, color, marker = _WINDOWED.get(impl, racer(impl))
+            ax.errorbar(keys, took, spread, color=color, marker=marker, ms=5, lw=1.5, label=name,
+                        gid=f"measured {impl} {mode}")
+            ax.plot([*keys, whole["N_k"]], [1e3 * whole["seconds"] * s for s in (*share, 1)],
+                    color=color, ls=(0, (4, 2)), lw=1, zorder=1, gid=f"tiles {impl} {mode}")
+            ax.plot(whole["N_k"], 1e3 * whole["seconds"], marker, color=color, mfc="white", ms=6,
+                    gid=f"causal {impl} {mode}")
+            words.append(f"{mode}, {name}: {took[0]:.3g} ms for a window of {keys[0]:,} keys"
+                         f" ({share[0] * 1e3 * whole['seconds']:.3g} in proportion to its tiles), to"
+                         f" {1e3 * whole['seconds']:.3g} ms without a window")
+        ax.set(xscale="log", yscale="log", xlabel="keys in the window, up to the query's own")
+        ticks = [*keys[::2], whole["N_k"]]
+        ax.set_xticks(ticks, [f"{key:,}" for key in ticks], fontsize=TINY)
+        ax.set_xticks([], minor=True)
+        ax.set_title(mode, fontsize=9, loc="left")
+    axes[0].set_ylabel("milliseconds")
+    axes[0].yaxis.set_major_formatter(lambda ms, _: f"{ms:g}")
+    axes[0].plot([], [], color=GREY, ls=(0, (4, 2)), lw=1, label="in proportion to visited tiles")
+    axes[0].plot([], [], "o", color=GREY, mfc="white", label="causal, no window")
+    axes[0].legend(loc="upper left", fontsize=TINY, frameon=False)
+    shape = ", ".join(str(whole[key]) for key in ("B", "H", "N_q", "d"))
+    title = f"Causal windows at (B, H, N, d) = ({shape}), {origin(recorded)}"
+    fig.suptitle(title, fontsize=9, fontweight="bold", x=0.01, ha="left")
+    return theme.describe(fig, alt or f"{title}. {'; '.join(words)}.")
+
+
+def _visited(row: Mapping) -> int:
+    """Return how many logits lie in the tiles that a row of `bench.windows` visits."""
+    return row["key_tiles"] * row["BLOCK_M"] * row["BLOCK_N"]
 
 
 @styled

@@ -13,6 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from flashlib.course.notebook.data import Measurement
 from flashlib.course.plots import theme
+from flashlib.course.plots.recorded import origin
 from flashlib.course.plots.theme import FAINT, GREY, INK, OVER, SMALL, TINY, styled
 
 SIGN, EXPONENT, MANTISSA = "#D9D9D9", "#BFD3E6", "#F3DDB0"
@@ -255,25 +256,27 @@ def register_layout(layouts: Mapping[str, Sequence[int]], *, alt: str | None = N
 def fp8_race(race: Measurement, *, causal: int = 0, alt: str | None = None) -> Figure:
     """Draw recorded speed and error of the FP8 kernel's variants, a group of bars for each shape."""
     rows = race.where(causal=causal).rows
-    shapes = list(dict.fromkeys((r["B"], r["H"], r["N"], r["D"]) for r in rows))
-    names = [n for n in _VARIANTS if any(r["variant"] == n for r in rows)]
+    shapes = list(dict.fromkeys((r["B"], r["H"], r["N_q"], r["d"]) for r in rows))
+    names = [n for n in _VARIANTS if any(r["impl"] == n for r in rows)]
     fig, (upper, lower) = theme.subplots(2, 1, height=4.3, sharex=True,
                                          gridspec_kw={"height_ratios": [1.5, 1]})
     step, words = 0.8 / len(names), []
     for n, name in enumerate(names):
         color, hatch, label = _VARIANTS[name]
         for g, shape in enumerate(shapes):
-            row = next(r for r in rows if r["variant"] == name
-                       and (r["B"], r["H"], r["N"], r["D"]) == shape)
+            row = next(r for r in rows if r["impl"] == name
+                       and (r["B"], r["H"], r["N_q"], r["d"]) == shape)
             x = g - 0.4 + (n + 0.5) * step
             look = {"width": 0.92 * step, "facecolor": color, "edgecolor": theme.EDGE, "lw": 0.7,
                     "hatch": hatch}
-            upper.bar([x], [row["tflops"]], label=None if g else label, **look)
-            upper.vlines([x], row["tflops_low"], row["tflops_high"], color=INK, lw=1.4)
-            upper.text(x, row["tflops_high"] + 15, f"{row['tflops']:.0f}", ha="center", fontsize=TINY)
+            upper.bar([x], [row["tflops_per_s"]], label=None if g else label, **look)
+            upper.vlines([x], row["tflops_per_s_low"], row["tflops_per_s_high"], color=INK, lw=1.4)
+            upper.text(x, row["tflops_per_s_high"] + 15, f"{row['tflops_per_s']:.0f}", ha="center",
+                       fontsize=TINY)
             lower.bar([x], [row["rmse"]], **look)
-            words.append(f"{label} at {shape}: {row['tflops']:.0f} TFLOP/s, error {row['rmse']:.2g}")
-    upper.set(ylabel="TFLOP/s", ylim=(0, 1.12 * max(r["tflops_high"] for r in rows)))
+            words.append(f"{label} at {shape}: {row['tflops_per_s']:.0f} TFLOP/s,"
+                         f" error {row['rmse']:.2g}")
+    upper.set(ylabel="TFLOP/s", ylim=(0, 1.12 * max(r["tflops_per_s_high"] for r in rows)))
     lower.set(yscale="log", ylabel="error of O")
     lower.set_ylim(min(r["rmse"] for r in rows) / 2, None)
     lower.set_xticks(range(len(shapes)), color=INK, labels=[
@@ -281,7 +284,7 @@ def fp8_race(race: Measurement, *, causal: int = 0, alt: str | None = None) -> F
     for ax in (upper, lower):
         ax.tick_params(axis="x", length=0)
     fig.legend(*upper.get_legend_handles_labels(), loc="outside upper left", ncols=3)
-    where = f"recorded on {race.provenance['gpu']}, {race.provenance['date']}"
+    where = origin(race)
     lower.text(1, 1.04, where, transform=lower.transAxes, ha="right", va="bottom", fontsize=TINY,
                color=GREY)
     return theme.describe(fig, alt or f"FP8 kernel, {where}. {'; '.join(words)}.")
@@ -295,7 +298,7 @@ def fp8_step(stalls: Measurement, *, alt: str | None = None) -> Figure:
     words, longest, named = [], 0.0, set()
     for y, (variant, label) in enumerate(_STEPS.items()):
         x = 0.0
-        for row in stalls.where(variant=variant).rows:
+        for row in stalls.where(impl=variant).rows:
             face, hatch, name = _PHASES[row["phase"]]
             ax.barh(y, row["cycles"], left=x, height=0.72, facecolor=face, hatch=hatch,
                     edgecolor=theme.EDGE, lw=0.7, label=None if name in named else name)
@@ -307,7 +310,7 @@ def fp8_step(stalls: Measurement, *, alt: str | None = None) -> Figure:
             x += row["cycles"]
         longest = max(longest, x)
         ax.text(x + 20, y, f"{x:,.0f}", va="center_baseline", fontsize=SMALL, fontweight="bold")
-    where = f"recorded on {stalls.provenance['gpu']}, {stalls.provenance['date']}"
+    where = origin(stalls)
     ax.set(ylim=(len(_STEPS) - 0.5, -0.5), xlim=(0, 1.1 * longest),
            xlabel=f"cycles of a warpgroup for one key tile; {where}")
     ax.set_yticks(range(len(_STEPS)), _STEPS.values(), fontsize=SMALL)

@@ -148,22 +148,26 @@ class Measurement:
         kept = [row for row in self.rows if all(row[k] == v for k, v in equal.items())]
         return Measurement(self.provenance, kept, self.columns)
 
-    def amounts(self, key):
-        """Return what a line of the provenance says of several things, as {name: number}.
-
-        Such a line reads "ours 46.1, sdpa_flash 36.6 (what was measured)"; the bracket may be missing.
-
-        Raises:
-            ValueError: there is no such line, or it reads otherwise.
-        """
+    def number(self, key):
+        """Return the number that a line of the provenance holds, such as `ceiling_copy_bytes_per_s`."""
         if key not in self.provenance:
             raise ValueError(f"key: expected one of {', '.join(self.provenance)}, got {key!r}")
-        parts = [part.split() for part in self.provenance[key].partition(" (")[0].split(", ")]
         try:
-            return {name: float(number) for name, number in parts}
+            return float(self.provenance[key])
         except ValueError:
-            raise ValueError(f"{key}: expected 'name number, name number, …', "
-                             f"got {self.provenance[key]!r}") from None
+            raise ValueError(f"{key}: expected a number, got {self.provenance[key]!r}") from None
+
+    def numbers(self, prefix):
+        """Return the numbers of all keys that begin with a prefix, by the rest of their names.
+
+        Example: `measurements("attention_h200").numbers("overhead_us_")["ours"]`.
+        """
+        found = {key.removeprefix(prefix): self.number(key) for key in self.provenance
+                 if key.startswith(prefix)}
+        if not found:
+            raise ValueError(f"prefix: expected the beginning of one of {', '.join(self.provenance)},"
+                             f" got {prefix!r}")
+        return found
 
     def _check_columns(self, names):
         for name in names:

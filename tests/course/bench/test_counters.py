@@ -2,9 +2,9 @@
 
 import pytest
 
-from flashlib.course.bench import counters
-from flashlib.course.bench.attention_demo import METRICS
-from flashlib.course.notebook.data import read_measurement
+from flashlib.course.bench import counters, profiler
+from flashlib.course.bench.profiler import METRICS
+from flashlib.course.notebook.data import measurements, read_measurement
 
 
 def table(names):
@@ -22,17 +22,20 @@ def test_every_case_is_written_beside_its_tile_and_order(tmp_path, monkeypatch):
         for order, *_ in counters.ORDERS]
 
     class Done:
+        returncode = 0
         stdout, stderr = table([names[0], "fill_kernel", *names[1:]]), ""
 
-    monkeypatch.setattr(counters.shutil, "which", lambda name: name)
-    monkeypatch.setattr(counters.subprocess, "run", lambda *command, **options: Done)
+    monkeypatch.setattr(profiler.shutil, "which", lambda name: name)
+    monkeypatch.setattr(profiler.subprocess, "run", lambda *command, **options: Done)
     counters.main(["--out", str(tmp_path), "--name", "toy"])
     blocks = read_measurement(tmp_path / "blocks_counters_toy.csv")
     orders = read_measurement(tmp_path / "loop_order_counters_toy.csv")
+    assert blocks.columns == measurements("blocks_counters_h200").columns
+    assert orders.columns == measurements("loop_order_counters_h200").columns
     assert len(blocks.rows) == len(counters.CASES) and blocks.rows[1]["dram_read_bytes"] == 2
-    assert [row["order"] for row in orders.rows] == ["v1", "v2", "v1", "v2"]
+    assert [row["impl"] for row in orders.rows] == ["v1", "v2", "v1", "v2"]
     assert orders.rows[0]["dram_read_bytes"] == len(counters.CASES) + 1
-    assert [(row["N"], row["num_stages"]) for row in orders.where(order="v1").rows] == [
+    assert [(row["N_q"], row["num_stages"]) for row in orders.where(impl="v1").rows] == [
         (1024, 1), (4096, 1)]
 
 

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from flashlib.course.bench import gluon_ablation
+from flashlib.course.notebook.data import measurements, read_measurement
 from flashlib.kernels.configs import gluon_config_for
 
 torch = pytest.importorskip("torch")
@@ -89,7 +90,7 @@ def test_other_errors_are_not_swallowed(hopper, launcher, monkeypatch):
 def test_it_announces_the_compilation_and_prints_every_variant(hopper, launcher, monkeypatch, capsys):
     def ablation(shape, causal, rounds):
         assert capsys.readouterr().out == "Compiling 13 variants takes about a minute.\n"
-        return [{"variant": "full", "tflops": 640.4}, {"variant": "no_overlap", "tflops": 540.0}]
+        return [{"impl": "full", "tflops_per_s": 640.4}, {"impl": "no_overlap", "tflops_per_s": 540.0}]
 
     monkeypatch.setattr(gluon_ablation, "ablation", ablation)
     gluon_ablation.measure_here()
@@ -108,3 +109,24 @@ def test_the_full_kernel_has_every_technique_and_the_tables_is_measured(shape, c
     assert full.PERSISTENT and full.SPECIALIZED and not full.EMULATED and not full.TAU
     assert config in found.values()
     assert len(set(found.values())) == len(found) == 12 + (shape[3] == 128)
+
+
+def test_it_writes_the_columns_and_keys_that_were_recorded(monkeypatch, tmp_path):
+    def some(kind, **more):
+        return lambda shape, causal, rounds: [
+            gluon_ablation.row_of(kind, shape, causal, [500.0, 700.0, 600.0]) | more]
+
+    monkeypatch.setattr(gluon_ablation, "device_for", lambda: "cuda")
+    monkeypatch.setattr(gluon_ablation, "is_hopper", lambda: True)
+    monkeypatch.setattr(gluon_ablation.harness, "warm_all", lambda function, cases: None)
+    monkeypatch.setattr(gluon_ablation, "ablation", some("full", registers=168, spilled_words=0))
+    monkeypatch.setattr(gluon_ablation, "fp8", some("own_bf16", rmse=1e-4, ratio_to_bf16=1.0))
+    gluon_ablation.main(["--out", str(tmp_path), "--name", "toy"])
+    for name, shapes in (("gluon_ablation", gluon_ablation.SHAPES), ("fp8", gluon_ablation.FP8_SHAPES)):
+        written, recorded = read_measurement(tmp_path / f"{name}_toy.csv"), measurements(f"{name}_h200")
+        assert written.columns == recorded.columns and len(written.rows) == 2 * len(shapes)
+        assert set(written.provenance) <= set(recorded.provenance)
+        assert [written.rows[1][key] for key in ("impl", "causal", "N_k", "d")] == [
+            "full" if name == "gluon_ablation" else "own_bf16", 1, 4096, 128]
+        rates = [written.rows[0][f"tflops_per_s{end}"] for end in ("", "_low", "_high")]
+        assert rates == [600, 500, 700]

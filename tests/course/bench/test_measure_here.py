@@ -1,40 +1,16 @@
-"""A live measurement says that there is no GPU, that it failed, or what it measured."""
-
-import subprocess
+"""The live measurement of chapter 10 says that there is no GPU, or what it measured."""
 
 import pytest
 
-from flashlib.course.bench import attention, measure_here, peers
+from flashlib.course.bench import attention, harness, peers
 
 torch = pytest.importorskip("torch")
 
 
 def test_without_a_gpu_nothing_is_measured_and_that_is_said(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    measure_here.attention_here()
+    attention.measure_here()
     assert capsys.readouterr().out.startswith("No GPU here")
-
-
-@pytest.mark.parametrize(("code", "stdout", "stderr", "said"), [
-    (0, "ours 300", "",
-     "Measured here, on a GPU, in bfloat16; TFLOP/s (speed of ours relative to it):\nours 300"),
-    (1, "", "Traceback\nRuntimeError: out of memory", "failed: RuntimeError: out of memory"),
-    (1, "", "", "failed: no reason given")])
-def test_the_other_process_has_no_interpreter(code, stdout, stderr, said, monkeypatch, capsys):
-    asked = {}
-
-    def run(command, **options):
-        asked.update(options, command=command)
-        return subprocess.CompletedProcess(command, code, stdout, stderr)
-
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
-    monkeypatch.setattr(measure_here.subprocess, "run", run)
-    measure_here.attention_here((1, 2, 64, 32))
-    assert said in capsys.readouterr().out
-    assert "TRITON_INTERPRET" not in asked["env"] and "measure([(1, 2, 64, 32)]" in asked["command"][-1]
 
 
 @pytest.mark.parametrize(("capability", "dtype"), [((7, 5), "float16"), ((8, 0), "bfloat16"),
@@ -43,10 +19,15 @@ def test_a_gpu_from_before_bfloat16_is_measured_in_float16(capability, dtype, mo
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
-    monkeypatch.setattr(measure_here.subprocess, "run",
-                        lambda command, **_: subprocess.CompletedProcess(command, 0, "ours 3", ""))
-    measure_here.attention_here((1, 2, 64, 32))
-    assert capsys.readouterr().out.startswith(f"Measured here, on a GPU, in {dtype};")
+    asked = []
+    monkeypatch.setattr(harness, "elsewhere", lambda *words: asked.append(words) or "ours 3")
+    attention.measure_here((1, 2, 64, 32))
+    assert capsys.readouterr().out == (f"Measured here, on a GPU, in {dtype};"
+                                       " TFLOP/s (speed of ours relative to it):\nours 3\n")
+    assert asked == [("flashlib.course.bench.attention", "--quick", 1, 2, 64, 32)]
+    monkeypatch.setattr(harness, "elsewhere", lambda *words: None)
+    attention.measure_here((1, 2, 64, 32))                  # it has said why
+    assert capsys.readouterr().out == ""
 
     made, seen = [], []
     monkeypatch.setattr(torch, "Generator", lambda device: torch.default_generator)
@@ -61,9 +42,9 @@ def test_the_other_process_names_who_is_absent_in_one_line(monkeypatch, capsys):
     def fails(q, k, v, causal):
         raise RuntimeError("No available kernel.\nAborting execution.")
 
-    monkeypatch.setattr(peers, "available", lambda device: (
+    monkeypatch.setattr(peers, "present", lambda device: (
         {"ours": peers.ours, "sdpa_flash": fails}, {"fa3": "flash_attn_interface is not installed"}))
-    exec(measure_here._CODE.format(shape=(1, 1, 32, 16)).replace("'cuda'", "'cpu'"))
+    attention.main(["--dry-run", "--quick", "1", "1", "32", "16"])
     *timed, last = capsys.readouterr().out.splitlines()
     assert len(timed) == 4 and all("ours" in line and "sdpa_flash" not in line for line in timed)
     why = "(RuntimeError No available kernel. Aborting execution.)"
@@ -71,6 +52,7 @@ def test_the_other_process_names_who_is_absent_in_one_line(monkeypatch, capsys):
                     f" sdpa_flash backward {why}")
 
 
-def test_nobody_absent_is_not_worth_a_line(capsys):
-    measure_here.say_absent({})
-    assert capsys.readouterr().out == ""
+def test_nobody_absent_is_not_worth_a_line(monkeypatch, capsys):
+    monkeypatch.setattr(peers, "present", lambda device: ({"ours": peers.ours}, {}))
+    attention.quick((1, 1, 32, 16), "cpu")
+    assert "Absent" not in capsys.readouterr().out

@@ -77,3 +77,21 @@ def test_every_committed_measurement_says_where_it_comes_from():
         head = read_measurement(path).provenance
         missing = {"command", "date", "gpu"} - set(head)
         assert not missing, f"{path.name} does not say its {missing}"
+
+
+@pytest.mark.parametrize("words", [["--out", "{}/", "--name", "x"], ["--name", "x", "--out={}"]],
+                         ids=str)
+def test_the_command_is_as_it_was_typed_without_the_folder(words, tmp_path):
+    given = [word.format(tmp_path) for word in words]
+    options = provenance.options_for(provenance.__spec__, "What is measured.", [*given, "--dry-run"],
+                                     dry_run="toy sizes")
+    assert options.out == tmp_path and options.dry_run
+    asked = " ".join(words).replace("{}/", "{}").replace("{}", "assets/measurements")
+    assert options.command == f"python -m flashlib.course.bench.provenance {asked} --dry-run"
+
+
+def test_nothing_is_written_without_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = provenance.options_for(provenance.__spec__, "What is measured.", [])
+    provenance.write(options, "some", [{"a": 1}], {})
+    assert list(tmp_path.iterdir()) == []

@@ -53,6 +53,7 @@ def test_cycles_are_shared_out_by_samples_and_add_up_to_a_step():
     key_tiles = B * H * (N // 128) * (N // 128)
     rows = stalls.table(page([kernel()]), [key_tiles * 1000], sms=1, variants=("own_bf16",))
     assert sum(row["cycles"] for row in rows) == pytest.approx(1000)
+    assert tuple(rows[0]) == measurements("stalls_h200").columns
     assert {row["phase"]: row["cycles"] for row in rows}["scores"] == pytest.approx(1000 * 5 / 55)
 
 
@@ -69,7 +70,7 @@ def test_what_it_cannot_read_is_refused():
 def test_the_recording_holds_every_phase_of_every_variant_and_their_exponentials():
     recorded = measurements("stalls_h200")
     for variant, phases in stalls.PHASES.items():
-        rows = recorded.where(variant=variant).rows
+        rows = recorded.where(impl=variant).rows
         assert [row["phase"] for row in rows] == list(phases)
         assert sum(row["exponentials"] for row in rows) == 64 + 2      # of a thread: P, and two rows' α
         B, H, N, _ = stalls.SHAPE

@@ -19,8 +19,10 @@ def test_every_reading_finds_its_place():
     events = re.findall(r"n = stamp\(readings, n, (\d)\)", changed)
     assert events == list("10234567")                       # products, then attend, then consumer
     assert changed.count("qk, acc, n = products(readings, n, acc, p, ") == 2
-    assert changed.count("phase, key, n = attend(readings, n, (acc, ") == 2
+    assert changed.count("phase, key, n = attend(readings, n, (acc, ") == 3      # edge, whole, edge
     assert changed.count("(consumer, (o_desc, LSE, readings, scale_log2, ") == 5
+    last_step = r"stamp\(readings, n, 4\)\n +_, _, start = read_entry\(work.order, nth \+ 1\)"
+    assert re.search(last_step, changed)
     compile(changed, "forward_timed.py", "exec")
 
 

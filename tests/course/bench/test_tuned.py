@@ -3,6 +3,7 @@
 import pytest
 
 from flashlib.course.bench import tuned
+from flashlib.course.notebook.data import measurements
 from flashlib.kernels.configs import TritonConfig, TritonConfigs
 from tests.kernels.conftest import gpu, hopper, nothing_kept  # noqa: F401, the fixtures
 
@@ -22,12 +23,16 @@ def trials():
 def test_a_row_for_each_kernel_names_the_tables_entry_and_the_best():
     pytest.importorskip("triton")
     forward, backward = tuned.rows_of(CASE, "triton", trials(), 7.0)
+    assert tuple(forward) == measurements("tuned_h200").columns
     assert forward == {
-        "B": 1, "H": 8, "H_k": 4, "N_q": 333, "N_k": 1000, "D": 80, "causal": 1, "impl": "triton",
-        "kernel": "triton_forward", "table": "BLOCK_M=64 BLOCK_N=64 num_warps=4 num_stages=2",
-        "table_s": 1.5e-3, "best": "BLOCK_M=128 BLOCK_N=64 num_warps=8 num_stages=3", "best_s": 1e-3,
-        "speedup": 1.5, "timed": 2, "refused": 1, "search_s": 7.0}
-    assert backward["best"] == backward["table"] and backward["best_s"] == backward["table_s"] == 4e-3
+        "impl": "triton", "mode": "forward", "causal": 1, "B": 1, "H": 8, "H_k": 4, "N_q": 333,
+        "N_k": 1000, "d": 80, "kernel": "triton_forward",
+        "table": "BLOCK_M=64 BLOCK_N=64 num_warps=4 num_stages=2",
+        "table_seconds": 1.5e-3,
+        "best": "BLOCK_M=128 BLOCK_N=64 num_warps=8 num_stages=3", "best_seconds": 1e-3,
+        "speedup": 1.5, "timed": 2, "refused": 1, "search_seconds": 7.0}
+    assert backward["best"] == backward["table"]
+    assert backward["best_seconds"] == backward["table_seconds"] == 4e-3
     assert backward["speedup"] == 1.0 and (backward["timed"], backward["refused"]) == (2, 0)
     assert backward["table"].split("; ")[0] == "dk BLOCK_M=64 BLOCK_N=64 num_warps=4 num_stages=2"
     assert [part.split()[0] for part in backward["table"].split("; ")] == ["dk", "dv", "dq"]

@@ -80,8 +80,8 @@ def test_register_layout_colors_a_column_by_its_owner():
 
 def test_fp8_race_keeps_the_order_in_which_a_round_runs():
     names = ["own_bf16", "fp8_block", "fp8_tensor", "fp8_no_rotation", "fp8_prepared"]
-    rows = [{"B": 1, "H": 2, "N": 64, "D": 64, "causal": 0, "variant": v, "tflops": 100.0 + n,
-             "tflops_low": 99.0, "tflops_high": 110.0, "rmse": 1e-3, "ratio_to_bf16": 1.0}
+    rows = [{"B": 1, "H": 2, "N_q": 64, "d": 64, "causal": 0, "impl": v, "tflops_per_s": 100.0 + n,
+             "tflops_per_s_low": 99.0, "tflops_per_s_high": 110.0, "rmse": 1e-3, "ratio_to_bf16": 1.0}
             for n, v in enumerate(names)]
     figure = figures.fp8_race(Measurement({"gpu": "A GPU", "date": "2026-01-01"}, rows, tuple(rows[0])))
     bars = sorted(figure.axes[0].patches, key=lambda bar: bar.get_x())
@@ -89,9 +89,9 @@ def test_fp8_race_keeps_the_order_in_which_a_round_runs():
 
 
 def test_fp8_race_draws_every_variant_and_says_where_it_was_recorded():
-    rows = [{"B": 1, "H": 2, "N": N, "D": D, "causal": 0, "variant": v, "tflops": t,
-             "tflops_low": t - 5, "tflops_high": t + 5, "rmse": e, "ratio_to_bf16": 1.0}
-            for N in (1024, 4096) for D in (64, 128)
+    rows = [{"B": 1, "H": 2, "N_q": N, "d": d, "causal": 0, "impl": v, "tflops_per_s": t,
+             "tflops_per_s_low": t - 5, "tflops_per_s_high": t + 5, "rmse": e, "ratio_to_bf16": 1.0}
+            for N in (1024, 4096) for d in (64, 128)
             for v, t, e in (("own_bf16", 500.0, 1e-3), ("fp8_block", 800.0, 1e-2))]
     race = Measurement({"gpu": "A GPU", "date": "2026-01-01"}, rows, tuple(rows[0]))
     figure = figures.fp8_race(race)
@@ -102,7 +102,7 @@ def test_fp8_race_draws_every_variant_and_says_where_it_was_recorded():
 
 
 def test_fp8_step_puts_the_phases_in_their_order_and_adds_them_up():
-    rows = [{"variant": v, "phase": p, "cycles": 100.0 * (n + 1) + k}
+    rows = [{"impl": v, "phase": p, "cycles": 100.0 * (n + 1) + k}
             for k, (v, phases) in enumerate(stalls.PHASES.items()) for n, p in enumerate(phases)]
     figure = figures.fp8_step(Measurement({"gpu": "A GPU", "date": "2026-01-01"}, rows, tuple(rows[0])))
     bars = figure.axes[0].patches

@@ -189,17 +189,19 @@ def test_measurement_names_an_unknown_column(recorded):
         recorded.where(speed=1)
 
 
-@pytest.mark.parametrize("remark", ["", " (time of a call, (1, 4, 128, 64))"], ids=["bare", "remark"])
-def test_measurement_reads_amounts_from_its_provenance(recorded, remark):
-    recorded.provenance["overhead_us"] = f"ours 46.1, sdpa_flash 36.6{remark}"
-    assert recorded.amounts("overhead_us") == {"ours": 46.1, "sdpa_flash": 36.6}
+def test_measurement_reads_numbers_from_its_provenance(recorded):
+    recorded.provenance.update(overhead_us_ours="46.1", overhead_us_flash="36.6", copy="4.3e+12")
+    assert recorded.number("copy") == 4.3e12
+    assert recorded.numbers("overhead_us_") == {"ours": 46.1, "flash": 36.6}
 
 
-def test_measurement_says_which_line_holds_no_amounts(recorded):
+def test_measurement_says_which_line_holds_no_number(recorded):
     with pytest.raises(ValueError, match=r"key: expected one of gpu, date, got 'overhead_us'"):
-        recorded.amounts("overhead_us")
-    with pytest.raises(ValueError, match=r"gpu: expected 'name number, .*got 'A card: the second'"):
-        recorded.amounts("gpu")
+        recorded.number("overhead_us")
+    with pytest.raises(ValueError, match=r"gpu: expected a number, got 'A card: the second'"):
+        recorded.number("gpu")
+    with pytest.raises(ValueError, match=r"prefix: expected .* one of gpu, date, got 'o_'"):
+        recorded.numbers("o_")
 
 
 def test_measurement_refuses_a_malformed_head(tmp_path):
@@ -229,12 +231,12 @@ def test_recorded_demo_supports_what_notebook_00_says():
     assert demo.provenance["gpu"] == "NVIDIA H200"
     assert {"command", "date", "driver", "torch", "triton", "cuda"} <= set(demo.provenance)
     for mode in ("forward", "forward+backward"):
-        at = {impl: demo.where(impl=impl, mode=mode, B=4, N=4096) for impl in ("standard", "flash")}
+        at = {impl: demo.where(impl=impl, mode=mode, B=4, N_q=4096) for impl in ("standard", "flash")}
         seconds = {impl: rows.column("seconds")[0] for impl, rows in at.items()}
         room = {impl: rows.column("extra_bytes")[0] for impl, rows in at.items()}
         assert seconds["flash"] < seconds["standard"] / 2
         assert room["flash"] < room["standard"] / 10
-    backward = demo.where(mode="forward+backward", B=4, N=4096)
+    backward = demo.where(mode="forward+backward", B=4, N_q=4096)
     more = backward.where(impl="flash").column("matmul_flops")
     assert more > backward.where(impl="standard").column("matmul_flops")
 
@@ -243,7 +245,7 @@ def test_recorded_counters_show_where_the_bytes_went():
     counters = data.measurements("attention_demo_counters_h200")
     moved = {}
     for impl in ("standard", "flash"):
-        rows = counters.where(impl=impl, mode="forward", B=4, N=4096)
+        rows = counters.where(impl=impl, mode="forward", B=4, N_q=4096)
         moved[impl] = sum(
             rows.column(name).sum() for name in ("dram_read_bytes", "dram_write_bytes")
         )
@@ -253,7 +255,7 @@ def test_recorded_counters_show_where_the_bytes_went():
 @pytest.mark.parametrize(("B", "N"), [(4, 1024), (4, 4096), (64, 1024)])
 def test_recorded_l2_reads_are_what_the_loops_of_v2_predict(B, N):
     counters = data.measurements("attention_demo_counters_h200")
-    rows = counters.where(impl="flash", mode="forward", B=B, N=N)
+    rows = counters.where(impl="flash", mode="forward", B=B, N_q=N)
     H, d, Br, element_bytes = 16, 64, 128, 2
     predicted = B * H * (N * d + 2 * (N // Br) * N * d) * element_bytes
     assert rows.column("l2_to_sm_bytes").sum() == pytest.approx(predicted, rel=2e-3)

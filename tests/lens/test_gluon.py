@@ -33,8 +33,8 @@ pytestmark = [needs_triton, pytest.mark.slow]
 HOPPER, PIPELINED = "flash_fwd_hopper_kernel", "flash_fwd_pipelined_kernel"
 FP8 = "flash_fwd_fp8_kernel"
 CARRIES_NOTHING = ((
-    "_, _, start = read_entry(work.order, nth + 1)\nnext_end, _ = key_tiles(start,",
-    "_, _, upcoming = read_entry(work.order, nth + 1)\nnext_end, _ = key_tiles(upcoming,"),)
+    "_, _, start = read_entry(work.order, nth + 1)\nnext_begin, _, _, next_end = key_tiles(start,",
+    "_, _, upcoming = read_entry(work.order, nth + 1)\nnext_begin, _, _, next_end = key_tiles(upcoming,"),)
 SOURCE = Path(flashlib.kernels.__file__).parent / "gluon" / "forward.py"
 RAGGED = 4000                                               # keys, divided by no BLOCK_N of a table
 WHOLE = 4096

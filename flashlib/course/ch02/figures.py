@@ -281,7 +281,6 @@ def _roof(ax, gpu, costs, dtype="float16") -> None:
     points, (x0, x1, low, top, _) = decades(ax, gpu, costs, dtype, reach=(-0.5, 0.25), depth=1.3,
                                             ticks=(0.09, 0.15, 1.08))
     ax.set(xlim=(x0 - 0.12, x1 + 0.05), ylim=(low - 1.2, top + 1.0))
-    ax.plot([x0, x1], [low, low], color="#555555", lw=0.8)
     peak = hardware.human(float(gpu.matmul_flops_per_s[dtype]), "FLOP/s")
     ax.text(x1, top + 0.3, f"{gpu.name}: {peak}, "
             f"{hardware.human(float(gpu.hbm_bytes_per_s), 'B/s')}", ha="right", va="bottom",

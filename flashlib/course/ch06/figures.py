@@ -103,9 +103,8 @@ def _bars(ax, costs) -> None:
 def _roof(ax, gpu, costs, dtype="float16") -> None:
     """Draw the roofline with decades for ticks by hand: a tenth of the time of real axes."""
     points, (x0, x1, low, top, knee) = decades(ax, gpu, costs, dtype, reach=(0.0, 0.15), depth=0.35,
-                                               ticks=(0.08, 0.13, 0.92))
+                                               ticks=(0.08, 0.13, 0.92), side=True)
     ax.set(xlim=(x0 - 0.56, x1 + 0.05), ylim=(low - 0.95, top + 1.75))
-    ax.plot([x0, x0, x1], [top, low, low], color="#555555", lw=0.8)
     note = {"fontsize": SMALL, "color": GREY}
     for y in range(int(np.ceil(low + 0.1)), int(top) + 1):
         ax.plot([x0 - 0.04, x0], [y, y], color="#555555", lw=0.8)

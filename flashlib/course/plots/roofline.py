@@ -135,13 +135,14 @@ def _places():
 
 
 def decades(ax, gpu, costs: Mapping[str, Traffic], dtype: str, *, reach: tuple[float, float],
-            depth: float, ticks: tuple[float, float, float]) -> tuple[dict, tuple]:
+            depth: float, ticks: tuple[float, float, float], side: bool = False) -> tuple[dict, tuple]:
     """Draw a roof over decades of intensity by hand: a tenth of the time of axes with ticks.
 
     Args:
         reach: the first decade at least, and what is free beyond the last point.
         depth: how many decades of FLOP/s are free below the lowest point.
         ticks: how far below the floor a tick ends, its number stands, and the axis' name.
+        side: whether there is a line at the left, too.
     Returns:
         {label: (x, y)} of the costs, and (left, right, floor, top, knee), all in decades.
     """
@@ -157,6 +158,8 @@ def decades(ax, gpu, costs: Mapping[str, Traffic], dtype: str, *, reach: tuple[f
     ax.add_patch(Polygon([(x0, low), (x0, start), (knee, top), (knee, low)], fc="#EFF3F8", lw=0))
     ax.add_patch(Polygon([(knee, low), (knee, top), (x1, top), (x1, low)], fc="#F6F4EC", lw=0))
     ax.plot([x0, knee, x1], [start, top, top], color=_ROOF, lw=2, zorder=2, gid="roof")
+    corners = [(x0, top)] * side + [(x0, low), (x1, low)]
+    ax.plot(*zip(*corners, strict=True), color="#555555", lw=0.8)
     for x in range(int(np.ceil(x0)), int(x1) + 1):
         ax.plot([x, x], [low, low - ticks[0]], color="#555555", lw=0.8)
         ax.text(x, low - ticks[1], f"{10.0**x:,g}", ha="center", va="top", fontsize=SMALL, color=GREY)

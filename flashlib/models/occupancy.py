@@ -51,11 +51,6 @@ class Waves:
         return self.programs - (self.waves - 1) * self.slots
 
     @property
-    def last_fill(self) -> float:
-        """Which share of the slots the last wave fills."""
-        return self.last / self.slots
-
-    @property
     def idle_sms(self) -> int:
         """How many SMs have nothing to do in the last wave; a wave spreads over SMs first."""
         return max(0, self.sms - self.last)

@@ -14,7 +14,7 @@ import numpy as np
 
 from flashlib.arguments import check_block
 
-LOG2E = float(np.log2(np.e))
+LOG2E, LN2 = float(np.log2(np.e)), float(np.log(2))
 HIGHEST_DEGREE = 7
 
 # dtype: integers of its width, bits of the mantissa, and the exponent −bias, at which 1.0's bits are 0.

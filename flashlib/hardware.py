@@ -18,6 +18,8 @@ from dataclasses import dataclass, field, fields, replace
 from html import escape
 from types import MappingProxyType
 
+from flashlib.generations import GENERATIONS, SM
+
 EXPS_PER_CLOCK_PER_SM = 16
 MOST_REGISTERS = 255                                        # of a thread
 
@@ -134,7 +136,7 @@ class GPU:
     the paper machine calls SRAM: see `sram_bytes`. `matmul_flops_per_s` is keyed by dtype; its
     'float32' is the FMA rate of the CUDA cores and equals `vector_flops_per_s`, which a lone add or
     maximum reaches by half. `hbm` names the big memory also where it is GDDR (`memory` says which).
-    `measured` holds what we measured, keyed by name.
+    `measured` holds what we measured, keyed by name; `generation` is one of `GENERATIONS`.
     """
 
     name: str
@@ -152,6 +154,7 @@ class GPU:
     measured: Mapping[str, Fact] = field(default_factory=dict, hash=False)
     memory: str = ""
     note: str = ""
+    generation: str = ""
 
     def __post_init__(self):
         for name in ("matmul_flops_per_s", "measured"):
@@ -192,7 +195,7 @@ class GPU:
             elif key in _FIELDS:
                 _, unit, binary = _FIELDS[key]
                 new[key] = None if value is None else _fact(key, value, unit, source, binary)
-            elif key in ("name", "memory", "note"):
+            elif key in ("name", "memory", "note", "generation"):
                 new[key] = str(value)
             else:
                 known = ", ".join(["sram_bytes", "matmul_flops_per_s", *_FIELDS])
@@ -204,6 +207,13 @@ class GPU:
         """Shared memory that one block can use: the capacity to give to a `Machine`."""
         room = self.shared_memory_per_block_bytes
         return None if room is None else int(room)
+
+    @property
+    def sm(self) -> SM:
+        """One SM by this sheet; of an unknown generation it holds the warps and blocks of sm_90."""
+        like = GENERATIONS.get(self.generation, GENERATIONS["sm_90"])
+        return SM(like.warps, like.blocks, int(self.shared_memory_per_sm_bytes), self.sram_bytes,
+                  int(self.registers_per_sm_bytes) // 4)
 
     def facts(self) -> dict[str, Fact]:
         """Return all known facts by label, in the order of the sheet."""
@@ -251,54 +261,55 @@ def _fact(name, value, unit, source, binary=False) -> Fact:
     return Fact(value, unit, source, binary=binary)
 
 
-def _sheet(name, memory, sms, clock_mhz, shared_kib, l2_kib, gb, gb_per_s, tflops, sources,
+def _sheet(name, memory, sms, clock_mhz, generation, l2_kib, gb, gb_per_s, tflops, sources,
            measured=None, note="") -> GPU:
     """Build a sheet; `sources` are those of SMs, clock, shared memory, L2, GB, GB/s and FLOP/s."""
     chip, clock, shared, l2, size, speed, rates = sources
-    per_sm, per_block = (Fact(k * 1024, "B", shared, binary=True) for k in shared_kib)
+    sm = GENERATIONS[generation]
+    on_chip = (Fact(size, "B", shared, binary=True)
+               for size in (4 * sm.registers, sm.shared_bytes, sm.shared_per_block_bytes))
     matmul = {dtype: Fact(round(t * 1e12), "FLOP/s", rates) for dtype, t in tflops.items()}
     return GPU(
         name, Fact(sms, "SMs", chip), Fact(round(clock_mhz * 1e6), "Hz", clock),
-        Fact(64 * 1024 * 4, "B", shared, binary=True), per_sm, per_block,
-        Fact(l2_kib * 1024, "B", l2, binary=True), Fact(gb * 10**9, "B", size),
+        *on_chip, Fact(l2_kib * 1024, "B", l2, binary=True), Fact(gb * 10**9, "B", size),
         Fact(gb_per_s * 10**9, "B/s", speed), matmul, matmul["float32"],
         Fact(round(EXPS_PER_CLOCK_PER_SM * sms * clock_mhz * 1e6), "exp/s", _EXPS),
-        measured or {}, memory, note)
+        measured or {}, memory, note, generation)
 
 
 V100 = _sheet(
-    "V100", "HBM2", 80, 1530, (96, 96), 6144, 32, 900, {"float16": 125, "float32": 15.7},
+    "V100", "HBM2", 80, 1530, "sm_70", 6144, 32, 900, {"float16": 125, "float32": 15.7},
     (_VOLTA, _VOLTA, _VOLTA_TUNING, _VOLTA, _V100, _V100, _V100),
     note="SXM2, 32 GB. Its tensor cores know no bfloat16, TF32 or FP8.")
 T4 = _sheet(
-    "T4", "GDDR6", 40, 1590, (64, 64), 4096, 16, 320, {"float16": 65, "float32": 8.1},
+    "T4", "GDDR6", 40, 1590, "sm_75", 4096, 16, 320, {"float16": 65, "float32": 8.1},
     (_TURING, _T4_BRIEF, _GUIDE, _TURING, _T4, _T4_BRIEF, _T4),
     note="Its tensor cores know no bfloat16, TF32 or FP8.")
 A100 = _sheet(
-    "A100", "HBM2e", 108, 1410, (164, 163), 40960, 80, 2039,
+    "A100", "HBM2e", 108, 1410, "sm_80", 40960, 80, 2039,
     {"float16": 312, "bfloat16": 312, "tf32": 156, "float32": 19.5},
     (_AMPERE, _AMPERE, _GUIDE, _AMPERE, _A100, _A100, _A100),
     note="SXM4, 80 GB. Its tensor cores know no FP8.")
 RTX_4090 = _sheet(
-    "RTX 4090", "GDDR6X", 128, 2520, (100, 99), 73728, 24, 1008,
+    "RTX 4090", "GDDR6X", 128, 2520, "sm_89", 73728, 24, 1008,
     {"float16": 165.2, "bfloat16": 165.2, "tf32": 82.6, "float8": 330.3, "float32": 82.6},
     (_ADA, _ADA, _GUIDE, _ADA, _ADA, _ADA, _ADA),
     note="16-bit and 8-bit rates accumulate in float32; in float16 they are twice as high.")
 _HOPPER_TFLOPS = {"float16": 989.4, "bfloat16": 989.4, "tf32": 494.7, "float8": 1978.9,
                   "float32": 66.9}
 H100 = _sheet(
-    "H100", "HBM3", 132, 1830, (228, 227), 51200, 80, 3350, _HOPPER_TFLOPS,
+    "H100", "HBM3", 132, 1830, "sm_90", 51200, 80, 3350, _HOPPER_TFLOPS,
     (_HOPPER, _HOPPER_WP, _GUIDE, _HOPPER_TUNING, _H100, _H100, _HOPPER_WP),
     note="SXM5. The clock is that of the tensor core rates; float32 is rated at 1.98 GHz.")
 H200 = _sheet(
-    "H200", "HBM3e", 132, 1830, (228, 227), 61440, 141, 4800, _HOPPER_TFLOPS,
+    "H200", "HBM3e", 132, 1830, "sm_90", 61440, 141, 4800, _HOPPER_TFLOPS,
     (_HOPPER, _HOPPER_WP, _GUIDE, _H200_QUERY, _H200, _H200, _HOPPER_WP),
     measured={"bfloat16_matmul_slowest": Fact(690 * 10**12, "FLOP/s", _RUN_MATMUL, measured=True),
               "bfloat16_matmul_fastest": Fact(790 * 10**12, "FLOP/s", _RUN_MATMUL, measured=True),
               "copy": Fact(4250 * 10**9, "B/s", _RUN_COPY, measured=True)},
     note="SXM. The chip of the H100 with more L2, and more and faster memory.")
 B200 = _sheet(
-    "B200", "HBM3e", 148, 2250e6 / (148 * 8192), (228, 227), 126 * 1024, 180, 8000,
+    "B200", "HBM3e", 148, 2250e6 / (148 * 8192), "sm_100", 126 * 1024, 180, 8000,
     {"float16": 2250, "bfloat16": 2250, "tf32": 1125, "float8": 4500, "float32": 75},
     (_B200_QUERY, _B200_CLOCK, _GUIDE, _BLACKWELL_TUNING, _DGX, _DGX, _HGX),
     note="One GPU of an HGX or DGX B200. A GB200 rates the same chip about 11 % higher.")
@@ -361,8 +372,10 @@ def _from_driver(torch) -> GPU:
     if known is not None:
         sheet = replace(known, name=f"this machine ({props.name})")
     else:
+        generation = "sm_{}{}".format(getattr(props, "major", ""), getattr(props, "minor", ""))
         sheet = GPU(f"this machine ({props.name})", note="No sheet here has this board: rates are "
-                    "derived from clocks, or missing; add yours with .with_(...).")
+                    "derived from clocks, or missing; add yours with .with_(...).",
+                    generation=generation if torch.version.cuda else "")
 
     def read(attribute, scale=1):
         value = getattr(props, attribute, None)

@@ -22,8 +22,8 @@ MODULES = {".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts).removes
 # A part may import from its own layer and from those below. A package is one part; the modules of
 # `machine`, the packages of `course` and the files of a chapter's folder are parts of their own.
 LAYERS = [
-    {"errors", "arguments", "lazy", "numerics", "hardware", "exp2", "quant", "machine.trace",
-     "machine.traffic"},
+    {"errors", "arguments", "lazy", "numerics", "hardware", "generations", "exp2", "quant",
+     "machine.trace", "machine.traffic"},
     {"masks", "machine", "machine.machine", "machine.values", "machine.thread_block", "kernels"},
     {"algorithms", "models"},
     {"lens"},
@@ -46,13 +46,13 @@ NARROW = {                         # tighter than its layer
     "machine.thread_block": {"machine.traffic", "arguments"},
     "machine.values": {"errors", "quant"},
     "exp2": {"arguments"}, "quant": {"arguments", "numerics"},
-    "masks": {"arguments"},
+    "masks": {"arguments"}, "hardware": {"generations"}, "generations": set(),
     "arguments": set(), "machine.trace": set(), "machine.traffic": set(), "errors": set(),
     "lazy": set(),
 }
 MACHINE = {part for part in RANK if part.startswith("machine")}
 LIGHT = {"__init__", "algorithms", "models", "masks", "arguments", "errors", "numerics", "hardware",
-         "exp2", "quant", "lazy", *MACHINE}
+         "generations", "exp2", "quant", "lazy", *MACHINE}
 SELF_COUNTING = {"errors", "arguments", "exp2", "quant", "masks", "algorithms", "models", "lazy",
                  *MACHINE}
 # Rules that other branches of Stage 5 fulfil: to be deleted when they have landed.

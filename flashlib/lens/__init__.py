@@ -29,7 +29,7 @@ _HOMES = {
     "register": "signatures",
     "Case": "signatures",
     "Compiled": "report",
-    "Occupancy": "occupancy",
+    "Occupancy": "report",
     "ARCHS": "targets",
 }
 

@@ -12,8 +12,9 @@ from html import escape
 from flashlib import hardware
 from flashlib.lens import assembly
 from flashlib.lens import lines as _lines
-from flashlib.lens.occupancy import Occupancy, occupancy
 from flashlib.lens.targets import ARCHS, Arch, arch_of
+from flashlib.machine.thread_block import THREADS_PER_WARP
+from flashlib.models.occupancy import Occupancy, occupancy
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -105,7 +106,7 @@ class Compiled:
     @property
     def shared_limit_bytes(self) -> int:
         """The most shared memory that one program may ask for on this generation."""
-        return self.arch.shared_per_program_bytes
+        return self.arch.sm.shared_per_block_bytes
 
     @property
     def fits(self) -> bool:
@@ -120,13 +121,14 @@ class Compiled:
 
     def occupancy(self, gpu=None) -> Occupancy:
         """Return how many programs share an SM of `gpu` (of this generation), and what limits them."""
-        name = self.arch.name if gpu is None else hardware.get(gpu).name
+        sm = self.arch.sm if gpu is None else hardware.get(gpu).sm
         if gpu is not None and arch_of(gpu) != self.arch:
             raise ValueError(f"gpu: expected a GPU of generation {self.arch.name}"
-                             f" ({', '.join(self.arch.gpus) or 'none is on the sheets'}), got {name!r};"
-                             " compile for its own generation")
-        return occupancy(self.arch, name, registers=self.registers, shared_bytes=self.shared_bytes,
-                         num_warps=self.warps, tensor_memory_columns=self.tensor_memory_columns)
+                             f" ({', '.join(self.arch.gpus) or 'none is on the sheets'}), got"
+                             f" {hardware.get(gpu).name!r}; compile for its own generation")
+        return occupancy(sm, threads=self.warps * THREADS_PER_WARP, registers=self.registers,
+                         shared_bytes=self.shared_bytes,
+                         tensor_memory_columns=self.tensor_memory_columns)
 
     def side_by_side(self, lines=None, *, file: str | None = None, limit: int = 6) -> _lines.SideBySide:
         """Return source lines beside their TTIR, TTGIR, PTX and SASS, as far as debug info tells.

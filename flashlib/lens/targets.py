@@ -1,30 +1,22 @@
-"""The generations of GPU that the lens compiles for, and what one of their SMs can hold."""
+"""The generations of GPU that the lens compiles for; `flashlib.generations` has what an SM holds."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from flashlib import hardware
+from flashlib.generations import GENERATIONS, SM
 
 
 class Arch(NamedTuple):
-    """A compute capability: what one SM holds at a time, and what one program may ask for.
+    """A compute capability as a target: `sm_90` is what its machine code is called.
 
-    Numbers: NVIDIA CUDA Programming Guide, Compute Capabilities, tables of technical specifications
-    and of memory information. Every SM has 65,536 registers, handed out to a warp in units of 256, and
-    a thread can have 255. The system keeps `reserved_bytes` of shared memory with every program.
     `matrix` is the family of matrix instructions that Triton emits for 16-bit dots; it has none for
     sm_75, though the chip does.
     """
 
     name: str
-    gpus: tuple[str, ...]
     matrix: str | None
-    max_warps: int
-    max_programs: int
-    shared_per_sm_bytes: int
-    shared_per_program_bytes: int
-    reserved_bytes: int = 1024
 
     @property
     def capability(self) -> tuple[int, int]:
@@ -35,21 +27,20 @@ class Arch(NamedTuple):
     def number(self) -> int:
         return int(self.name.removeprefix("sm_"))
 
+    @property
+    def sm(self) -> SM:
+        """Return what one of its SMs holds."""
+        return GENERATIONS[self.name]
 
-REGISTERS_PER_SM = 65_536
-REGISTER_UNIT = 256                # registers that a warp is given at a time
-SHARED_UNIT = 128                  # bytes of shared memory that a program is given at a time
-TENSOR_MEMORY_COLUMNS = 512        # per SM, where there is tensor memory (sm_100)
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """Return the names of the GPUs on the sheets that are of this generation."""
+        return tuple(gpu.name for gpu in hardware.ALL if gpu.generation == self.name)
+
 
 ARCHS = {arch.name: arch for arch in (
-    Arch("sm_75", ("T4",), None, 32, 16, 64 << 10, 64 << 10, 0),
-    Arch("sm_80", ("A100",), "mma", 64, 32, 164 << 10, 163 << 10),
-    Arch("sm_86", (), "mma", 48, 16, 100 << 10, 99 << 10),
-    Arch("sm_89", ("RTX 4090",), "mma", 48, 24, 100 << 10, 99 << 10),
-    Arch("sm_90", ("H100", "H200"), "wgmma", 64, 32, 228 << 10, 227 << 10),
-    Arch("sm_100", ("B200",), "tcgen05", 64, 32, 228 << 10, 227 << 10),
-    Arch("sm_120", (), "mma", 48, 24, 100 << 10, 99 << 10),
-)}
+    Arch("sm_75", None), Arch("sm_80", "mma"), Arch("sm_86", "mma"), Arch("sm_89", "mma"),
+    Arch("sm_90", "wgmma"), Arch("sm_100", "tcgen05"), Arch("sm_120", "mma"))}
 
 
 def arch_of(name) -> Arch:
@@ -64,13 +55,6 @@ def arch_of(name) -> Arch:
         gpu = hardware.get(name)
     except (TypeError, ValueError):
         raise ValueError(f"arch: expected {known}, got {name!r}") from None
-    for arch in ARCHS.values():
-        if gpu.name in arch.gpus:
-            return arch
-    if gpu.name.startswith("this machine") and gpu.sms is not None:
-        import torch
-
-        number = "sm_{}{}".format(*torch.cuda.get_device_capability())
-        if number in ARCHS:
-            return ARCHS[number]
+    if gpu.generation in ARCHS:
+        return ARCHS[gpu.generation]
     raise ValueError(f"arch: expected {known}, got {name!r}, whose generation the lens does not know")

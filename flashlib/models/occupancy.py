@@ -13,8 +13,15 @@ from dataclasses import dataclass
 
 from flashlib import hardware
 from flashlib.arguments import check_block
+from flashlib.generations import SM
+from flashlib.hardware import MOST_REGISTERS
 from flashlib.machine.thread_block import THREADS_PER_WARP
 from flashlib.masks import visits, window_of
+
+SCHEDULERS = 4                     # an SM's quarters, each with its own part of the registers
+REGISTER_UNIT = 256                # registers that a warp is given at a time
+SHARED_UNIT = 128                  # bytes of shared memory that a block is given at a time
+TENSOR_MEMORY_COLUMNS = 512        # per SM, where there is tensor memory (sm_100)
 
 
 def programs(*, batch: int, heads: int, N: int, block: int | None = None) -> int:
@@ -152,17 +159,16 @@ class BlockNeeds:
     def fits(self, gpu) -> bool:
         """Tell whether shared memory and registers of `gpu` can hold one such block."""
         return (self.shared_bytes <= hardware.get(gpu).sram_bytes
-                and self.accumulator_registers < 255)
+                and self.accumulator_registers < MOST_REGISTERS)
 
     def places(self, gpu) -> dict[str, int]:
         """Return how many such blocks an SM holds, as "shared" and as "registers" limit it.
 
         The smaller one counts; it is an upper bound, as only accumulators are counted as registers.
         """
-        gpu = hardware.get(gpu)
-        return {"shared": resident_blocks(gpu, self.shared_bytes),
-                "registers": int(gpu.registers_per_sm_bytes)
-                // (4 * self.threads * self.accumulator_registers)}
+        found = occupancy(hardware.get(gpu).sm, threads=self.threads,
+                          registers=self.accumulator_registers, shared_bytes=self.shared_bytes)
+        return {"shared": found.by_limit["shared memory"], "registers": found.by_limit["registers"]}
 
 
 def block_needs(*, Br: int, Bc: int, d: int, warps: int = 4, element_bytes: int = 2) -> BlockNeeds:
@@ -173,23 +179,53 @@ def block_needs(*, Br: int, Bc: int, d: int, warps: int = 4, element_bytes: int 
     return BlockNeeds(element_bytes * d * (Br + 2 * Bc), math.ceil(Br * (d + Bc) / threads), threads)
 
 
-def resident_blocks(gpu, shared_bytes: int, *, threads: int | None = None,
-                    registers_per_thread: int | None = None) -> int:
-    """Return how many such blocks one SM holds at a time, by shared memory and by registers.
+@dataclass(frozen=True)
+class Occupancy:
+    """Blocks resident on one SM at a time; `by_limit` is what each resource alone would allow."""
 
-    The system keeps some shared memory for itself with every block: on the sheets it is what an SM
-    has beyond what one block may ask for (1 KiB on an A100). With `threads` and
-    `registers_per_thread` the register file limits, too; limits on threads and blocks per SM are
-    not modeled.
+    programs: int
+    warps: int
+    max_warps: int
+    by_limit: dict[str, int]
+
+    @property
+    def fraction(self) -> float:
+        """Which share of the warps that an SM can hold is there."""
+        return self.warps / self.max_warps
+
+    @property
+    def limited_by(self) -> str:
+        """Name the resource that stops the next program."""
+        return min(self.by_limit, key=self.by_limit.get)
+
+    def __str__(self) -> str:
+        limits = ", ".join(f"{name} {count}" for name, count in self.by_limit.items())
+        return (f"{self.programs} programs per SM, {self.warps} of {self.max_warps} warps"
+                f" ({self.fraction:.0%}), limited by {self.limited_by} (each alone: {limits})")
+
+
+def occupancy(sm: SM, *, threads: int, registers: int, shared_bytes: int,
+              tensor_memory_columns: int = 0) -> Occupancy:
+    """Return how many equal blocks share one SM: by registers, shared memory, warps and slots.
+
+    A warp takes registers in units of 256 from its quarter of the SM. A block takes shared memory in
+    units of 128 bytes, with what the system keeps.
     """
-    gpu, shared_bytes = hardware.get(gpu), check_block("shared_bytes", shared_bytes)
-    room, most = int(gpu.shared_memory_per_sm_bytes), gpu.sram_bytes
-    for name, count in (("threads", threads), ("registers_per_thread", registers_per_thread)):
-        if count is not None:
-            check_block(name, count)
-    if shared_bytes > most:
-        return 0
-    by_shared = room // (shared_bytes + room - most)
-    if threads is None or registers_per_thread is None:
-        return by_shared
-    return min(by_shared, int(gpu.registers_per_sm_bytes) // (4 * threads * registers_per_thread))
+    warps = -(-threads // THREADS_PER_WARP)
+    per_warp = _rounded_up(max(registers, 1) * THREADS_PER_WARP, REGISTER_UNIT)
+    room = SCHEDULERS * (sm.registers // SCHEDULERS // per_warp)             # for so many warps
+    kept = sm.shared_bytes - sm.shared_per_block_bytes
+    shared = _rounded_up(shared_bytes + kept, SHARED_UNIT)
+    limits = {"registers": room // warps,
+              "shared memory": sm.shared_bytes // shared if shared else sm.blocks,
+              "warps": sm.warps // warps, "slots": sm.blocks}
+    if shared_bytes > sm.shared_per_block_bytes:
+        limits["shared memory"] = 0
+    if tensor_memory_columns:
+        limits["tensor memory"] = TENSOR_MEMORY_COLUMNS // tensor_memory_columns
+    programs = min(limits.values())
+    return Occupancy(programs, programs * warps, sm.warps, limits)
+
+
+def _rounded_up(count: int, unit: int) -> int:
+    return -(-count // unit) * unit

@@ -16,7 +16,7 @@ from flashlib.arguments import check_block, check_choice
 from flashlib.hardware import MOST_REGISTERS
 from flashlib.machine.thread_block import THREADS_PER_WARP
 from flashlib.models import traffic
-from flashlib.models.occupancy import Waves
+from flashlib.models.occupancy import Waves, occupancy
 from flashlib.models.occupancy import waves as waves_of
 
 LEVELS = ("bytes", "arithmetic", "L2", "occupancy", "spills", "shapes")
@@ -24,12 +24,10 @@ LEVELS = ("bytes", "arithmetic", "L2", "occupancy", "spills", "shapes")
 # L2 → SMs: the A100's whitepaper gives 5,120 B a clock; no later sheet says, so it stands for all.
 L2_BYTES_PER_CLOCK = 5120
 L1_BYTES_PER_CLOCK = 128           # one SM, spilled registers go through it
-# Of a thread, beside tiles: addresses, counters, the rows' m and l. What compilers tend to need.
+# Of a thread that does all, beside tiles: addresses, counters, m and l. What compilers tend to need.
 OTHER_REGISTERS = 40
 # mma.sync on Hopper in place of wgmma, as measured in arXiv:2402.13499.
 MMA_SYNC_SHARE = 0.63
-WARPS_PER_SM = 64
-BLOCKS_PER_SM = 32
 
 
 @dataclass(frozen=True)
@@ -97,18 +95,12 @@ def registers(config: Config, d: int) -> int:
 
 
 def resident(gpu, config: Config, d: int) -> tuple[int, str]:
-    """Return how many programs one SM holds at a time, and what limits it."""
-    gpu = hardware.get(gpu)
-    room, most = int(gpu.shared_memory_per_sm_bytes), gpu.sram_bytes
-    shared = shared_bytes(config, d)
-    if shared > most:
-        return 0, "shared memory"
-    each = min(registers(config, d), MOST_REGISTERS + 1)
-    limits = {"shared memory": room // (shared + room - most),
-              "registers": int(gpu.registers_per_sm_bytes) // (4 * each * config.threads),
-              "warps": min(WARPS_PER_SM // config.warps, BLOCKS_PER_SM)}
-    limit = min(limits, key=limits.get)
-    return limits[limit], limit
+    """Return how many programs one SM holds at a time, and what limits it (of equals, the first)."""
+    found = occupancy(hardware.get(gpu).sm, threads=config.threads,
+                      registers=min(registers(config, d), MOST_REGISTERS),
+                      shared_bytes=shared_bytes(config, d))
+    limit = min(("shared memory", "registers", "warps", "slots"), key=found.by_limit.get)
+    return found.programs, limit
 
 
 def matmul_share(gpu, config: Config, d: int) -> float:

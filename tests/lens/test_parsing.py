@@ -6,7 +6,6 @@ import pytest
 
 from flashlib import hardware
 from flashlib.lens import assembly, lines, signatures, worker
-from flashlib.lens.occupancy import occupancy
 from flashlib.lens.targets import ARCHS, arch_of
 
 LOG = """ptxas info    : 11 bytes gmem
@@ -114,27 +113,9 @@ module {
 def test_the_limits_are_those_of_the_sheets(arch):
     for name in arch.gpus:
         gpu = hardware.get(name)
-        assert arch.shared_per_program_bytes == gpu.sram_bytes
-        assert arch.shared_per_sm_bytes == int(gpu.shared_memory_per_sm_bytes)
-        assert int(gpu.registers_per_sm_bytes) == 4 * 65_536
+        assert arch.sm == gpu.sm and gpu.sram_bytes == gpu.sm.shared_per_block_bytes
         assert arch_of(name) is arch
     assert arch_of(arch.name) is arch
-
-
-@pytest.mark.parametrize("needs, programs, limit", [
-    (dict(registers=255, shared_bytes=0, num_warps=4), 2, "registers"),     # 256 × 128 of 65,536
-    (dict(registers=168, shared_bytes=0, num_warps=4), 3, "registers"),
-    (dict(registers=32, shared_bytes=0, num_warps=4), 16, "registers"),     # and 64 warps as well
-    (dict(registers=16, shared_bytes=0, num_warps=1), 32, "slots"),
-    (dict(registers=64, shared_bytes=100 << 10, num_warps=4), 2, "shared memory"),
-    (dict(registers=64, shared_bytes=113 << 10, num_warps=4), 2, "shared memory"),
-    (dict(registers=64, shared_bytes=114 << 10, num_warps=4), 1, "shared memory"),  # with its KiB
-    (dict(registers=64, shared_bytes=228 << 10, num_warps=4), 0, "shared memory"),
-    (dict(registers=64, shared_bytes=0, num_warps=4, tensor_memory_columns=256), 2, "tensor memory"),
-])
-def test_occupancy_by_hand(needs, programs, limit):
-    found = occupancy(ARCHS["sm_90"], "H100", **needs)
-    assert (found.programs, found.limited_by) == (programs, limit)
 
 
 def test_builders_call_kernels_with_every_argument_once():

@@ -112,14 +112,39 @@ def test_places_are_limited_by_shared_memory_or_by_registers():
     assert wide.places("H100") == {"shared": 2, "registers": 3}
 
 
-def test_resident_blocks_count_what_the_system_keeps():
-    a100 = hardware.get("A100")
-    assert oc.resident_blocks(a100, 163 * 1024) == 1
-    assert oc.resident_blocks(a100, 163 * 1024 + 1) == 0
-    assert oc.resident_blocks(a100, 81 * 1024) == 2        # 2 · (81 + 1) = 164 KiB
-    assert oc.resident_blocks(a100, 81 * 1024 + 1) == 1
-    assert oc.resident_blocks("H100", 96 * 1024) == 2 and oc.resident_blocks("A100", 96 * 1024) == 1
-    assert oc.resident_blocks(a100, 1024, threads=128, registers_per_thread=255) == 2
+@pytest.mark.parametrize(("gpu", "shared_bytes", "programs"), [
+    ("A100", 163 * 1024, 1), ("A100", 163 * 1024 + 1, 0), ("A100", 81 * 1024, 2),  # 2 · (81 + 1) = 164
+    ("A100", 81 * 1024 + 1, 1), ("H100", 96 * 1024, 2), ("A100", 96 * 1024, 1),
+    ("V100", 48 * 1024, 2), ("T4", 32 * 1024, 2)])                              # nothing is kept there
+def test_occupancy_counts_what_the_system_keeps(gpu, shared_bytes, programs):
+    found = oc.occupancy(hardware.get(gpu).sm, threads=32, registers=32, shared_bytes=shared_bytes)
+    assert found.programs == programs
+
+
+@pytest.mark.parametrize("needs, programs, limit", [
+    (dict(registers=255, shared_bytes=0, threads=128), 2, "registers"),     # 256 × 128 of 65,536
+    (dict(registers=168, shared_bytes=0, threads=128), 3, "registers"),
+    (dict(registers=32, shared_bytes=0, threads=128), 16, "registers"),     # and 64 warps as well
+    (dict(registers=16, shared_bytes=0, threads=32), 32, "slots"),
+    (dict(registers=64, shared_bytes=100 << 10, threads=128), 2, "shared memory"),
+    (dict(registers=64, shared_bytes=113 << 10, threads=128), 2, "shared memory"),
+    (dict(registers=64, shared_bytes=114 << 10, threads=128), 1, "shared memory"),  # with its KiB
+    (dict(registers=64, shared_bytes=228 << 10, threads=128), 0, "shared memory"),
+    (dict(registers=64, shared_bytes=0, threads=128, tensor_memory_columns=256), 2, "tensor memory"),
+])
+def test_occupancy_by_hand(needs, programs, limit):
+    found = oc.occupancy(hardware.get("H100").sm, **needs)
+    assert (found.programs, found.limited_by) == (programs, limit)
+
+
+def test_registers_come_from_quarters_of_an_sm_and_warps_from_its_generation():
+    """80 registers a thread: 6 warps fit into each quarter, 24 in all, not 25."""
+    def of(gpu, **needs):
+        return oc.occupancy(hardware.get(gpu).sm, shared_bytes=0, **needs).programs
+
+    assert of("H100", threads=32, registers=80) == 24 and of("H100", threads=64, registers=73) == 12
+    assert [of(gpu, threads=1024, registers=16) for gpu in ("T4", "RTX 4090", "B200")] == [1, 1, 2]
+    assert [of(gpu, threads=32, registers=16) for gpu in ("T4", "RTX 4090", "B200")] == [16, 24, 32]
 
 
 @pytest.mark.parametrize(("call", "name"), [
@@ -128,11 +153,7 @@ def test_resident_blocks_count_what_the_system_keeps():
     (lambda: oc.waves(0, "A100"), "programs"),
     (lambda: oc.waves(5, 0), "gpu"),
     (lambda: oc.schedule([1], 0), "slots"),
-    (lambda: oc.block_needs(Br=0, Bc=1, d=1), "Br"),
-    (lambda: oc.resident_blocks("A100", 0), "shared_bytes"),
-    (lambda: oc.resident_blocks("A100", 64, threads=0, registers_per_thread=9), "threads"),
-    (lambda: oc.resident_blocks("A100", 64, threads=9, registers_per_thread=0),
-     "registers_per_thread")])
+    (lambda: oc.block_needs(Br=0, Bc=1, d=1), "Br")])
 def test_refusals_name_the_argument(call, name):
     with pytest.raises(ValueError, match=f"{name}: expected"):
         call()

@@ -6,10 +6,10 @@ from itertools import combinations
 
 import numpy as np
 
+from flashlib import hardware
 from flashlib.course.exercises import interpreted
 from flashlib.course.exercises.core import Wrong, exercise, expect_close, given, hint, solution
-from flashlib.lens.occupancy import occupancy
-from flashlib.lens.targets import arch_of
+from flashlib.models.occupancy import occupancy
 
 __all__ = ["check_online", "check_programs_per_sm", "check_row_max", "check_transposed", "hint",
            "solution"]
@@ -256,11 +256,11 @@ def _wrong_softmaxes(x: np.ndarray, BLOCK: int) -> dict[str, np.ndarray]:
                  "A program takes its shared memory and 1,024 bytes besides, of 233,472."))
 def check_programs_per_sm(programs_per_sm):
     """Accept `programs_per_sm(registers, shared_bytes, num_warps) -> int` for an H100."""
-    arch = arch_of("H100")
+    sm = hardware.get("H100").sm
     cases = ((16, 0, 4), (251, 98_304, 4), (168, 16_384, 4), (64, 65_536, 4), (128, 114_688, 8),
              (32, 1_024, 1), (32, 38_912, 4), (40, 0, 16), (255, 0, 1))
     got = given([programs_per_sm(*case) for case in cases])
-    right = [occupancy(arch, "H100", registers=r, shared_bytes=s, num_warps=w).programs
+    right = [occupancy(sm, threads=32 * w, registers=r, shared_bytes=s).programs
              for r, s, w in cases]
     if got == right:
         return "the scarcest resource decides; the lens names it, and counts registers in their steps."

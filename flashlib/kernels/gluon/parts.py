@@ -7,9 +7,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
+from flashlib import exp2
 from flashlib.kernels.aggregates import aggregate, constants
 
-LN2 = gl.constexpr(0.6931471805599453)
+LN2 = gl.constexpr(exp2.LN2)
 ROWS = gl.constexpr(64)                                     # query rows of a warpgroup
 
 # A turn is a barrier of the hardware, on which one warpgroup waits and another only arrives: 2 · 128

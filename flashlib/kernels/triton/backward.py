@@ -8,6 +8,7 @@ are the same bits in every run. Taught in notebook 10; the NumPy page is
 import triton
 import triton.language as tl
 
+from flashlib import exp2
 from flashlib.kernels.aggregates import constants
 from flashlib.kernels.triton.tiles import (
     Options,
@@ -18,7 +19,7 @@ from flashlib.kernels.triton.tiles import (
     visible,
 )
 
-LOG2E = tl.constexpr(1.4426950408889634)
+LOG2E = tl.constexpr(exp2.LOG2E)
 
 
 @triton.jit

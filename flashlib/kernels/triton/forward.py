@@ -7,9 +7,10 @@ line is `flashlib.algorithms.flash_v2`.
 import triton
 import triton.language as tl
 
+from flashlib import exp2
 from flashlib.kernels.triton.tiles import Options, key_range, load_rows, store_rows, visible
 
-LN2 = tl.constexpr(0.6931471805599453)
+LN2 = tl.constexpr(exp2.LN2)
 # Stands for −∞ in a running maximum: finite, so that its difference to itself is 0 and not NaN.
 LOWEST = tl.constexpr(-1.0e30)
 

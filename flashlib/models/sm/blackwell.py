@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flashlib.models.sm.operations import Sm
+from flashlib.models.sm.operations import ROLE_REGISTERS, Sm
 from flashlib.models.sm.simulator import FIFO, SHARED, Op, Program, Role, arrive, issue, run, wait
 
 ROWS = 128                         # query rows of a softmax warpgroup: one a thread
 COLUMNS = 512                      # of tensor memory: 128 lanes of 4 bytes each
 # Registers of a thread, by role: one of the splits of Dao-AILab/flash-attention, flash_fwd_sm100.py.
 SOFTMAX_REGISTERS, CORRECTION_REGISTERS, OTHER_ROLES_REGISTERS = 192, 72, 56
-OTHER_REGISTERS = 32               # of a thread, beside tiles; estimated
 CHUNK = 32                         # columns of O, or of P on its way out, that a thread holds at a time
 
 
@@ -104,8 +103,8 @@ def epilogue(sm: Sm):
 
 def program(sm: Sm, asks) -> Program:
     """Return the five roles as a program; `asks` is the shared memory."""
-    needs = {"S": sm.keys, "P": CHUNK * sm.rates.element_bytes // 4, "other": OTHER_REGISTERS}
-    chunk = {"O": CHUNK, "other": OTHER_REGISTERS}
+    needs = {"S": sm.keys, "P": CHUNK * sm.rates.element_bytes // 4, "other": ROLE_REGISTERS}
+    chunk = {"O": CHUNK, "other": ROLE_REGISTERS}
     roles = (Role("load", lambda: load(sm), 32, OTHER_ROLES_REGISTERS),
              Role("mma", lambda: mma(sm), 32, OTHER_ROLES_REGISTERS),
              *(Role(f"softmax {w}", lambda w=w: softmax(sm, w), 128, SOFTMAX_REGISTERS, needs)

@@ -24,6 +24,7 @@ EXP_SLOTS = 2                      # beside the exponential: the multiply-add be
 PACK_SLOTS = 1                     # float32 → 16 bits, two at a time at half rate
 SOFTMAX_SLOTS = MAX_SLOTS + EXP_SLOTS + PACK_SLOTS
 EMULATED_SLOTS = 10                # exp2 on the float32 lanes: range reduction 3, cubic 3, exponent 4
+ROLE_REGISTERS = 32                # of a thread with one role, beside its tiles; estimated
 ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float8": 1}
 
 

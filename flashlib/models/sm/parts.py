@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from flashlib.arguments import check_number
+from flashlib.generations import GENERATIONS
 
 FIFO, SHARED = "fifo", "shared"
 
@@ -135,7 +136,7 @@ class Program:
     units: Mapping[str, str]
     tiles: int
     asks: Mapping[str, tuple[int, int, str]] = field(default_factory=dict)
-    registers_per_sm: int = 64 * 1024
+    registers_per_sm: int = GENERATIONS["sm_90"].registers
 
 
 @dataclass(eq=False)

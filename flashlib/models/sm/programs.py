@@ -13,10 +13,12 @@ from collections.abc import Callable
 
 from flashlib import hardware
 from flashlib.arguments import check_block, check_choice, check_number
+from flashlib.generations import GENERATIONS
 from flashlib.hardware import MOST_REGISTERS
 from flashlib.models.sm import blackwell
 from flashlib.models.sm.operations import (
     EMULATED_SLOTS,
+    ROLE_REGISTERS,
     SOFTMAX_SLOTS,
     Rates,
     Ring,
@@ -56,7 +58,6 @@ __all__ = [
 
 ROWS = 64                          # query rows of a warpgroup: the height of a WGMMA
 THREADS = 128                      # of a warpgroup
-OTHER_REGISTERS = 32               # of a thread, beside tiles; estimated
 # (producer, consumer) registers of a thread after setmaxnreg, by the number of consumers: FA3's.
 REGISTER_SPLIT = {1: (56, 240), 2: (24, 240), 3: (32, 160)}
 
@@ -250,7 +251,7 @@ def consumer_registers(d: int, keys: int, element_bytes: int = 2) -> dict[str, i
     weights are in P by then.
     """
     return {"O": ROWS * d // THREADS, "S": ROWS * keys // THREADS,
-            "P": ROWS * keys * element_bytes // (4 * THREADS), "other": OTHER_REGISTERS}
+            "P": ROWS * keys * element_bytes // (4 * THREADS), "other": ROLE_REGISTERS}
 
 
 def sm_of(*, gpu=None, d=128, rows=None, keys=128, stages=2, tiles=16, dtype="bfloat16",
@@ -322,7 +323,7 @@ def build(name: str | Callable = "pingpong_overlap", *, arbitration: str = SHARE
     gpu = hardware.get(options.get("gpu") or "H200")
     title = getattr(name, "__name__", "a program") if callable(name) else name
     return Program(title, tuple(roles), barriers, units, sm.tiles, _asks(gpu, sm),
-                   int(gpu.registers_per_sm_bytes) // 4)
+                   gpu.sm.registers)
 
 
 def schedule_of(name: str | Callable = "pingpong_overlap", **options) -> Schedule:
@@ -359,7 +360,7 @@ def _split(registers, consumers) -> tuple[int, int]:
 
 def _equal(consumers) -> int:
     """Without setmaxnreg every thread gets the same: a multiple of 8, at most 255."""
-    return min(MOST_REGISTERS, 64 * 1024 // (THREADS * consumers) // 8 * 8)
+    return min(MOST_REGISTERS, GENERATIONS["sm_90"].registers // (THREADS * consumers) // 8 * 8)
 
 
 def _asks(gpu, sm) -> dict:

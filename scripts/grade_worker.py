@@ -115,9 +115,9 @@ def _still_strict(check, before, now, guard, passed):
 
 def _start_the_interpreter():
     """Import Triton, as an interpreter, so that the checks of kernels need no process of their own."""
-    from flashlib.course.notebook.without_triton import missing
+    from flashlib.course.notebook.without_triton import why_not
 
-    if not missing():
+    if not why_not():
         import triton  # noqa: F401
 
 

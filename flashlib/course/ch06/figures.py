@@ -13,7 +13,7 @@ from flashlib import hardware
 from flashlib.course.plots import stage, theme
 from flashlib.course.plots.causal import face, tile_kinds
 from flashlib.course.plots.parts import bare, cells, heading, sentences
-from flashlib.course.plots.region import _LESS_MORE
+from flashlib.course.plots.region import LESS_MORE
 from flashlib.course.plots.roofline import decades
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, human_bytes, human_count, styled
 from flashlib.course.plots.traffic import sram_gauge, stack
@@ -200,7 +200,7 @@ def _one_map(ax, ratio, fits, Br_values, Bc_values) -> None:
     rows, cols = ratio.shape
     log = np.log2(ratio)
     norm = TwoSlopeNorm(0, -4, 4)
-    colors = [[_LESS_MORE(norm(np.clip(v, -4, 4))) for v in line] for line in log]
+    colors = [[LESS_MORE(norm(np.clip(v, -4, 4))) for v in line] for line in log]
     texts = [[_short(v) if fit else "" for v, fit in zip(*pair, strict=True)]
              for pair in zip(ratio, fits, strict=True)]
     crossed = {"fc": (1, 1, 1, 0.75), "ec": OVER, "lw": 0, "hatch": "xx"}

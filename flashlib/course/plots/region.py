@@ -15,7 +15,7 @@ from flashlib.course.plots.parts import bare, rect
 from flashlib.course.plots.theme import INK, SMALL, TINY, styled, text_width
 
 # Teal is less, brown is more: apart under every color deficiency, and red stays for "does not fit".
-_LESS_MORE = LinearSegmentedColormap.from_list("flashlib_ratio", [
+LESS_MORE = LinearSegmentedColormap.from_list("flashlib_ratio", [
     "#0B5C55", "#5AB0A5", "#CBE8E3", "#FBFBFB", "#EBD9B4", "#C08F43", "#7A4A0C"])
 
 
@@ -47,7 +47,7 @@ def ratio_map(Br_values: Sequence[int], Bc_values: Sequence[int], ratio, *, base
         log = np.where(ratio > 0, np.log2(ratio), np.nan)
     reach = max(float(np.nanmax(np.abs(log[np.isfinite(log)]), initial=0)), 0.5)
     image = ax.pcolormesh(np.arange(shape[1] + 1) - 0.5, np.arange(shape[0] + 1) - 0.5,
-                          np.ma.masked_invalid(log), cmap=_LESS_MORE, edgecolors="white", linewidth=0.8,
+                          np.ma.masked_invalid(log), cmap=LESS_MORE, edgecolors="white", linewidth=0.8,
                           norm=TwoSlopeNorm(0, -reach, reach))
     for i, j in np.argwhere(~fits):
         rect(ax, j - 0.5, i - 0.5, 1, 1, fc=(1, 1, 1, 0.6), hatch="///",
@@ -58,7 +58,7 @@ def ratio_map(Br_values: Sequence[int], Bc_values: Sequence[int], ratio, *, base
     if max(text_width(t, TINY) for row in texts for t in row) + 0.06 < cell:
         for i, j in np.argwhere(fits & np.isfinite(log)):
             ax.text(j, i, texts[i][j], ha="center", va="center_baseline", fontsize=TINY,
-                    color=theme.ink_on(_LESS_MORE(image.norm(log[i, j]))), gid="value")
+                    color=theme.ink_on(LESS_MORE(image.norm(log[i, j]))), gid="value")
     _ticks(ax, Br_values, Bc_values)
     _bar(ax, image, reach, quantity, baseline)
     _marks(ax, mark or {}, list(Br_values), list(Bc_values))

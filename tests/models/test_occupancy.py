@@ -24,7 +24,6 @@ def test_waves_on_an_a100(programs, waves, last, idle):
     w = oc.waves(programs, "A100")
     assert (w.waves, w.last, w.idle_sms) == (waves, last, idle)
     assert w.efficiency == pytest.approx(programs / (waves * 108))
-    assert w.last_fill == pytest.approx(last / 108)
 
 
 def test_two_blocks_per_sm_make_half_the_waves_and_idle_only_below_one_per_sm():

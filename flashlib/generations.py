@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+MOST_REGISTERS = 255               # of a thread, of 4 bytes each, on every generation
+
 
 class SM(NamedTuple):
     """What one SM holds at a time; `shared_per_block_bytes` is the most that one block may ask for.

@@ -21,7 +21,6 @@ from types import MappingProxyType
 from flashlib.generations import GENERATIONS, SM
 
 EXPS_PER_CLOCK_PER_SM = 16
-MOST_REGISTERS = 255                                        # of a thread
 
 # Documents that give a number for more than one GPU.
 _GUIDE = ("NVIDIA CUDA Programming Guide, Compute Capabilities, table of memory information, "

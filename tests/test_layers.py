@@ -43,7 +43,7 @@ NARROW = {                         # tighter than its layer
     "course.plots": FIGURES, "course.chapter.figures": FIGURES | {"course.chapter.figures"},
     "machine": {"machine.machine", "machine.values", "errors"},
     "machine.machine": {"machine.values", "machine.trace", "machine.traffic", "errors", "arguments"},
-    "machine.thread_block": {"machine.traffic", "arguments"},
+    "machine.thread_block": {"machine.traffic", "arguments", "generations"},
     "machine.values": {"errors", "quant"},
     "exp2": {"arguments"}, "quant": {"arguments", "numerics"},
     "masks": {"arguments"}, "hardware": {"generations"}, "generations": set(),

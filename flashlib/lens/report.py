@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from html import escape
 
 from flashlib import hardware
+from flashlib.generations import MOST_REGISTERS
 from flashlib.lens import assembly
 from flashlib.lens import lines as _lines
 from flashlib.lens.targets import ARCHS, Arch, arch_of
 from flashlib.machine.thread_block import THREADS_PER_WARP
-from flashlib.models.occupancy import Occupancy, occupancy
+from flashlib.models.occupancy import TENSOR_MEMORY_COLUMNS, Occupancy, occupancy
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -151,10 +152,12 @@ class Compiled:
         over = "" if self.fits else f": {self.shared_bytes - self.shared_limit_bytes:,} B too many"
         spilled = (f"{self.spill_store_bytes} B stored, {self.spill_load_bytes} B loaded"
                    if self.spills else "none")
-        rows = [("registers per thread", f"{self.registers} of 255"), ("spills per thread", spilled),
+        rows = [("registers per thread", f"{self.registers} of {MOST_REGISTERS}"),
+                ("spills per thread", spilled),
                 ("shared memory", room + over), ("warps, stages", f"{self.warps}, {self.num_stages}")]
         if self.tensor_memory_columns:
-            rows.append(("tensor memory", f"{self.tensor_memory_columns} of 512 columns"))
+            rows.append(("tensor memory",
+                         f"{self.tensor_memory_columns} of {TENSOR_MEMORY_COLUMNS} columns"))
         for what, counts in (("matrix instructions", self.matrix_instructions),
                              ("loads, bits a thread", self.loads_by_width),
                              ("stores, bits a thread", self.stores_by_width)):

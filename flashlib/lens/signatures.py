@@ -9,21 +9,20 @@ is a function with keyword arguments that returns a `Call`. It receives `arch` (
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from flashlib import hardware
+from flashlib.arguments import check_block
 from flashlib.lens.targets import Arch, arch_of
 
-# What Triton and torch call the dtypes that kernels take.
-DTYPES = {"float16": ("fp16", "float16"), "bfloat16": ("bf16", "bfloat16"),
-          "float32": ("fp32", "float32"), "float8_e4m3": ("fp8e4nv", "float8_e4m3fn")}
+# What Triton calls the dtypes that kernels take.
+DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float8_e4m3": "fp8e4nv"}
 SIZES = ("dtype", "head_dim", "causal", "window", "Nq", "Nk", "heads", "kv_heads")
 STATISTICS = ("LSE", "DELTA", "DLSE", "Q_SCALE", "K_SCALE", "V_SCALE")
-SMS = 132                                                   # of a Hopper GPU
 
 
 @dataclass(frozen=True)
@@ -82,34 +81,29 @@ def example(arch: Arch, *, dtype="bfloat16", head_dim=128, causal=False, window=
         raise ValueError(f"dtype: expected 'float16' or 'float32', because {arch.name} has no bfloat16,"
                          " got 'bfloat16'")
     kv_heads = heads if kv_heads is None else kv_heads
-    sizes = {"head_dim": head_dim, "Nq": Nq, "Nk": Nk, "heads": heads, "kv_heads": kv_heads}
-    for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
+    for name, size in (("head_dim", head_dim), ("Nq", Nq), ("Nk", Nk), ("heads", heads),
+                       ("kv_heads", kv_heads)):
+        check_block(name, size)
     if heads % kv_heads or head_dim > 256:
         raise ValueError("kv_heads, head_dim: expected a divisor of heads and at most 256, got"
                          f" {kv_heads} of {heads} and {head_dim}")
     return Problem.example(
         H=heads, H_K=kv_heads, N_Q=Nq, N_K=Nk, D=head_dim, window=window_of(bool(causal), window),
-        dtype=getattr(torch, DTYPES[dtype][1]), device=Device("cuda", None, arch.capability, SMS, ""))
-
-
-def _dtype(p) -> str:
-    """Return what the lens calls a problem's dtype."""
-    return next(name for name, (_, dtype) in DTYPES.items() if f"torch.{dtype}" == str(p.dtype))
+        dtype=getattr(torch, dtype.replace("e4m3", "e4m3fn")),
+        device=Device("cuda", None, arch.capability, int(hardware.H100.sms), ""))
 
 
 def _what(p) -> str:
     """Return the dtype that is launched, and beside it the one that was asked for."""
-    return f"float32 (for {_dtype(p)})" if p.narrow else _dtype(p)
+    asked = str(p.dtype).removeprefix("torch.").removesuffix("fn")
+    return f"float32 (for {asked})" if p.narrow else asked
 
 
 def call_of(plan, p, absent=(), label="") -> Call:
     """Return the call of a plan at a problem, by example; `absent` tensors are None."""
-    kind = "fp32" if p.narrow else DTYPES[_dtype(p)][0]
-    given: dict = dict.fromkeys(plan.tensors, f"*{kind}")
+    kind = DTYPES[_what(p).partition(" ")[0]]
+    given: dict = {name: "*fp32" if name in STATISTICS else f"*{kind}" for name in plan.tensors}
     given |= dict.fromkeys([name for name in given if name.startswith("scale")], 1.0)
-    given |= dict.fromkeys([name for name in given if name in STATISTICS], "*fp32")
     for name, block in plan.blocks.items():                 # the 8-bit kernel writes bfloat16
         held = "bf16" if (name, kind) == ("o_desc", "fp8e4nv") else kind
         given[name] = f"tensordesc<{held}{block}>"
@@ -121,14 +115,14 @@ def call_of(plan, p, absent=(), label="") -> Call:
     return Call(given, warps, stages, options, " ".join(filter(None, words)))
 
 
-def _changed(table, config, chosen: dict):
-    """Return a table's configuration, or `config`, with single values changed."""
-    base = table if config is None else type(table)(*config)
+def _changed(entry, config, chosen: dict, kind=None):
+    """Return a table's entry, or `config`, with single values changed."""
+    base = entry if config is None else (kind or type(entry))(*config)
     return base._replace(**{name: value for name, value in chosen.items() if value is not None})
 
 
-def triton_call(*, arch, direction="forward", config: Any = None, want_dk=True, want_dv=True, part="",
-                has_dlse=False, USE_TMA=None, **choices) -> Call:
+def triton_call(*, arch, part="forward", config: Any = None, want_dk=True, want_dv=True, has_dlse=False,
+                USE_TMA=None, **choices) -> Call:
     """Call a Triton kernel as its backend does: with its table's entry, or another configuration."""
     from flashlib.kernels.backends.triton import BACKEND
     from flashlib.kernels.configs import TritonConfig, TritonConfigs
@@ -138,23 +132,19 @@ def triton_call(*, arch, direction="forward", config: Any = None, want_dk=True, 
         raise ValueError("dtype: expected 'float16', 'bfloat16' or 'float32', got 'float8_e4m3'")
     if not (want_dk or want_dv):
         raise ValueError("want_dk, want_dv: expected at least one True, got neither")
-    table = BACKEND.table(p, direction)
-    one = "dkdv" if want_dk and want_dv else "dk" if want_dk else "dv"
-    if direction == "forward":
-        c = made = _changed(table, config, choices)
-    elif part == "dkdv":
-        entry = getattr(table, one) or (table.dkdv if one != "dkdv" else None)
-        if entry is None and config is None:
-            raise ValueError("config: the table has no configuration that writes dK and dV at once at"
-                             f" head_dim={p.D}: pass want_dk=False or want_dv=False, or a config")
-        c = _changed(entry or TritonConfig(*config), config, choices)
-        parts = (c, None, None) if one == "dkdv" else (None, c, c)
-        made = TritonConfigs(table.forward, *parts, table.dq)
+    table = BACKEND.table(p, "backward")                    # it holds the forward's entry, too
+    if part == "dkdv":
+        part = "dkdv" if want_dk and want_dv else "dk" if want_dk else "dv"
+    entry = table.dq if part == "delta" else getattr(table, part) or table.dkdv
+    if entry is None and config is None:
+        raise ValueError("config: the table has no configuration that writes dK and dV at once at"
+                         f" head_dim={p.D}: pass want_dk=False or want_dv=False, or a config")
+    c = _changed(entry, config, choices, TritonConfig)
+    if part == "forward":
+        plan = BACKEND.plan(p, "forward", c)[part]
     else:
-        c = _changed(table.dq, config, choices)
-        made = table._replace(dq=c)
-    part = one if part == "dkdv" else part or "forward"
-    plan = BACKEND.plan(p, direction, made)[part]
+        both = (None, c, c) if part in ("dk", "dv") else (c, None, None)
+        plan = BACKEND.plan(p, "backward", TritonConfigs(c, *both, c))[part]
     if USE_TMA and not plan.blocks:
         raise ValueError("USE_TMA: expected False: descriptors need sm_90 or newer, a 16-bit dtype and"
                          f" rows of whole 16 bytes, got {arch.name}, {_what(p)}, {p.D}")
@@ -163,8 +153,7 @@ def triton_call(*, arch, direction="forward", config: Any = None, want_dk=True, 
     if part == "delta":
         return call_of(plan, p, () if has_dlse else ("DLSE",),
                        f"{plan.constants['BLOCK_M']} rows, {plan.options['num_warps']} warps")
-    absent = {"dk": ("DV",), "dv": ("DK",)}.get(part, ())
-    alone = {"dk": "dK alone ", "dv": "dV alone "}.get(part, "")
+    absent, alone = {"dk": (("DV",), "dK alone "), "dv": (("DK",), "dV alone ")}.get(part, ((), ""))
     return call_of(plan, p, absent, f"{alone}{c.BLOCK_M}×{c.BLOCK_N}, {c.num_warps} warps,"
                                     f" {c.num_stages} stages")
 
@@ -196,7 +185,7 @@ def softmax_call(*, arch, dtype="bfloat16", impl="fused", M=4096, N=4096, BLOCK_
 
     if dtype not in ("float16", "bfloat16", "float32"):
         raise ValueError(f"dtype: expected 'float16', 'bfloat16' or 'float32', got {dtype!r}")
-    kind, size = DTYPES[dtype][0], {"float32": 4}.get(dtype, 2)
+    kind, size = DTYPES[dtype], 4 if dtype == "float32" else 2
     arguments = {"X": f"*{kind}", "Y": f"*{kind}", "stride_xm": N, "stride_xn": 1, "stride_ym": N,
                  "stride_yn": 1}
     if impl == "fused":
@@ -213,13 +202,11 @@ def softmax_call(*, arch, dtype="bfloat16", impl="fused", M=4096, N=4096, BLOCK_
 _KERNELS: dict[str, tuple[str, Callable[..., Call], tuple[str, ...]]] = {}
 
 
-def register(name: str, module: str, builder: Callable[..., Call], choices=None) -> None:
+def register(name: str, module: str, builder: Callable[..., Call], choices: Iterable[str]) -> None:
     """Make a kernel known: `module` holds it under `name`, `builder(arch=, dtype=, …)` is its call.
 
-    `choices` are the keywords that the builder takes from a caller; by default all but arch.
+    `choices` are the keywords that the builder takes from a caller.
     """
-    if choices is None:
-        choices = [keyword for keyword in inspect.signature(builder).parameters if keyword != "arch"]
     _KERNELS[name] = module, builder, tuple(choices)
 
 
@@ -230,7 +217,7 @@ _BACKWARD, _GLUON_HOME = "flashlib.kernels.triton.backward", "flashlib.kernels.g
 register("flash_fwd_kernel", "flashlib.kernels.triton.forward", triton_call, _TRITON)
 for _part, _more in (("delta", None), ("dkdv", ("want_dk", "want_dv")), ("dq", ())):
     register(f"flash_bwd_{_part}_kernel", _BACKWARD,
-             functools.partial(triton_call, direction="backward", part=_part),
+             functools.partial(triton_call, part=_part),
              (*SIZES, "has_dlse") if _more is None else (*_TRITON, *_more))
 register("flash_fwd_hopper_kernel", _GLUON_HOME, gluon_call,
          (*_GLUON, *_RING, "OVERLAP", "UNDER_SOFTMAX", "EMULATED", "TAU"))

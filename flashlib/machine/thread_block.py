@@ -21,6 +21,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from flashlib.arguments import check_block, check_plain
+from flashlib.generations import MOST_REGISTERS
 from flashlib.machine.traffic import Moved, summed
 
 THREADS_PER_WARP = 32
@@ -257,7 +258,7 @@ class ThreadBlock:
         element_bytes, stats_bytes, accumulator_bytes: as on a `Machine`.
     """
 
-    REGISTERS = 255 * 4 * THREADS_PER_WARP
+    REGISTERS = MOST_REGISTERS * 4 * THREADS_PER_WARP
 
     def __init__(self, warps=4, register_bytes=None, element_bytes=2, stats_bytes=4,
                  accumulator_bytes=4):

@@ -13,15 +13,14 @@ from dataclasses import dataclass
 
 from flashlib import hardware
 from flashlib.arguments import check_block
-from flashlib.generations import SM
-from flashlib.hardware import MOST_REGISTERS
+from flashlib.generations import MOST_REGISTERS, SM
 from flashlib.machine.thread_block import THREADS_PER_WARP
 from flashlib.masks import visits, window_of
 
 SCHEDULERS = 4                     # an SM's quarters, each with its own part of the registers
 REGISTER_UNIT = 256                # registers that a warp is given at a time
 SHARED_UNIT = 128                  # bytes of shared memory that a block is given at a time
-TENSOR_MEMORY_COLUMNS = 512        # per SM, where there is tensor memory (sm_100)
+TENSOR_MEMORY_COLUMNS = 512        # per SM (sm_100): 128 lanes of 4 bytes each
 
 
 def programs(*, batch: int, heads: int, N: int, block: int | None = None) -> int:

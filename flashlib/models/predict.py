@@ -13,7 +13,7 @@ import numpy as np
 
 from flashlib import hardware
 from flashlib.arguments import check_block, check_choice
-from flashlib.hardware import MOST_REGISTERS
+from flashlib.generations import MOST_REGISTERS
 from flashlib.machine.thread_block import THREADS_PER_WARP
 from flashlib.models import traffic
 from flashlib.models.occupancy import Waves, occupancy

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from flashlib.models.occupancy import TENSOR_MEMORY_COLUMNS
 from flashlib.models.sm.operations import ROLE_REGISTERS, Sm
 from flashlib.models.sm.simulator import FIFO, SHARED, Op, Program, Role, arrive, issue, run, wait
 
 ROWS = 128                         # query rows of a softmax warpgroup: one a thread
-COLUMNS = 512                      # of tensor memory: 128 lanes of 4 bytes each
 # Registers of a thread, by role: one of the splits of Dao-AILab/flash-attention, flash_fwd_sm100.py.
 SOFTMAX_REGISTERS, CORRECTION_REGISTERS, OTHER_ROLES_REGISTERS = 192, 72, 56
 CHUNK = 32                         # columns of O, or of P on its way out, that a thread holds at a time
@@ -120,4 +120,4 @@ def program(sm: Sm, asks) -> Program:
     units = {"copy": FIFO, "tensor": FIFO, "exp": SHARED, "alu": SHARED, "shared": SHARED}
     columns = sm.consumers * (sm.keys + sm.d)
     return Program("v4", roles, barriers, units, sm.tiles,
-                   {**asks, "tensor memory": (columns, COLUMNS, "columns")})
+                   {**asks, "tensor memory": (columns, TENSOR_MEMORY_COLUMNS, "columns")})

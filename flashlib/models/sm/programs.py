@@ -13,8 +13,7 @@ from collections.abc import Callable
 
 from flashlib import hardware
 from flashlib.arguments import check_block, check_choice, check_number
-from flashlib.generations import GENERATIONS
-from flashlib.hardware import MOST_REGISTERS
+from flashlib.generations import GENERATIONS, MOST_REGISTERS
 from flashlib.models.sm import blackwell
 from flashlib.models.sm.operations import (
     EMULATED_SLOTS,

@@ -49,8 +49,8 @@ def device_of(device: torch.device) -> Device:
     if device.type != "cuda":
         return Device(device.type, device.index, None, 1, device.type)
     about = torch.cuda.get_device_properties(device)
-    return Device("cuda", device.index, (about.major, about.minor), about.multi_processor_count,
-                  about.name)
+    capability = None if torch.version.hip else (about.major, about.minor)  # "cuda" is AMD's name, too
+    return Device("cuda", device.index, capability, about.multi_processor_count, about.name)
 
 
 class Layout(NamedTuple):

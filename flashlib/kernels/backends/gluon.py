@@ -52,11 +52,11 @@ def describe(x: torch.Tensor, block: list[int]) -> TensorDescriptor:
 
 
 def factor(scale: float) -> float:
-    """Return the factor on the logits in powers of 2; one too small to be seen where the scale is 0.
+    """Return the factor on the logits in powers of 2, at least one too small to be seen.
 
-    −∞ · 0 would be NaN.
+    Where the scale is 0, or float32 rounds it to 0, −∞ times it would be NaN.
     """
-    return (scale or 2.0**-100) * LOG2E
+    return max(scale, 2.0**-100) * LOG2E
 
 
 def head_dim_of(p: Problem) -> int:

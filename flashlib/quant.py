@@ -40,11 +40,6 @@ class Format:
     def smallest_normal(self) -> float:
         return 2.0 ** (1 - self.bias) if self.exponent_bits else 1.0
 
-    @property
-    def smallest_step(self) -> float:
-        """The distance between neighbors around zero: the smallest subnormal."""
-        return self.smallest_normal * 2.0 ** -self.mantissa_bits
-
 
 E4M3_MAX = 448.0                   # the largest value
 FORMATS = MappingProxyType({f.name: f for f in (

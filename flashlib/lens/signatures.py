@@ -110,8 +110,8 @@ def call_of(plan, p, absent=(), label="") -> Call:
     given |= dict.fromkeys(absent) | plan.constants | plan.sizes(p) | dict.fromkeys(plan.tables, "*i32")
     options = {"num_warps": 4, "num_stages": 3} | plan.options
     warps, stages = options.pop("num_warps"), options.pop("num_stages")
-    words = [_what(p), f"d={p.D}", "causal" if plan.constants.get("IS_CAUSAL")
-             else "window" if given.get("window") else "", label]
+    mask = "causal" if p.causal else "window" if p.sides else ""
+    words = [_what(p), f"d={p.D}", mask if "IS_CAUSAL" in plan.constants else "", label]
     return Call(given, warps, stages, options, " ".join(filter(None, words)))
 
 

@@ -32,9 +32,8 @@ pytestmark = [needs_triton, pytest.mark.slow]
 
 HOPPER, PIPELINED = "flash_fwd_hopper_kernel", "flash_fwd_pipelined_kernel"
 FP8 = "flash_fwd_fp8_kernel"
-CARRIES_NOTHING = ((
-    "_, _, start = read_entry(work.order, nth + 1)\nnext_begin, _, _, next_end = key_tiles(start,",
-    "_, _, upcoming = read_entry(work.order, nth + 1)\nnext_begin, _, _, next_end = key_tiles(upcoming,"),)
+NEXT_TILE = "_, _, {0} = read_entry(work.order, nth + 1)\nnext_begin, _, _, next_end = key_tiles({0},"
+CARRIES_NOTHING = ((NEXT_TILE.format("start"), NEXT_TILE.format("upcoming")),)
 SOURCE = Path(flashlib.kernels.__file__).parent / "gluon" / "forward.py"
 RAGGED = 4000                                               # keys, divided by no BLOCK_N of a table
 WHOLE = 4096
@@ -138,6 +137,29 @@ def loops_of_products(sass):
     for start, end in loops:
         if not any(start <= a and b <= end and (a, b) != (start, end) for a, b in loops):
             yield code[start:end]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("dtype", HEAD_DIMS)
+def test_windows_fit_and_spill_nothing_in_a_loop_of_products(dtype):
+    """Every entry for windows, with whole and ragged keys; the sides' numbers are in no binary.
+
+    In float16 at d = 256 a thread keeps six words aside, between one query tile and the next.
+    """
+    kernel = FP8 if dtype == "float8_e4m3" else HOPPER
+    cases = {(d, Nk, window): lens.request(kernel, arch="H200", dtype=dtype, head_dim=d, Nk=Nk,
+                                           window=window)
+             for d in HEAD_DIMS[dtype] for Nk in (WHOLE, RAGGED)
+             for window in ((1000, 0), (None, 50))}
+    reports = dict(zip(cases, lens.compile_many(list(cases.values()), workers=WORKERS), strict=True))
+    for (d, Nk, window), report in reports.items():
+        said = f"d={d} {Nk} keys {window}: {report.spill_store_bytes} B spilled, {report.warnings}"
+        assert report.fits and not report.warnings, said
+        assert report.spill_store_bytes <= (24 if (dtype, d) == ("float16", 256) else 0), said
+        loops = list(loops_of_products(report.sass))
+        assert loops and not re.search(r"\b(STL|LDL)\b", "\n".join(itertools.chain(*loops))), said
+        assert report.matrix_family == "wgmma" and " window " in str(cases[d, Nk, window])
+        assert report.ptx == reports[d, Nk, (1000, 0)].ptx, said
 
 
 @pytest.mark.matrix

@@ -25,7 +25,7 @@ ORDERS = [(order, (4, 16, N, 64), (64, 64, 4, stages)) for N in (1024, 4096)
 
 def caller(order, shape, config):
     """Return a function of no arguments that runs a forward in one loop order."""
-    from flashlib.kernels.triton import v1_order
+    from flashlib.course.bench import v1_order
 
     tensors = inputs(shape, "cuda")
     if order == "v2":

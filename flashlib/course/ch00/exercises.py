@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, given, hint, solution
 from flashlib.machine import HBMArray, HBMReadError, Machine, SRAMOverflow
 
 __all__ = ["check_break_even_length", "check_bytes_of_S", "check_scaled_copy",
            "check_seconds_at_least", "hint", "solution"]
 
 
-@exercise("00.1", "The size of the logits", difficulty=1, minutes=2,
-          solution="bytes_of_S",
+@exercise("00.1", "The size of the logits", difficulty=1, minutes=2, solution="bytes_of_S",
           hints=("Every query meets every key: how many logits are that?",
                  "N·N elements, each of element_bytes."))
 def check_bytes_of_S(bytes_of_S):
@@ -26,8 +25,7 @@ def check_bytes_of_S(bytes_of_S):
     return f"at N = 4,096 that is {4096 * 4096 * 2:,} B for every head of every sequence."
 
 
-@exercise("00.2", "Where S outgrows the rest", difficulty=1, minutes=4,
-          solution="break_even_length",
+@exercise("00.2", "Where S outgrows the rest", difficulty=1, minutes=4, solution="break_even_length",
           hints=("Q, K, V and O have N·d elements each, S has N². Write the inequality.",
                  "N² > 4·N·d means N > 4·d; the smallest whole N is one more."))
 def check_break_even_length(break_even_length):
@@ -40,8 +38,7 @@ def check_break_even_length(break_even_length):
     return "from there on the logits are the largest thing in the room."
 
 
-@exercise("00.3", "Your first kernel on the machine", difficulty=2, minutes=10,
-          solution="scaled_copy",
+@exercise("00.3", "Your first kernel on the machine", difficulty=2, minutes=10, solution="scaled_copy",
           hints=("Put x into HBM with machine.hbm(x=x), make room with machine.hbm_empty('y', x.shape),"
                  " and open `with machine.kernel('copy') as sram:`.",
                  "In a loop over slices of rows: tile = sram.load(x_hbm[rows]); tile[...] = tile *"
@@ -78,8 +75,7 @@ def check_scaled_copy(scaled_copy):
     return f"{size} B in, {size} B out, and never more than {traffic.sram_peak_bytes} B on chip."
 
 
-@exercise("00.4", "A floor under the time", difficulty=2, minutes=5,
-          solution="seconds_at_least",
+@exercise("00.4", "A floor under the time", difficulty=2, minutes=5, solution="seconds_at_least",
           hints=("How long do the FLOPs take alone? How long do the bytes take alone?",
                  "A GPU computes and moves at the same time. What is the least that both together can"
                  " take?"))
@@ -87,9 +83,7 @@ def check_seconds_at_least(seconds_at_least):
     """Accept `seconds_at_least(flops, hbm_bytes, flops_per_s, bytes_per_s) -> float`."""
     cases = np.array([(1e12, 1e9), (1e9, 1e10)])
     compute, memory = cases[:, 0] / 1e14, cases[:, 1] / 1e12
-    answers = [seconds_at_least(flops, moved, 1e14, 1e12) for flops, moved in cases.tolist()]
-    if any(answer is None for answer in answers):
-        raise NotImplementedError
+    answers = given([seconds_at_least(flops, moved, 1e14, 1e12) for flops, moved in cases.tolist()])
     expect_close(answers, np.maximum(compute, memory), "seconds, once much arithmetic, once many bytes",
                  mistakes={
                      "the two overlap: they do not add": compute + memory,

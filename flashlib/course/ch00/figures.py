@@ -10,10 +10,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch, Rectangle
+from matplotlib.patches import FancyBboxPatch
 
 from flashlib.course.plots import theme
 from flashlib.course.plots.matrices import chosen_cells
+from flashlib.course.plots.parts import rect, whole
 from flashlib.course.plots.theme import INK, SMALL, styled, text_width
 from flashlib.hardware import human
 
@@ -33,18 +34,17 @@ def course_map(chapters, parts):
     for r, (part, row) in enumerate(zip(parts, rows, strict=True)):
         y = -0.86 * r - 0.74
         if r % 2 == 0:
-            ax.add_patch(Rectangle((0, y - 0.12), theme.WIDTH, 0.86, color="#F7F7F7", zorder=0))
+            rect(ax, 0, y - 0.12, theme.WIDTH, 0.86, color="#F7F7F7", zorder=0)
         ax.text(0.12, y + height / 2, textwrap.fill(part, 15), va="center", fontsize=9,
                 fontweight="bold", color=theme.INK, linespacing=1.25)
         for c, chapter in enumerate(row):
             x = left + c * (width + gap) * (4 / max(4, len(row)))
             box = width * (4 / max(4, len(row)))
-            ax.add_patch(FancyBboxPatch(
-                (x, y), box, height, boxstyle="round,pad=0,rounding_size=0.07", zorder=2,
-                facecolor=READY if chapter.ready else "white",
-                edgecolor=READY_EDGE if chapter.ready else theme.GREY,
-                linewidth=1.2 if chapter.ready else 0.8,
-                linestyle="solid" if chapter.ready else (0, (3, 3))))
+            ax.add_patch(FancyBboxPatch((x, y), box, height, boxstyle="round,pad=0,rounding_size=0.07",
+                                        zorder=2, facecolor=READY if chapter.ready else "white",
+                                        edgecolor=READY_EDGE if chapter.ready else theme.GREY,
+                                        linewidth=1.2 if chapter.ready else 0.8,
+                                        linestyle="solid" if chapter.ready else (0, (3, 3))))
             ink = theme.INK if chapter.ready else theme.GREY
             ax.text(x + 0.08, y + height - 0.09, chapter.number, fontsize=9, fontweight="bold",
                     va="top", color=READY_EDGE if chapter.ready else theme.GREY)
@@ -67,29 +67,26 @@ def memory_ladder(gpu, *, banks_bytes_per_clock=128):
     sram_rate = banks_bytes_per_clock * sms * float(gpu.clock_hz)
     hbm_rate = float(gpu.hbm_bytes_per_s)
     fig = theme.figure(2.9, layout=None)
-    ax = fig.add_axes((0, 0, 1, 1))
-    ax.set(xlim=(0, theme.WIDTH), ylim=(0, 2.9))
-    ax.axis("off")
+    ax = whole(fig)
     with mpl.rc_context({"hatch.color": "#D2D2D2"}):
-        ax.add_patch(Rectangle((0.3, 0.25), 6.4, 0.72, **theme.HBM))
-    ax.text(3.5, 0.61, f"HBM: {gpu.hbm_bytes} for everything", ha="center", va="center",
-            fontsize=9.5, fontweight="bold",
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 3, "alpha": 0.9})
+        rect(ax, 0.3, 0.25, 6.4, 0.72, **theme.HBM)
+    ax.text(3.5, 0.61, f"HBM: {gpu.hbm_bytes} for everything", ha="center", va="center", fontsize=9.5,
+            fontweight="bold", bbox={"facecolor": "white", "edgecolor": "none", "pad": 3, "alpha": 0.9})
     xs = np.linspace(0.3, 5.55, 4)
     for n, x in enumerate(xs):
         if n == 2:
             ax.text(x + 0.57, 2.28, "…", ha="center", va="center", fontsize=16, color=theme.GREY)
             continue
-        ax.add_patch(Rectangle((x, 1.75), 1.15, 0.95, **theme.SRAM))
+        rect(ax, x, 1.75, 1.15, 0.95, **theme.SRAM)
         ax.text(x + 0.575, 2.49, f"SM {n + 1 if n < 3 else sms}", ha="center", va="center",
                 fontsize=8.5, fontweight="bold")
-        ax.text(x + 0.575, 2.12, f"SRAM\n{gpu.shared_memory_per_sm_bytes}", ha="center",
-                va="center", fontsize=8.5, linespacing=1.3)
+        ax.text(x + 0.575, 2.12, f"SRAM\n{gpu.shared_memory_per_sm_bytes}", ha="center", va="center",
+                fontsize=8.5, linespacing=1.3)
         ax.annotate("", (x + 0.575, 1.74), (x + 0.575, 0.98),
-                    arrowprops={"arrowstyle": "<|-|>", "color": theme.INK, "lw": 1.1,
-                                "shrinkA": 0, "shrinkB": 0})
-    ax.text(xs[2] + 0.42, 1.37, f"traffic: {human(hbm_rate, 'B/s')}\nfor all SMs together",
-            ha="center", va="center", fontsize=9.5, fontweight="bold", linespacing=1.35)
+                    arrowprops={"arrowstyle": "<|-|>", "color": theme.INK, "lw": 1.1, "shrinkA": 0,
+                                "shrinkB": 0})
+    ax.text(xs[2] + 0.42, 1.37, f"traffic: {human(hbm_rate, 'B/s')}\nfor all SMs together", ha="center",
+            va="center", fontsize=9.5, fontweight="bold", linespacing=1.35)
     ax.text(xs[2] + 0.57, 1.98, f"inside, together:\n{human(sram_rate, 'B/s')}", ha="center",
             va="center", fontsize=8, color=theme.INK, linespacing=1.3)
     return theme.describe(
@@ -129,19 +126,9 @@ def surprise(panels):
 
 
 @styled
-def heatmap(
-    array,
-    rows: Sequence[str] | None = None,
-    cols: Sequence[str] | None = None,
-    name: str = "P",
-    ax: Axes | None = None,
-    *,
-    title: str | None = None,
-    highlight=None,
-    vmax: float | None = None,
-    bar: bool = True,
-    alt: str | None = None,
-) -> Figure | Axes:
+def heatmap(array, rows: Sequence[str] | None = None, cols: Sequence[str] | None = None,
+            name: str = "P", ax: Axes | None = None, *, title: str | None = None, highlight=None,
+            vmax: float | None = None, bar: bool = True) -> Figure | Axes:
     """Draw an attention map: a row for each query word, a column for each key word.
 
     Args:
@@ -169,15 +156,9 @@ def heatmap(
     low = min(float(finite.min(initial=0.0)), 0.0)
     high = vmax if vmax is not None else float(finite.max(initial=0.0))
     norm = Normalize(low, high if high > low else low + 1)
-    image = ax.pcolormesh(
-        np.arange(k + 1) - 0.5,
-        np.arange(n + 1) - 0.5,
-        np.ma.masked_invalid(array),
-        cmap=theme.tensor_cmap(name),
-        norm=norm,
-        edgecolors="#EEEEEE" if max(n, k) <= 40 else "none",
-        linewidth=0.5,
-    )
+    image = ax.pcolormesh(np.arange(k + 1) - 0.5, np.arange(n + 1) - 0.5, np.ma.masked_invalid(array),
+                          cmap=theme.tensor_cmap(name), norm=norm,
+                          edgecolors="#EEEEEE" if max(n, k) <= 40 else "none", linewidth=0.5)
     ax.set(xlim=(-0.5, k - 0.5), ylim=(n - 0.5, -0.5), aspect="equal")
     ax.xaxis.tick_top()
     for axis, words, count in ((ax.xaxis, cols, k), (ax.yaxis, rows, n)):
@@ -190,7 +171,7 @@ def heatmap(
     for spine in ax.spines.values():
         spine.set(visible=True, color="#BBBBBB", linewidth=0.8)
     for i, j in chosen_cells(highlight, array.shape):
-        ax.add_artist(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, ec=INK, lw=1.6, zorder=4))
+        rect(ax, j - 0.5, i - 0.5, 1, 1, fill=False, ec=INK, lw=1.6, zorder=4)
     if title:
         ax.set_title(title)
     if bar:
@@ -201,16 +182,14 @@ def heatmap(
     peak = np.unravel_index(int(np.nanargmax(array)), array.shape) if finite.size else None
     if peak and rows is not None and cols is not None:
         default += f"; largest at query “{rows[peak[0]]}”, key “{cols[peak[1]]}”"
-    return theme.describe(ax.figure, alt or default + ".")
+    return theme.describe(ax.figure, default + ".")
 
 
 def _heatmap_axes(n, k, rows, cols, bar, below, title) -> tuple[Axes, float]:
     """Return axes whose cells have room for their words, and the size of the words."""
 
     def longest(words, size, otherwise):
-        return (
-            max((text_width(str(w), size) for w in words), default=0) + 0.14 if words else otherwise
-        )
+        return max((text_width(str(w), size) for w in words), default=0) + 0.14 if words else otherwise
 
     right = 0.75 if bar and not below else 0.1
     cell = min(0.26, (theme.WIDTH - longest(rows, theme.TINY, 0.3) - right) / max(k, 1))
@@ -229,21 +208,13 @@ def _color_bar(ax, image, name, own, below) -> None:
         bounds = [0, -0.2 / h, 2.2 / w, 0.1 / h] if below else [1 + 0.14 / w, 0, 0.1 / w, 1]
     else:
         bounds = [1.04, 0, 0.03, 1]
-    bar = ax.figure.colorbar(
-        image, cax=ax.inset_axes(bounds), orientation="horizontal" if below else "vertical"
-    )
+    bar = ax.figure.colorbar(image, cax=ax.inset_axes(bounds),
+                             orientation="horizontal" if below else "vertical")
     bar.outline.set(edgecolor="#BBBBBB", linewidth=0.6)
     bar.ax.tick_params(length=2, labelsize=theme.TINY)
     bar.ax.locator_params(nbins=5)
     if below:
-        bar.ax.text(
-            1.04,
-            0.5,
-            name,
-            transform=bar.ax.transAxes,
-            va="center",
-            fontweight="bold",
-            fontsize=SMALL,
-        )
+        bar.ax.text(1.04, 0.5, name, transform=bar.ax.transAxes, va="center", fontweight="bold",
+                    fontsize=SMALL)
     else:
         bar.ax.set_title(name, fontsize=SMALL, loc="center", pad=5)

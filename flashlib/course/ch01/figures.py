@@ -8,10 +8,10 @@ from itertools import groupby
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from flashlib import hardware
 from flashlib.course.plots import theme
+from flashlib.course.plots.parts import rect, whole
 from flashlib.course.plots.theme import GREY, INK, SMALL, TINY, styled
 from flashlib.models.hierarchy import Level, levels
 
@@ -31,15 +31,15 @@ def gpu_anatomy(gpu, memories: Sequence[Level] | None = None) -> Figure:
     by_name = {m.name: m for m in memories or levels(gpu)}
     sms = int(gpu.sms)
     fig = theme.figure(4.15, layout=None)
-    ax = inches(fig)
-    add(ax, Rectangle((0.2, 1.86), 3.7, 2.12, facecolor="#FAFAFA", edgecolor=GREY, lw=1))
+    ax = whole(fig)
+    rect(ax, 0.2, 1.86, 3.7, 2.12, facecolor="#FAFAFA", edgecolor=GREY, lw=1)
     ax.text(0.32, 3.86, "one SM", va="top", fontweight="bold")
     units = (("tensor cores", "matmul", gpu.matmul_flops_per_s["float16"]),
              ("vector units", "add, max, …", gpu.vector_flops_per_s),
              ("special units", "exponentials", gpu.exps_per_s))
     for n, (name, does, rate) in enumerate(units):
         x = 0.34 + 1.17 * n
-        add(ax, Rectangle((x, 2.98), 1.08, 0.64, facecolor="#FFF8E6", edgecolor="#C9B37A"))
+        rect(ax, x, 2.98, 1.08, 0.64, facecolor="#FFF8E6", edgecolor="#C9B37A")
         own = hardware.human(float(rate) / sms, rate.unit)
         ax.text(x + 0.54, 3.30, f"{name}\n{does}\n{own}", ha="center", va="center", fontsize=TINY,
                 linespacing=1.3)
@@ -50,8 +50,8 @@ def gpu_anatomy(gpu, memories: Sequence[Level] | None = None) -> Figure:
     cols = 22
     for n in range(sms):
         x, y = 4.1 + 0.122 * (n % cols), 3.46 - 0.122 * (n // cols)
-        add(ax, Rectangle((x, y), 0.098, 0.098, lw=0.6,
-                               **{**theme.SRAM, **({"facecolor": "#31688E"} if n == 0 else {})}))
+        rect(ax, x, y, 0.098, 0.098, lw=0.6,
+             **{**theme.SRAM, **({"facecolor": "#31688E"} if n == 0 else {})})
     ax.plot([4.09, 3.92], [3.51, 3.51], color="#31688E", lw=1)
     note = ["all SMs together:", f"tensor cores {units[0][2]}"]
     note += [f"{m} {by_name[m].room}, {by_name[m].rate}" for m in ("registers", "SRAM")]
@@ -73,24 +73,10 @@ def gpu_anatomy(gpu, memories: Sequence[Level] | None = None) -> Figure:
                                f"beside its arithmetic, one L2, one HBM. Over the chip: {parts}.")
 
 
-def inches(fig):
-    """Return axes over all of a figure, without a frame, whose coordinates are inches."""
-    ax = fig.add_axes((0, 0, 1, 1))
-    ax.set(xlim=(0, fig.get_figwidth()), ylim=(0, fig.get_figheight()))
-    ax.axis("off")
-    return ax
-
-
-def add(ax, patch) -> None:
-    """Add a patch without asking for the limits of the axes, which are fixed: half of the time."""
-    patch.set_clip_on(False)
-    ax.add_artist(patch)
-
-
 def _room(ax, box, look, text) -> None:
     x, y, w, h = box
     with rc_context({"hatch.color": "#D2D2D2"}):
-        add(ax, Rectangle((x, y), w, h, **_LOOKS[look]))
+        rect(ax, x, y, w, h, **_LOOKS[look])
     back = {"facecolor": "white", "edgecolor": "none", "pad": 2, "alpha": 0.9}
     ax.text(x + w / 2, y + h / 2, text, ha="center", va="center", fontsize=SMALL,
             bbox=back if look == "HBM" else None)
@@ -107,7 +93,7 @@ def memory_pyramids(memories: Mapping[str, Sequence[Level]]) -> Figure:
     rooms = [float(m.room) for ms in memories.values() for m in ms]
     low, high = np.log10(min(rooms)) - 4, np.log10(max(rooms))
     fig = theme.figure(2.85, layout=None)
-    ax = inches(fig)
+    ax = whole(fig)
     left, step = 0.82, (theme.WIDTH - 0.92) / len(memories)
     for r, name in enumerate(names):
         ax.text(left - 0.1, 2.22 - 0.55 * r, name, ha="right", va="center", fontweight="bold")
@@ -118,7 +104,7 @@ def memory_pyramids(memories: Mapping[str, Sequence[Level]]) -> Figure:
             width = (np.log10(float(memory.room)) - low) / (high - low) * (step - 0.08)
             y = 1.98 - 0.55 * r
             with rc_context({"hatch.color": "#DADADA"}):
-                add(ax, Rectangle((middle - width / 2, y), width, 0.49, **_LOOKS[memory.name]))
+                rect(ax, middle - width / 2, y, width, 0.49, **_LOOKS[memory.name])
             ax.text(middle, y + 0.345, str(memory.room), ha="center", va="center", fontsize=SMALL,
                     fontweight="bold", path_effects=theme.halo())
             ax.text(middle, y + 0.14, str(memory.rate) if memory.rate else "–", ha="center",
@@ -139,13 +125,13 @@ def ten_steps(trace) -> Figure:
     """
     steps = _steps(trace)
     fig = theme.figure(3.75, layout=None)
-    ax = inches(fig)
+    ax = whole(fig)
     left, right = 0.78, theme.WIDTH - 0.1
     width = (right - left) / len(steps)
     total = sum(e.bytes for _, kind, es in steps for e in es if kind != "compute")
-    add(ax, Rectangle((left, 2.42), right - left, 0.72, **theme.SRAM))
+    rect(ax, left, 2.42, right - left, 0.72, **theme.SRAM)
     with rc_context({"hatch.color": "#DADADA"}):
-        add(ax, Rectangle((left, 1.2), right - left, 0.72, **theme.HBM))
+        rect(ax, left, 1.2, right - left, 0.72, **theme.HBM)
     for y, text in ((2.78, "SRAM"), (1.56, "HBM"), (0.62, "bytes\nso far")):
         ax.text(left - 0.12, y, text, ha="right", va="center", fontweight="bold", linespacing=1.2)
     most = max(max(e.rows[1], e.cols[1]) for _, _, es in steps for e in es)
@@ -201,12 +187,12 @@ def _crossing(ax, x, event, kind, most) -> None:
     color = theme.tensor_color(event.tensor)
     patch = {"facecolor": color, "edgecolor": theme.edge_color(event.tensor), "lw": 0.8, "zorder": 3}
     if kind == "return":
-        add(ax, Rectangle((x - w / 2, 1.56 - h / 2), w, h, **patch))
+        rect(ax, x - w / 2, 1.56 - h / 2, w, h, **patch)
         ax.text(x, 2.2, f"{event.tensor} is\nin HBM", ha="center", va="center", fontsize=TINY,
                 color=GREY)
         return
     y = 2.78 if kind == "load" else 1.56
-    add(ax, Rectangle((x - w / 2, y - h / 2), w, h, **patch))
+    rect(ax, x - w / 2, y - h / 2, w, h, **patch)
     ends = ((x, 2.46), (x, 1.88)) if kind == "load" else ((x, 1.88), (x, 2.46))
     ax.annotate("", *ends, arrowprops={"arrowstyle": "-|>", "color": theme.edge_color(event.tensor),
                                        "lw": 1.6, "shrinkA": 0, "shrinkB": 0})
@@ -217,12 +203,11 @@ def _crossing(ax, x, event, kind, most) -> None:
 def _bytes_bar(ax, x0, width, done, grown, events, total) -> None:
     """Draw the bytes so far as a column, the new ones in the hue of their tensor."""
     scale, x, w = 0.62 / max(total, 1), x0 + 0.1 * width, 0.8 * width
-    add(ax, Rectangle((x, 0.3), w, done * scale, fc="#D9D9D9", lw=0))
+    rect(ax, x, 0.3, w, done * scale, fc="#D9D9D9", lw=0)
     base = 0.3 + done * scale
     for event in events if grown else ():
-        add(ax, Rectangle((x, base), w, event.bytes * scale, lw=0.6,
-                               fc=theme.tensor_color(event.tensor),
-                               ec=theme.edge_color(event.tensor)))
+        rect(ax, x, base, w, event.bytes * scale, lw=0.6, fc=theme.tensor_color(event.tensor),
+             ec=theme.edge_color(event.tensor))
         base += event.bytes * scale
 
 
@@ -236,15 +221,15 @@ def duration(seconds) -> str:
 def predicted_measured(rows: Mapping[str, tuple[float, float]]) -> Figure:
     """Draw pairs of times, {label: (predicted seconds, measured seconds)}, with their ratio."""
     fig = theme.figure(0.1 + 0.5 * len(rows), layout=None)
-    H, ax = fig.get_figheight(), inches(fig)
+    H, ax = fig.get_figheight(), whole(fig)
     left, longest = 2.35, max(max(pair) for pair in rows.values())
     scale, words = (theme.WIDTH - left - 1.55) / longest, []
     for n, (label, (predicted, measured)) in enumerate(rows.items()):
         y = H - 0.28 - 0.5 * n
         ax.text(left - 0.1, y, label, ha="right", va="center", fontsize=SMALL)
-        add(ax, Rectangle((left, y - 0.18), measured * scale, 0.18, fc="#6B6B6B", lw=0))
-        add(ax, Rectangle((left, y + 0.02), predicted * scale, 0.18, fc="white", ec="#6B6B6B",
-                               ls=(0, (3, 2)), lw=1))
+        rect(ax, left, y - 0.18, measured * scale, 0.18, fc="#6B6B6B", lw=0)
+        rect(ax, left, y + 0.02, predicted * scale, 0.18, fc="white", ec="#6B6B6B", ls=(0, (3, 2)),
+             lw=1)
         ax.text(left + predicted * scale + 0.07, y + 0.11, f"roofline {duration(predicted)}",
                 va="center", fontsize=TINY)
         ax.text(left + measured * scale + 0.07, y - 0.09,

@@ -43,31 +43,23 @@ def draw(shape="GPT-2 medium", N=1024, d=None, dtype="float16", gpu="H200", atte
     return picture(operators, gpu, used, title=title)
 
 
-def roofline_lab(shape="GPT-2 medium", N=1024, d=64, dtype="float16", gpu="H200",
-                 attention="standard"):
+def roofline_lab(shape="GPT-2 medium", N=1024, d=64, dtype="float16", gpu="H200", attention="standard"):
     """Return the widget: shape, N, d, dtype, GPU and attention move the operators under the roof.
 
     The arguments are what it shows at first; `gpu` may be a sheet of your own.
     """
-    sheets = {sheet.name: sheet for sheet in hardware.ALL}
-    chosen = hardware.get(gpu)
-    sheets[chosen.name] = chosen
-
-    def redraw(gpu, **choices):
-        return draw(gpu=sheets[gpu], **choices)
-
+    gpus, redraw = base.over_gpus(draw, gpu, "whose bandwidth and rates to take")
     return base.Lab("roofline_lab", {
         "shape": base.choice([s.name for s in transformer.SHAPES], shape, "layer", kind="toggle",
                              tooltip="whose layer to draw"),
         "attention": base.choice([("three kernels", "standard"), ("fused", "fused")], attention,
                                  "attention", kind="toggle",
                                  tooltip="whether S and P go through HBM or stay on chip"),
-        "N": base.choice([(f"{n:,}", n) for n in sorted({*LENGTHS, N})], N, "N, tokens"),
-        "d": base.choice(sorted({*DIMS, d}), d, "d, width of a head",
+        "N": base.choice([(f"{n:,}", n) for n in base.including(N, LENGTHS)], N, "N, tokens"),
+        "d": base.choice(base.including(d, DIMS), d, "d, width of a head",
                          tooltip="the width of all heads together stays"),
         "dtype": base.choice(DTYPES, dtype, "dtype", kind="dropdown",
                              tooltip="of every tensor and weight"),
-        "gpu": base.choice(list(sheets), chosen.name, "GPU", kind="dropdown",
-                           tooltip="whose bandwidth and rates to take"),
+        "gpu": gpus,
     }, redraw, note="Discs: area is the share of the layer's time. Bars: attention in color, "
                     "projections dark grey, feed-forward grey, norms, residuals and activation light.")

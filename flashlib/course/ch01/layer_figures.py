@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.patches import Polygon, Rectangle, Wedge
+from matplotlib.patches import Polygon, Wedge
 
 from flashlib import hardware
-from flashlib.course.ch01.figures import add, duration, inches
+from flashlib.course.ch01.figures import duration
 from flashlib.course.plots import theme
+from flashlib.course.plots.parts import fitting, rect, whole
 from flashlib.course.plots.theme import GREY, INK, SMALL, TINY, styled, text_width
 from flashlib.hardware import human
 from flashlib.models import roofline as model
@@ -18,6 +19,12 @@ from flashlib.models import roofline as model
 _ROOF, _MEMORY, _COMPUTE = "#444444", "#EFF3F8", "#F6F4EC"
 _PARTS = {"projection": "#5B6775", "feed-forward": "#97A2AE", "pointwise": "#E2E5E9"}
 _MADE = {"S = QKᵀ": "S", "softmax": "P", "O = PV": "O"}
+
+
+def _add(ax, patch) -> None:
+    """Add a patch without asking for the limits of the axes, which are fixed: half of the time."""
+    patch.set_clip_on(False)
+    ax.add_artist(patch)
 
 
 def operator_color(op) -> str:
@@ -39,7 +46,7 @@ def layer_roofline(operators, gpu, dtype: str = "float16", *, title: str | None 
         gpu: a `GPU` or the name of one.  dtype: what the matmul units work in.
     """
     fig = theme.figure(4.2, layout=None)
-    words = _roofline(inches(fig), (0, 4.2), operators, hardware.get(gpu), dtype, title)
+    words = _roofline(whole(fig), (0, 4.2), operators, hardware.get(gpu), dtype, title)
     return theme.describe(fig, words)
 
 
@@ -59,8 +66,8 @@ def _roofline(ax, span, operators, gpu, dtype, title) -> str:
                 bottom + (np.log10(rate) - y_low) / (np.log10(peak) - y_low) * (top - bottom))
 
     knee, start, end = place(ridge, peak), place(10**x_low, bandwidth * 10**x_low), (right, top)
-    add(ax, Polygon([(left, bottom), start, knee, (knee[0], bottom)], fc=_MEMORY, lw=0))
-    add(ax, Polygon([(knee[0], bottom), knee, end, (right, bottom)], fc=_COMPUTE, lw=0))
+    _add(ax, Polygon([(left, bottom), start, knee, (knee[0], bottom)], fc=_MEMORY, lw=0))
+    _add(ax, Polygon([(knee[0], bottom), knee, end, (right, bottom)], fc=_COMPUTE, lw=0))
     ax.plot(*zip(start, knee, end, strict=True), color=_ROOF, lw=2, zorder=2, gid="roof")
     ax.plot([left, left, right], [top, bottom, bottom], color="#555555", lw=0.8)
     ax.plot([knee[0]] * 2, [bottom, knee[1]], color="#9A9A9A", lw=0.9, ls=(0, (2, 2)))
@@ -141,7 +148,7 @@ def _discs(ax, spots, place, knee) -> None:
         s["r"] = max(0.045, 0.40 * np.sqrt(s["share"]))
         hues = list(dict.fromkeys(color for _, color, _ in s["slices"]))
         for n, color in enumerate(hues):
-            add(ax, Wedge((x, y), s["r"], 90 + 360 * n / len(hues),
+            _add(ax, Wedge((x, y), s["r"], 90 + 360 * n / len(hues),
                                90 + 360 * (n + 1) / len(hues), fc=color, lw=0.8, alpha=0.93,
                                ec=theme.mix(color, "#000000", 0.45), zorder=4 - s["r"]))
     line = {"color": "#9A9A9A", "lw": 0.7, "zorder": 3}
@@ -198,7 +205,7 @@ def layer_shares(layers: Mapping[str, Sequence], gpu, dtype: str = "float16") ->
     gpu = hardware.get(gpu)
     high = 1.52
     fig = theme.figure(high * len(layers) + 0.36, layout=None)
-    ax, words = inches(fig), []
+    ax, words = whole(fig), []
     for n, (title, operators) in enumerate(layers.items()):
         top = 0.36 + high * (len(layers) - n)
         words.append(f"{title}: " + _shares(ax, top, operators, gpu, dtype, title))
@@ -210,7 +217,7 @@ def _key(ax, x, y) -> None:
     """Write which hue is which kind of operator, in one row."""
     entries = [(name, theme.tensor_color(t)) for name, t in _MADE.items()] + list(_PARTS.items())
     for name, color in entries:
-        add(ax, Rectangle((x, y - 0.045), 0.16, 0.09, fc=color, ec="#8A8A8A", lw=0.5))
+        rect(ax, x, y - 0.045, 0.16, 0.09, fc=color, ec="#8A8A8A", lw=0.5)
         ax.text(x + 0.21, y, name, va="center", fontsize=TINY, color=GREY)
         x += 0.36 + text_width(name, TINY)
 
@@ -235,7 +242,7 @@ def _shares(ax, H, operators, gpu, dtype, title) -> str:
         for op, value in zip(ordered, values, strict=True):
             w = length * value / whole
             color = operator_color(op)
-            add(ax, Rectangle((x, y - 0.12), w, 0.24, fc=color, ec="white", lw=0.7))
+            rect(ax, x, y - 0.12, w, 0.24, fc=color, ec="white", lw=0.7)
             _inside(ax, x, y, w, op.name, value / whole, color)
             x += w
         attention = sum(v for op, v in zip(ordered, values, strict=True) if op.part == "attention")
@@ -247,11 +254,8 @@ def _shares(ax, H, operators, gpu, dtype, title) -> str:
 
 
 def _inside(ax, x, y, w, name, share, color) -> None:
-    for text in (f"{name} {_percent(share)}", _percent(share)):
-        if text_width(text, TINY) + 0.06 < w:
-            ax.text(x + w / 2, y, text, ha="center", va="center", fontsize=TINY,
-                    color=theme.ink_on(color))
-            return
+    if text := fitting((f"{name} {_percent(share)}", _percent(share)), w - 0.06, TINY):
+        ax.text(x + w / 2, y, text, ha="center", va="center", fontsize=TINY, color=theme.ink_on(color))
 
 
 @styled
@@ -259,7 +263,7 @@ def roofline_lab(operators, gpu, dtype: str = "float16", *, title: str | None = 
     """Draw a layer's roofline with the shares of arithmetic, bytes and time below it."""
     gpu = hardware.get(gpu)
     fig = theme.figure(5.3, layout=None)
-    ax = inches(fig)
+    ax = whole(fig)
     words = _roofline(ax, (1.24, 5.3), operators, gpu, dtype, title)
     words += " " + _shares(ax, 1.16, operators, gpu, dtype, None)
     return theme.describe(fig, words)

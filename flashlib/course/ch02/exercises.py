@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, given, hint, solution
 from flashlib.errors import SRAMOverflow
 from flashlib.machine import Machine
 from flashlib.models import coalescing, traffic
@@ -16,8 +16,7 @@ __all__ = ["check_bank_passes", "check_largest_tile", "check_my_tiled_matmul", "
            "hint", "solution"]
 
 
-@exercise("02.1", "Count the loads", difficulty=1, minutes=3,
-          solution="tiled_loads",
+@exercise("02.1", "Count the loads", difficulty=1, minutes=3, solution="tiled_loads",
           hints=("How many tiles of C lie side by side in one row of tiles? Each of them needs the"
                  " same rows of A.",
                  "A is read ⌈N/Bn⌉ times and B ⌈M/Bm⌉ times; -(-a // b) is ⌈a/b⌉ in whole numbers."))
@@ -44,8 +43,7 @@ def check_tiled_loads(tiled_loads):
     return "and Bk does not appear in it."
 
 
-@exercise("02.2", "The largest square tile", difficulty=2, minutes=8,
-          solution="largest_tile",
+@exercise("02.2", "The largest square tile", difficulty=2, minutes=8, solution="largest_tile",
           hints=("Write down the bytes of the three tiles for an edge b. Which of them grows with b²?",
                  "accumulator_bytes·b² + 2·element_bytes·Bk·b ≤ sram_bytes. Count b up while it holds,"
                  " or solve the quadratic and round down."))
@@ -72,8 +70,7 @@ def check_largest_tile(largest_tile):
     return "four times the SRAM gives about twice the edge, and half the traffic."
 
 
-@exercise("02.3", "Write the kernel", difficulty=2, minutes=15,
-          solution="my_tiled_matmul",
+@exercise("02.3", "Write the kernel", difficulty=2, minutes=15, solution="my_tiled_matmul",
           hints=("Three loops: over rows of tiles, over columns of tiles, over steps along K. Which"
                  " tiles live how long?",
                  "Make the tile of C before the loop over K, with kind=\"accumulator\" and fill=0.0;"
@@ -92,9 +89,7 @@ def check_my_tiled_matmul(my_tiled_matmul):
             C = my_tiled_matmul(machine, A.copy(), B.copy(), Bm, Bn, Bk)
         except SRAMOverflow as error:
             raise Wrong(f"{what}: {_overflow(error, K, Bk)}") from None
-        if C is None:
-            raise NotImplementedError
-        C = np.asarray(C.to_host() if hasattr(C, "to_host") else C)
+        C = np.asarray(C.to_host() if hasattr(given(C), "to_host") else C)
         last = slice((K - 1) // Bk * Bk, K)
         first = slice(0, Bk)
         if np.isnan(C).any():
@@ -137,8 +132,7 @@ def _judge_traffic(got, need, what) -> None:
                         " arrays A, B and C, and load one piece of each of A and B in a step")
 
 
-@exercise("02.4", "Count bank conflicts", difficulty=2, minutes=8,
-          solution="bank_passes",
+@exercise("02.4", "Count bank conflicts", difficulty=2, minutes=8, solution="bank_passes",
           hints=("Which word does an address belong to, and which bank does that word lie in?",
                  "word = address // 4, bank = word % 32. Threads that ask for the same word share"
                  " it: count *different* words.",

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.patches import Polygon, Rectangle
+from matplotlib.patches import Rectangle
 
 from flashlib import hardware
 from flashlib.course.plots import stage, theme
+from flashlib.course.plots.parts import heading, rect, sentences
 from flashlib.course.plots.replay import Replay
+from flashlib.course.plots.roofline import decades
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, human_bytes, styled, text_width
 from flashlib.course.plots.traffic import sram_gauge, stack
 from flashlib.machine.trace import Trace
-from flashlib.models import traffic
-from flashlib.models.matmul import matmul_tiles
+from flashlib.machine.traffic import Traffic
 from flashlib.models.roofline import ridge, time_s
 
 _LOOK = {"facecolor": theme.tint("#8A8A8A", 0.8), "edgecolor": "#A8A8A8"}
 
 
 @styled
-def matmul_frames(trace: Trace | Replay, M: int, N: int, K: int, count: int = 4, *,
-                  alt: str | None = None) -> Figure:
+def matmul_frames(trace: Trace | Replay, M: int, N: int, K: int, count: int = 4) -> Figure:
     """Draw a matmul at `count` moments side by side, the last one the end.
 
     A lies left of C and B above it, as in the row-times-column rule. A number in a tile of A or B
@@ -57,13 +56,13 @@ def matmul_frames(trace: Trace | Replay, M: int, N: int, K: int, count: int = 4,
                  fontsize=SMALL, va="center")
         words.append(f"{name}: {human_bytes(moment.hbm_bytes)} moved")
     _key(fig)
-    return theme.describe(fig, alt or f"A matmul of {M} × {K} times {K} × {N}, tile by tile. "
-                                      f"{'; '.join(words)}. {_loads(replay)}.")
+    return theme.describe(fig, f"A matmul of {M} × {K} times {K} × {N}, tile by tile. "
+                               f"{'; '.join(words)}. {_loads(replay)}.")
 
 
 @styled
 def matmul_visits(trace: Trace | Replay, M: int, N: int, K: int, upto: int | None = None, *,
-                  sram_bytes: int | None = None, alt: str | None = None) -> Figure:
+                  sram_bytes: int | None = None) -> Figure:
     """Draw one moment of a matmul large: A, B and C, what SRAM holds, the bytes so far.
 
     The arguments are those of `matmul_frames`; `upto` is how many events to replay, None for all.
@@ -82,8 +81,8 @@ def matmul_visits(trace: Trace | Replay, M: int, N: int, K: int, upto: int | Non
     done = sum(upto is None or frame <= moment.upto for frame in replay.frames[:-1])
     status = f"step {done} of {len(replay.frames) - 1}"
     stage.heading(fig, 0.14, height - 0.26, moment.kernel, status)
-    return theme.describe(fig, alt or f"{moment.kernel}, {status}: {human_bytes(moment.hbm_bytes)}"
-                                      f" of {human_bytes(replay.total_bytes)} moved.")
+    return theme.describe(fig, f"{moment.kernel}, {status}: {human_bytes(moment.hbm_bytes)}"
+                               f" of {human_bytes(replay.total_bytes)} moved.")
 
 
 def _replay(trace, M, N) -> Replay:
@@ -127,13 +126,12 @@ def _three(ax, replay, moment, M, N, K, size) -> None:
     live = {(e.tensor, e.rows, e.cols) for e in moment.sram}
     for name, (x, y) in origin.items():
         rows, cols = extent[name]
-        ax.add_artist(Rectangle((x, y), s * cols, s * rows, fc="white", ec="#C4C4C4", lw=0.8))
+        rect(ax, x, y, s * cols, s * rows, fc="white", ec="#C4C4C4", lw=0.8)
         boxes = final if name != "C" else {("C", *region): 0 for region in _tiles_of_C(replay)}
         for tensor, r, c in boxes:
             if tensor == name:
                 _tile(ax, name, r, c, x, y, s, times=times[tensor, r, c], most=most,
-                      framed=(tensor, r, c) in live,
-                      stored=(r, c) in moment.stored.get("C", ()))
+                      framed=(tensor, r, c) in live, stored=(r, c) in moment.stored.get("C", ()))
         bold = {"fontsize": 9, "fontweight": "bold", "color": INK}
         if name == "A":
             ax.text(x + s * cols / 2, y - 0.05, name, ha="center", va="bottom", **bold)
@@ -172,9 +170,8 @@ def _tile(ax, name, rows, cols, x, y, s, *, times, most, framed, stored) -> None
 
 
 @styled
-def intensity_by_tile(edges: Sequence[int], predicted: Sequence[float],
-                      counted: Mapping[int, float], gpus: Mapping[str, tuple[float, int]], *,
-                      alt: str | None = None) -> Figure:
+def intensity_by_tile(edges: Sequence[int], predicted: Sequence[float], counted: Mapping[int, float],
+                      gpus: Mapping[str, tuple[float, int]]) -> Figure:
     """Draw arithmetic intensity over the edge of a square tile, with the ridges of GPUs.
 
     Args:
@@ -224,46 +221,30 @@ def intensity_by_tile(edges: Sequence[int], predicted: Sequence[float],
     words = "; ".join(f"{name}: ridge {r:.0f}, SRAM full at b = {b}"
                       + (f", reached at b = {needed[name]}" if name in needed else "")
                       for name, (r, b) in gpus.items())
-    return theme.describe(fig, alt or f"Intensity of a tiled matmul over the tile's edge: "
-                                      f"{predicted[0]:.2g} at {edges[0]:g}, {predicted[-1]:.3g} at "
-                                      f"{edges[-1]:g}. {words}.")
+    return theme.describe(fig, f"Intensity of a tiled matmul over the tile's edge: "
+                               f"{predicted[0]:.2g} at {edges[0]:g}, {predicted[-1]:.3g} at "
+                               f"{edges[-1]:g}. {words}.")
 
 
 @styled
-def matmul_lab(Bm: int = 128, Bn: int = 128, Bk: int = 32, shape=(4096, 4096, 4096), gpu="A100", *,
-               element_bytes: int = 2, alt: str | None = None) -> Figure:
+def matmul_lab(costs: Mapping[str, Traffic], held: Sequence[tuple], gpu, *, title: str,
+               what: str) -> Figure:
     """Draw what a choice of tiles costs a matmul: traffic, SRAM, and the place on the roofline.
 
-    Everything comes from the closed forms of `models.traffic`; matrix units accumulate by
-    themselves, so only matmul FLOPs count here.
-
     Args:
-        Bm, Bn, Bk: tile edges along M, N and K.
-        shape: (M, N, K).
-        gpu: a `GPU` or the name of one; its shared memory per block is the SRAM.
+        costs: what "each once", "these tiles" and "naive" move and compute.
+        held: the tiles in SRAM, (name, shape, bytes).
+        gpu: whose roofline it is; its shared memory per block is the SRAM.
+        title, what: the line on top, and what the alt text says of the choice.
     """
-    gpu, (M, N, K) = hardware.get(gpu), shape
-    size = {"M": M, "N": N, "K": K, "element_bytes": element_bytes}
-    costs = {"each once": traffic.tiled_matmul(**size, Bm=M, Bn=N, Bk=K),
-             "these tiles": traffic.tiled_matmul(**size, Bm=Bm, Bn=Bn, Bk=Bk),
-             "naive": traffic.naive_matmul(**size)}
-    costs = {name: replace(cost, vector_flops=0) for name, cost in costs.items()}
-    held = matmul_tiles(min(Bm, M), min(Bn, N), min(Bk, K), element_bytes=element_bytes)
     over = sum(bytes_ for *_, bytes_ in held) - gpu.sram_bytes
-
     fig = theme.figure(4.75, layout=None)
-    title = f"C = AB, {M:,} × {K:,} times {K:,} × {N:,}: HBM bytes with tiles {Bm} × {Bn}, Bk = {Bk}"
-    fig.text(0.012, 0.975, title, fontsize=10, fontweight="bold", va="top")
+    heading(fig, title, y=0.975)
     _bars(fig.add_axes((0.012, 0.665, 0.976, 0.25)), costs)
     sram_gauge(held, gpu.sram_bytes, ax=fig.add_axes((0.012, 0.425, 0.976, 0.2)))
     _roof(fig.add_axes((0.012, 0.02, 0.56, 0.375)), gpu, costs)
-    lines = _verdicts(costs, gpu, over)
-    for n, (text, color) in enumerate(lines):
-        fig.text(0.62, 0.345 - 0.062 * n, text, color=color, va="top",
-                 fontsize=9 if n else 10, fontweight="normal" if n else "bold")
-    return theme.describe(fig, alt or f"Matmul lab. Tiles {Bm} × {Bn}, Bk = {Bk}, for {M} × {K} "
-                                      f"times {K} × {N} on {gpu.name}: "
-                                      + "; ".join(text for text, _ in lines) + ".")
+    said = sentences(fig, _verdicts(costs, gpu, over), 0.62, 0.345, 0.062)
+    return theme.describe(fig, f"Matmul lab. {what}: {said}.")
 
 
 def _bars(ax, costs) -> None:
@@ -281,8 +262,8 @@ def _bars(ax, costs) -> None:
         else:                                          # off the scale: a bar that is torn off
             end = 4.0 * inch
             for part, name in enumerate("AB"):
-                ax.add_patch(Rectangle((2 * inch * part, y - 0.33), 2 * inch, 0.66,
-                                       fc=theme.tint(theme.tensor_color(name), 0.5), lw=0))
+                rect(ax, 2 * inch * part, y - 0.33, 2 * inch, 0.66,
+                     fc=theme.tint(theme.tensor_color(name), 0.5), lw=0)
             for x in (3.55, 3.68):
                 ax.plot([(x - 0.05) * inch, (x + 0.05) * inch], [y + 0.42, y - 0.42],
                         color="white", lw=3.5)
@@ -297,27 +278,11 @@ def _bars(ax, costs) -> None:
 
 def _roof(ax, gpu, costs, dtype="float16") -> None:
     """Draw the roofline in decades, without an axis: a tenth of the time of one with ticks."""
-    edge, peak = ridge(gpu, dtype), float(gpu.matmul_flops_per_s[dtype])
-    points = {label: (np.log10(c.intensity), np.log10(c.flops / time_s(c, gpu, dtype).time_s))
-              for label, c in costs.items()}
-    x0 = min([-0.5] + [x for x, _ in points.values()]) - 0.15
-    x1 = max([3.5] + [x for x, _ in points.values()]) + 0.25
-    top, knee = np.log10(peak), np.log10(edge)
-    start = top - (knee - x0)
-    low = min([start] + [y for _, y in points.values()]) - 1.3
+    points, (x0, x1, low, top, _) = decades(ax, gpu, costs, dtype, reach=(-0.5, 0.25), depth=1.3,
+                                            ticks=(0.09, 0.15, 1.08))
     ax.set(xlim=(x0 - 0.12, x1 + 0.05), ylim=(low - 1.2, top + 1.0))
-    ax.axis("off")
-    ax.add_patch(Polygon([(x0, low), (x0, start), (knee, top), (knee, low)], fc="#EFF3F8", lw=0))
-    ax.add_patch(Polygon([(knee, low), (knee, top), (x1, top), (x1, low)], fc="#F6F4EC", lw=0))
-    ax.plot([x0, knee, x1], [start, top, top], color="#444444", lw=2, zorder=2, gid="roof")
-    ax.plot([x0, x1], [low, low], color="#555555", lw=0.8)
-    note = {"fontsize": SMALL, "color": GREY}
-    for x in range(int(np.ceil(x0)), int(x1) + 1):
-        ax.plot([x, x], [low, low - 0.09], color="#555555", lw=0.8)
-        ax.text(x, low - 0.15, f"{10.0**x:,g}", ha="center", va="top", **note)
-    ax.text((x0 + x1) / 2, low - 1.08, "arithmetic intensity, FLOP per byte of HBM", ha="center",
-            va="bottom", fontsize=SMALL, color=INK)
-    ax.text(x1, top + 0.3, f"{gpu.name}: {hardware.human(peak, 'FLOP/s')}, "
+    peak = hardware.human(float(gpu.matmul_flops_per_s[dtype]), "FLOP/s")
+    ax.text(x1, top + 0.3, f"{gpu.name}: {peak}, "
             f"{hardware.human(float(gpu.hbm_bytes_per_s), 'B/s')}", ha="right", va="bottom",
             fontsize=SMALL, fontweight="bold", color="#444444")
     looks = {"each once": ("s", "white", GREY), "naive": ("X", GREY, "white"),

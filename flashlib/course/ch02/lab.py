@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from flashlib import hardware
 from flashlib.course.ch02.figures import matmul_lab as picture
 from flashlib.course.ch02.figures import matmul_visits
 from flashlib.course.plots.replay import Replay
 from flashlib.course.widgets import base
 from flashlib.machine.trace import Trace
+from flashlib.models import traffic
+from flashlib.models.matmul import matmul_tiles
 
 EDGES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 384, 512)
 STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -22,32 +26,50 @@ SHAPES = {
 }
 
 
+def draw(Bm=128, Bn=128, Bk=32, shape=(4096, 4096, 4096), gpu="A100"):
+    """Draw the lab: a choice of tiles for a matmul in 16 bits, by the closed forms of `models.traffic`.
+
+    Matrix units accumulate by themselves, so only matmul FLOPs count here.
+
+    Args:
+        Bm, Bn, Bk: tile edges along M, N and K.
+        shape: (M, N, K).
+        gpu: a `GPU` or the name of one.
+    """
+    gpu, (M, N, K) = hardware.get(gpu), shape
+    size = {"M": M, "N": N, "K": K}
+    costs = {"each once": traffic.tiled_matmul(**size, Bm=M, Bn=N, Bk=K),
+             "these tiles": traffic.tiled_matmul(**size, Bm=Bm, Bn=Bn, Bk=Bk),
+             "naive": traffic.naive_matmul(**size)}
+    costs = {name: replace(cost, vector_flops=0) for name, cost in costs.items()}
+    title = f"C = AB, {M:,} × {K:,} times {K:,} × {N:,}: HBM bytes with tiles {Bm} × {Bn}, Bk = {Bk}"
+    what = f"Tiles {Bm} × {Bn}, Bk = {Bk}, for {M} × {K} times {K} × {N} on {gpu.name}"
+    return picture(costs, matmul_tiles(min(Bm, M), min(Bn, N), min(Bk, K)), gpu, title=title, what=what)
+
+
 def matmul_lab(Bm=128, Bn=128, Bk=32, shape="4,096³", gpu="A100"):
     """Return the widget: tile edges, shape and GPU, with traffic, SRAM gauge and roofline.
 
     The arguments are what it shows at first. `shape` is a name in `SHAPES` or your own (M, N, K);
     `gpu` may be a sheet of your own, and an edge that is not on a slider is put there.
     """
-    sheets = {sheet.name: sheet for sheet in hardware.ALL}
-    chosen = hardware.get(gpu)
-    sheets[chosen.name] = chosen
     shapes = dict(SHAPES)
     if not isinstance(shape, str):
         shape, sizes = " × ".join(f"{n:,}" for n in shape), tuple(shape)
         shapes[shape] = sizes
 
-    def draw(shape, gpu, **tiles):
-        return picture(shape=shapes[shape], gpu=sheets[gpu], **tiles)
+    def named(shape, **choices):
+        return draw(shape=shapes[shape], **choices)
 
+    gpus, redraw = base.over_gpus(named, gpu, "whose shared memory, bandwidth and rates to take")
     return base.Lab("matmul_lab", {
-        "Bm": base.choice(_with(Bm, EDGES), Bm, "Bm, rows of a tile of C"),
-        "Bn": base.choice(_with(Bn, EDGES), Bn, "Bn, columns of it"),
-        "Bk": base.choice(_with(Bk, STEPS), Bk, "Bk, depth of a step"),
+        "Bm": base.choice(base.including(Bm, EDGES), Bm, "Bm, rows of a tile of C"),
+        "Bn": base.choice(base.including(Bn, EDGES), Bn, "Bn, columns of it"),
+        "Bk": base.choice(base.including(Bk, STEPS), Bk, "Bk, depth of a step"),
         "shape": base.choice(list(shapes), shape, "shape", kind="dropdown",
                              tooltip="M × N × K: the rows of A, the columns of B, what they share"),
-        "gpu": base.choice(list(sheets), chosen.name, "GPU", kind="dropdown",
-                           tooltip="whose shared memory, bandwidth and rates to take"),
-    }, draw, note="16-bit elements, 4-byte accumulators; only matmul FLOPs count.")
+        "gpu": gpus,
+    }, redraw, note="16-bit elements, 4-byte accumulators; only matmul FLOPs count.")
 
 
 def matmul_player(trace: Trace, M: int, N: int, K: int, *, sram_bytes=None, start=1) -> base.Lab:
@@ -61,8 +83,7 @@ def matmul_player(trace: Trace, M: int, N: int, K: int, *, sram_bytes=None, star
     """
     replay = Replay(trace, M, N, "C")
     count = len(replay.frames)
-    frames = [(f"step {n} of {count - 1}" if n < count else "the end", n)
-              for n in range(1, count + 1)]
+    frames = [(f"step {n} of {count - 1}" if n < count else "the end", n) for n in range(1, count + 1)]
 
     def draw(frame):
         return matmul_visits(replay, M, N, K, replay.frames[frame - 1], sram_bytes=sram_bytes)
@@ -70,7 +91,3 @@ def matmul_player(trace: Trace, M: int, N: int, K: int, *, sram_bytes=None, star
     control = base.choice(frames, min(max(start, 1), count), "step", kind="play",
                           tooltip="the moment of the matmul; arrow keys step")
     return base.Lab("matmul_player", {"frame": control}, draw)
-
-
-def _with(value, options):
-    return sorted({*options, value})

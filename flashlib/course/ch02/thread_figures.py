@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from flashlib.course.plots import stage, theme
+from flashlib.course.plots.parts import rect
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, styled
 from flashlib.models.coalescing import (
     BANKS,
@@ -28,7 +29,7 @@ _SECTOR = theme.mix(_USED, "#6B4E00", 0.45)
 
 @styled
 def launch_hierarchy(C: tuple[int, int], block: tuple[int, int], warp: tuple[int, int],
-                     thread: tuple[int, int], *, alt: str | None = None) -> Figure:
+                     thread: tuple[int, int]) -> Figure:
     """Draw C cut into blocks, a block into warps, a warp into threads, a thread's own elements.
 
     Beside each part lie the pieces of A and B that it reads, on the background of their memory.
@@ -64,7 +65,7 @@ def launch_hierarchy(C: tuple[int, int], block: tuple[int, int], warp: tuple[int
             hue = theme.tensor_color(name)
             face = {**look, "facecolor": theme.tint(hue, 0.8) if n == 0 else hue,
                     "edgecolor": theme.edge_color(name)}
-            ax.add_artist(Rectangle(box[:2], *box[2:], lw=0.8, gid=f"{title} {name}", **face))
+            rect(ax, *box, lw=0.8, gid=f"{title} {name}", **face)
             if n in (0, 3):
                 at = (box[0] + box[2] / 2, box[1] + box[3] / 2)
                 ax.text(*at, name, ha="center", va="center_baseline", fontsize=SMALL,
@@ -79,8 +80,8 @@ def launch_hierarchy(C: tuple[int, int], block: tuple[int, int], warp: tuple[int
             edgecolors=theme.edge_color("C"), linewidths=0.6, gid=title), autolim=False)
         if n < 3:
             r, c = min(1, rows - 1), cols - 1
-            ax.add_artist(Rectangle((x + c * cell[0], y + r * cell[1]), *cell, facecolor=full,
-                                    edgecolor=INK, lw=1.5, zorder=5))
+            rect(ax, x + c * cell[0], y + r * cell[1], *cell, facecolor=full, edgecolor=INK, lw=1.5,
+                 zorder=5)
             zoom = (x + cols * cell[0], y + r * cell[1], y + (r + 1) * cell[1])
         left = 0.1 + n * (side + gap)
         ax.text(left, 0.2, title, fontsize=10, fontweight="bold", va="baseline")
@@ -92,12 +93,12 @@ def launch_hierarchy(C: tuple[int, int], block: tuple[int, int], warp: tuple[int
             ax.text(left, 2.06 + 0.18 * k, line, fontsize=SMALL, va="center",
                     color=GREY if k == 2 else INK)
         words.append(f"{title}: {sizes[n][0]} × {sizes[n][1]} elements, {total} {part}")
-    return theme.describe(fig, alt or f"How threads share a matmul. {'; '.join(words)}.")
+    return theme.describe(fig, f"How threads share a matmul. {'; '.join(words)}.")
 
 
 @styled
 def coalescing(patterns: Mapping[str, Sequence[int]], *, row_bytes: int, rows: int,
-               word_bytes: int = 4, alt: str | None = None) -> Figure:
+               word_bytes: int = 4) -> Figure:
     """Draw which lines and sectors of a row-major matrix one load of a warp touches.
 
     Black are the words that it asks for, dark yellow the rest of the 32-byte sectors that move,
@@ -145,13 +146,11 @@ def coalescing(patterns: Mapping[str, Sequence[int]], *, row_bytes: int, rows: i
             fig.text(left, (0.55 - 0.18 * k) / height, text, fontsize=SMALL, color=color,
                      fontweight=weight, va="center")
         words.append(f"{title}: lines {count}, sectors {sectors}, bytes used {used}")
-    return theme.describe(fig, alt or f"Lines of HBM that one load of a warp touches. "
-                                      f"{'; '.join(words)}.")
+    return theme.describe(fig, f"Lines of HBM that one load of a warp touches. {'; '.join(words)}.")
 
 
 @styled
-def banks(patterns: Mapping[str, tuple[Sequence[int], int]], *, rows: int = 33,
-          alt: str | None = None) -> Figure:
+def banks(patterns: Mapping[str, tuple[Sequence[int], int]], *, rows: int = 33) -> Figure:
     """Draw which words of shared memory a warp asks for, and how many of them each bank has.
 
     Args:
@@ -181,7 +180,7 @@ def banks(patterns: Mapping[str, tuple[Sequence[int], int]], *, rows: int = 33,
             facecolors=[INK if word in asked else face
                         for word, face in zip(index, faces, strict=True)],
             edgecolors="white", linewidths=0.3, gid="words"))
-        ax.add_artist(Rectangle((0, 0), BANKS, rows, fill=False, ec="#B9C6D6", lw=0.8))
+        rect(ax, 0, 0, BANKS, rows, fill=False, ec="#B9C6D6", lw=0.8)
         by_bank = words_by_bank(addresses)
         passes = bank_passes(addresses)
         low = stage.frame(fig, left, 0.5, width, bars)
@@ -194,12 +193,10 @@ def banks(patterns: Mapping[str, tuple[Sequence[int], int]], *, rows: int = 33,
                      va="center")
         low.plot([0, BANKS], [0, 0], color="#9A9A9A", lw=0.7)
         fig.text(left / theme.WIDTH, (height - 0.22) / height, title, fontsize=9, fontweight="bold")
-        fig.text(left / theme.WIDTH, 0.36 / height,
-                 f"{passes} pass{'es' * (passes != 1)}", fontsize=9, fontweight="bold",
-                 color=OVER if passes > 1 else INK, va="center")
-        fig.text(left / theme.WIDTH, 0.17 / height,
-                 f"{len(by_bank)} of {BANKS} banks at work", fontsize=SMALL, color=GREY,
-                 va="center")
+        fig.text(left / theme.WIDTH, 0.36 / height, f"{passes} pass{'es' * (passes != 1)}", fontsize=9,
+                 fontweight="bold", color=OVER if passes > 1 else INK, va="center")
+        fig.text(left / theme.WIDTH, 0.17 / height, f"{len(by_bank)} of {BANKS} banks at work",
+                 fontsize=SMALL, color=GREY, va="center")
         words.append(f"{title}: passes {passes}, banks at work {len(by_bank)}")
-    return theme.describe(fig, alt or f"Words of shared memory that a warp asks for, by bank. "
-                                      f"{'; '.join(words)}.")
+    return theme.describe(fig, f"Words of shared memory that a warp asks for, by bank. "
+                               f"{'; '.join(words)}.")

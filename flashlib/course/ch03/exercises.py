@@ -11,8 +11,7 @@ __all__ = ["check_logsumexp", "check_softmax", "check_three_pass_bytes", "check_
            "solution"]
 
 
-@exercise("03.1", "Find the wall", difficulty=1, minutes=3,
-          solution="threshold", hints=(
+@exercise("03.1", "Find the wall", difficulty=1, minutes=3, solution="threshold", hints=(
     "Solve eˣ = largest for x. The logarithm that undoes eˣ has base e.",
     "fl.numerics.facts(dtype).largest is the largest finite number, as a float64.",
 ))

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from flashlib.course.plots import theme
+from flashlib.course.plots.parts import bare, rect, whole
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, styled, text_width
 
 _GOOD = theme.tint(theme.TENSOR_COLORS["P"], 0.45)
@@ -19,8 +19,7 @@ _DASH = {"color": INK, "lw": 1.8, "ls": (0, (2, 1)), "zorder": 6}
 
 @styled
 def overflow_map(scales: Sequence[float], right: Mapping[str, Mapping[str, Sequence[int]]], *,
-                 rows: int, walls: Mapping[str, Mapping[str, float]] | None = None,
-                 alt: str | None = None) -> Figure:
+                 rows: int, walls: Mapping[str, Mapping[str, float]] | None = None) -> Figure:
     """Draw how many rows of a softmax come out right, by dtype and by scale of the logits.
 
     A cell's shade goes with its share of right rows, from olive to red; a cell that lost any is
@@ -38,9 +37,7 @@ def overflow_map(scales: Sequence[float], right: Mapping[str, Mapping[str, Seque
     cell, head, foot, left = 0.29, 0.42, 0.55, 0.8
     height = lines * cell + len(right) * head + foot
     fig = theme.figure(height, layout=None)
-    ax = fig.add_axes((0, 0, 1, 1))
-    ax.set(xlim=(0, theme.WIDTH), ylim=(height, 0))
-    ax.axis("off")
+    ax = whole(fig, down=True)
     width = (theme.WIDTH - left - (0.8 if walls else 0.1)) / len(scales)
     y = 0.0
     for title, panel in right.items():
@@ -64,14 +61,14 @@ def overflow_map(scales: Sequence[float], right: Mapping[str, Mapping[str, Seque
         ax.text(left + (column + 0.5) * width, y + 0.06, f"×{scale:g}", ha="center", va="top",
                 fontsize=SMALL)
     _map_key(ax, left, y + 0.38, rows, bool(walls))
-    return theme.describe(fig, alt or _map_alt(scales, right, rows))
+    return theme.describe(fig, _map_alt(scales, right, rows))
 
 
 def _cell(ax, x, y, w, h, share, text) -> None:
     lost = {"hatch": "/////", "gid": "lost"} if share < 1 else {"gid": "right"}
-    ax.add_patch(Rectangle((x, y), w, h, facecolor=theme.mix(_GOOD, _BAD, 1 - share),
-                           edgecolor=_HATCH, lw=0, zorder=1, **lost))
-    ax.add_patch(Rectangle((x, y), w, h, fill=False, ec="white", lw=1.6, zorder=2))
+    rect(ax, x, y, w, h, facecolor=theme.mix(_GOOD, _BAD, 1 - share), edgecolor=_HATCH, lw=0, zorder=1,
+         **lost)
+    rect(ax, x, y, w, h, fill=False, ec="white", lw=1.6, zorder=2)
     patch = {"boxstyle": "round,pad=0.14", "fc": "white", "ec": "none"} if share < 1 else None
     ax.text(x + w / 2, y + h / 2, text, ha="center", va="center_baseline", fontsize=SMALL,
             color=INK if share else OVER, zorder=5, bbox=patch)
@@ -94,9 +91,8 @@ def _factor(wall, scales) -> str:
 
 def _map_key(ax, x, y, rows, walls) -> None:
     for share, label in ((1, f"all {rows} rows right"), (0.5, "some"), (0, "none")):
-        ax.add_patch(Rectangle((x, y - 0.06), 0.26, 0.12, edgecolor=_HATCH, lw=0,
-                               facecolor=theme.mix(_GOOD, _BAD, 1 - share),
-                               hatch=None if share == 1 else "/////"))
+        rect(ax, x, y - 0.06, 0.26, 0.12, edgecolor=_HATCH, lw=0,
+             facecolor=theme.mix(_GOOD, _BAD, 1 - share), hatch=None if share == 1 else "/////")
         ax.text(x + 0.33, y, label, va="center_baseline", fontsize=TINY, color=GREY)
         x += 0.33 + text_width(label, TINY) + 0.2
     if walls:
@@ -118,8 +114,7 @@ def _map_alt(scales, right, rows) -> str:
 
 @styled
 def exp_range(ranges: Mapping[str, tuple[float, float]], rows: Mapping[str, np.ndarray], *,
-              wall: str = "float32", xlim: tuple[float, float] | None = None,
-              alt: str | None = None) -> Figure:
+              wall: str = "float32", xlim: tuple[float, float] | None = None) -> Figure:
     """Draw, on one axis of x, where eˣ is a number in each format, and where some logits lie.
 
     Args:
@@ -142,12 +137,11 @@ def exp_range(ranges: Mapping[str, tuple[float, float]], rows: Mapping[str, np.n
     y, labels = 0.0, {}
     for dtype, (smallest, largest) in ranges.items():
         start, stop = max(smallest, low), min(largest, high)
-        ax.add_patch(Rectangle((low, y + 0.04), start - low, bar - 0.08, facecolor="#E3E3E3", lw=0,
-                               gid=f"zero {dtype}"))
-        ax.add_patch(Rectangle((start, y + 0.04), stop - start, bar - 0.08, facecolor=_GOOD, lw=0,
-                               gid=f"finite {dtype}"))
-        ax.add_patch(Rectangle((stop, y + 0.04), high - stop, bar - 0.08, facecolor=_BAD, lw=0,
-                               edgecolor=_HATCH, hatch="/////", gid=f"infinite {dtype}"))
+        rect(ax, low, y + 0.04, start - low, bar - 0.08, facecolor="#E3E3E3", lw=0, gid=f"zero {dtype}")
+        rect(ax, start, y + 0.04, stop - start, bar - 0.08, facecolor=_GOOD, lw=0,
+             gid=f"finite {dtype}")
+        rect(ax, stop, y + 0.04, high - stop, bar - 0.08, facecolor=_BAD, lw=0, edgecolor=_HATCH,
+             hatch="/////", gid=f"infinite {dtype}")
         _limits(ax, y + bar / 2, start, stop, (low, high), (smallest, largest))
         labels[y + bar / 2] = dtype
         y += bar
@@ -174,15 +168,14 @@ def exp_range(ranges: Mapping[str, tuple[float, float]], rows: Mapping[str, np.n
         labels[y + tick / 2] = label
         y += tick
     ax.set_yticks(list(labels), list(labels.values()), fontsize=9, color=INK)
-    ax.tick_params(axis="y", length=0)
-    ax.spines["left"].set_visible(False)
+    bare(ax, "left")
     ax.set_title("Where eˣ is a number")
     text = "; ".join(f"{dtype} from {a:.4g} to {b:.4g}" for dtype, (a, b) in ranges.items())
     smallest, largest = ranges[wall]
     beyond = "; ".join(f"{label}: {np.sum(np.ravel(v) > largest)} beyond the upper limit of"
                        f" {wall}, {np.sum(np.ravel(v) < smallest)} below the lower"
                        for label, v in rows.items())
-    return theme.describe(fig, alt or f"Where the exponential is a number: {text}. {beyond}.")
+    return theme.describe(fig, f"Where the exponential is a number: {text}. {beyond}.")
 
 
 def _limits(ax, y, start, stop, view, limits) -> None:

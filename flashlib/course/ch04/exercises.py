@@ -25,8 +25,7 @@ def state(x) -> tuple[float, float]:
     return float(m), float(np.sum(np.exp(x - m)))
 
 
-@exercise("04.1", "The rescale factor", difficulty=1, minutes=2,
-          solution="rescale_factor", hints=(
+@exercise("04.1", "The rescale factor", difficulty=1, minutes=2, solution="rescale_factor", hints=(
     "ℓ is a sum of e^{x − m_old} and shall become a sum of e^{x − m_new}. What is the quotient of"
     " two such terms? x should drop out.",
     "e^{x − m_new} = e^{x − m_old} · e^{m_old − m_new}. The maximum grows, so the factor is ≤ 1.",

@@ -20,8 +20,7 @@ BAND = "#F3F3EE"
 
 @styled
 def running_state(x, m, l, factor, *, words: Sequence[str], future=None, at: int | None = None,
-                  query: str | None = None, title: str | None = None, note: str = "",
-                  alt: str | None = None) -> Figure:
+                  query: str | None = None, title: str | None = None, note: str = "") -> Figure:
     """Draw a row of logits with its running maximum m above, its running sum l below.
 
     Args:
@@ -93,8 +92,8 @@ def running_state(x, m, l, factor, *, words: Sequence[str], future=None, at: int
     if note:
         fig.text(0.012, 1 - 0.32 / height, note, fontsize=9, va="top")
     marks = "; ".join(f"“{words[i]}”, factor {factor[i]:.2g}" for i in events) or "none"
-    return theme.describe(fig, alt or f"A row of {n} logits, {seen} of them read, with the running"
-                                      f" maximum and the running sum. Rescales: {marks}.")
+    return theme.describe(fig, f"A row of {n} logits, {seen} of them read, with the running"
+                               f" maximum and the running sum. Rescales: {marks}.")
 
 
 def _plain(value, position=None) -> str:
@@ -335,5 +334,4 @@ def _box(ax, x, y, width, height, face, edge, lw) -> None:
 
 
 def _write(ax, x, y, text, **kwargs) -> None:
-    ax.text(x, y, text.replace("-", "−"), ha="center", va="center", fontsize=TINY, zorder=3,
-            **kwargs)
+    ax.text(x, y, text.replace("-", "−"), ha="center", va="center", fontsize=TINY, zorder=3, **kwargs)

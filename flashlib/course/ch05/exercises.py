@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, parts, solution
 from flashlib.models import traffic
 
 __all__ = ["check_finish", "check_merge_finished", "check_one_pass_bytes", "check_step", "hint",
            "solution"]
 
 
-@exercise("05.1", "Finish the accumulator", difficulty=1, minutes=3,
-          solution="finish",
+@exercise("05.1", "Finish the accumulator", difficulty=1, minutes=3, solution="finish",
           hints=("The accumulator holds Σ e^(s−m)·v and l holds Σ e^(s−m): which of them is missing"
                  " from a weighted mean?",
                  "l has one number per row and o has d: add an axis with l[:, None]. For an empty"
@@ -34,8 +33,7 @@ def check_finish(finish):
     return "one division per row, at the very end."
 
 
-@exercise("05.2", "Take one more key", difficulty=2, minutes=8,
-          solution="step",
+@exercise("05.2", "Take one more key", difficulty=2, minutes=8, solution="step",
           hints=("Three things are in units of the old maximum and one is new. Bring the old ones to"
                  " the new maximum first.",
                  "alpha = e^(m − m_new) multiplies l and o; the new key comes in with"
@@ -46,11 +44,7 @@ def check_step(step):
     for s, when in ((3.0, "a new maximum"), (-0.5, "no new maximum")):
         new = max(m, s)
         alpha, p = np.exp(m - new), np.exp(s - new)
-        got = step(m, l, o.copy(), s, v.copy())
-        if got is None:
-            raise NotImplementedError
-        if not isinstance(got, tuple) or len(got) != 3:
-            raise Wrong(f"expected a tuple (m, l, o), got {type(got).__name__}")
+        got = parts(step(m, l, o.copy(), s, v.copy()), "(m, l, o)")
         expect_close(got[0], new, f"m after {when}", mistakes={
             "the maximum did not move": m, "the new logit replaced the maximum": s})
         wrong_l = {} if s < m else {
@@ -82,8 +76,7 @@ def _attend(S, V):
     return P @ V / l[:, None], m + np.log(l)
 
 
-@exercise("05.3", "Merge two half-attentions", difficulty=3, minutes=15,
-          solution="merge_finished",
+@exercise("05.3", "Merge two half-attentions", difficulty=3, minutes=15, solution="merge_finished",
           hints=("lse is the logarithm of a half's total mass Σ e^s. What share of the whole mass does"
                  " each half have?",
                  "share_a = e^(lse_a − lse) with lse = ln(e^lse_a + e^lse_b). Subtract the larger lse"
@@ -97,13 +90,9 @@ def check_merge_finished(merge_finished):
     (O_a, a), (O_b, b) = _attend(S[:, :7], V[:7]), _attend(S[:, 7:], V[7:])
     O, lse = _attend(S, V)
 
-    def call(*parts, what):
+    def call(*states, what):
         with np.errstate(all="ignore"):
-            got = merge_finished(*(part.copy() for part in parts))
-        if got is None:
-            raise NotImplementedError
-        if not isinstance(got, tuple) or len(got) != 2:
-            raise Wrong(f"{what}: expected a tuple (O, lse), got {type(got).__name__}")
+            got = parts(merge_finished(*(part.copy() for part in states)), "(O, lse)", f"{what}: ")
         return got
 
     got_O, got_lse = call(O_a, a, O_b, b, what="two halves")
@@ -147,8 +136,7 @@ def check_merge_finished(merge_finished):
 def check_one_pass_bytes(one_pass_bytes):
     """Accept `one_pass_bytes(Nq, Nk, d, element_bytes, stats_bytes) -> int`, unmasked."""
     for Nq, Nk, d, e, s in ((6, 6, 4, 2, 4), (56, 56, 32, 2, 4), (7, 30, 5, 4, 8)):
-        right = traffic.one_pass_attention(Nq=Nq, Nk=Nk, d=d, element_bytes=e,
-                                           stats_bytes=s).hbm_bytes
+        right = traffic.one_pass_attention(Nq=Nq, Nk=Nk, d=d, element_bytes=e, stats_bytes=s).hbm_bytes
         elements = 2 * Nq * d + 2 * Nq * Nk * d
         expect_close(one_pass_bytes(Nq, Nk, d, e, s), right, f"bytes at {Nq=}, {Nk=}, {d=}", mistakes={
             "lse is written too: Nq statistics": elements * e,

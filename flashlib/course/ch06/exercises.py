@@ -8,7 +8,7 @@ import numbers
 
 import numpy as np
 
-from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, given, hint, parts, solution
 from flashlib.masks import mask_of, tiles
 from flashlib.models import traffic
 from flashlib.models.blocks import largest_blocks, paper_blocks, working_set_bytes
@@ -19,8 +19,7 @@ __all__ = ["check_choose_blocks", "check_merge_tile", "check_skips", "check_v1_r
 _SHAPES = ((6, 6, 2, 3), (8, 8, 2, 2), (5, 8, 2, 3), (9, 6, 4, 2))
 
 
-@exercise("06.1", "Skip a tile in one line", difficulty=1, minutes=5,
-          solution="skips", hints=(
+@exercise("06.1", "Skip a tile in one line", difficulty=1, minutes=5, solution="skips", hints=(
     "Skip only if the most generous query of the tile sees nothing of it. Which of the rows sees"
     " furthest, and which of the keys comes into view first?",
     "The last query of the tile is rows.stop - 1; it sees keys j ≤ i + Nk − Nq."))
@@ -48,12 +47,9 @@ def check_skips(skips):
         "you skip every tile: at least those on the diagonal hold visible keys":
             lambda r, k, o: True,
     }
-    grid = [(r, k, Nq, Nk) for Nq, Nk, Br, Bc in _SHAPES
-            for r in tiles(Nq, Br) for k in tiles(Nk, Bc)]
+    grid = [(r, k, Nq, Nk) for Nq, Nk, Br, Bc in _SHAPES for r in tiles(Nq, Br) for k in tiles(Nk, Bc)]
     right = [mask_of(True, Nq, Nk).skips(r, k) for r, k, Nq, Nk in grid]
-    got = [skips(*place) for place in grid]
-    if any(g is None for g in got):
-        raise NotImplementedError
+    got = given([skips(*place) for place in grid])
     if not all(isinstance(g, bool | np.bool_) for g in got):
         raise Wrong(f"skips: expected True or False, got {got[0]!r}")
     for mistake, guess in wrong.items():
@@ -76,8 +72,7 @@ def _same(got, expected) -> bool:
                for g, x in zip(got, expected, strict=True))
 
 
-@exercise("06.2", "Predict what v1 reads", difficulty=2, minutes=8,
-          solution="v1_read_bytes", hints=(
+@exercise("06.2", "Predict what v1 reads", difficulty=2, minutes=8, solution="v1_read_bytes", hints=(
     "Walk down Algorithm 1 and write beside each load how often it happens and how many elements it"
     " moves. K and V are loaded in the outer loop, Q, O, m, l in the inner one.",
     "One walk over all row tiles loads all of Q, O, m and l once. There are T_c = ⌈N/B_c⌉ walks."))
@@ -87,9 +82,7 @@ def check_v1_read_bytes(v1_read_bytes):
              (1025, 64, 64, 256, 4, 4))
     costs = [traffic.flash_v1(Nq=N, Nk=N, d=d, Br=Br, Bc=Bc, element_bytes=e, stats_bytes=s)
              for N, d, Br, Bc, e, s in cases]
-    got = [v1_read_bytes(*case) for case in cases]
-    if any(g is None for g in got):
-        raise NotImplementedError
+    got = given([v1_read_bytes(*case) for case in cases])
     for mistake, bytes_of_it in _wrong_reads(cases, [cost.hbm_bytes for cost in costs]):
         if _same(got, bytes_of_it):
             raise Wrong(mistake)
@@ -185,10 +178,7 @@ def check_merge_tile(merge_tile):
         right, wrong = _merged(*state, S[:, part], V[part])
         with np.errstate(all="ignore"):
             got = merge_tile(*(a.copy() for a in state), S[:, part].copy(), V[part].copy())
-        if got is None:
-            raise NotImplementedError
-        if not isinstance(got, tuple | list) or len(got) != 3:
-            raise Wrong(f"{what}: expected three arrays (O, m, l), got {type(got).__name__}")
+        got = parts(got, "(O, m, l)", f"{what}: ")
         order = _order(got, right)
         if order and order != "O, m, l":
             raise Wrong(f"{what}: the values are right, but in the order ({order}): return (O, m, l)")
@@ -200,8 +190,8 @@ def check_merge_tile(merge_tile):
 def _order(got, right) -> str | None:
     """Return in which order `got` holds the right O, m and l; None if it does not hold them."""
     for places in itertools.permutations(range(3)):
-        parts = [(np.asarray(part), right[place]) for part, place in zip(got, places, strict=True)]
-        if all(a.shape == b.shape and a.dtype != object and np.allclose(a, b) for a, b in parts):
+        pairs = [(np.asarray(part), right[place]) for part, place in zip(got, places, strict=True)]
+        if all(a.shape == b.shape and a.dtype != object and np.allclose(a, b) for a, b in pairs):
             return ", ".join("Oml"[place] for place in places)
     return None
 
@@ -257,8 +247,7 @@ def _merged(O, m, l, S, V):
     return ((((old * l)[:, None] * O + tile) / l_new[:, None], m_new, l_new), wrong)
 
 
-@exercise("06.4", "Choose blocks for v2", difficulty=3, minutes=20,
-          solution="choose_blocks", hints=(
+@exercise("06.4", "Choose blocks for v2", difficulty=3, minutes=20, solution="choose_blocks", hints=(
     "Which of the two edges does the traffic of v2 depend on? Give the other as little room as the"
     " rule allows.",
     "At 2 and 4 bytes v2 holds Q: 2·Br·d, O: 4·Br·d, m and l: 8·Br, K and V: 4·Bc·d, S: 2·Br·Bc"
@@ -267,11 +256,7 @@ def check_choose_blocks(choose_blocks):
     """Check choose_blocks(sram_bytes, d) -> (Br, Bc): multiples of 16 that fit and move least."""
     N, gains = 4096, []
     for sram, d in ((166_912, 128), (166_912, 64), (65_536, 128), (232_448, 256), (24_576, 64)):
-        got = choose_blocks(sram, d)
-        if got is None:
-            raise NotImplementedError
-        if not isinstance(got, tuple | list) or len(got) != 2:
-            raise Wrong(f"expected a pair (Br, Bc), got {got!r}")
+        got = parts(choose_blocks(sram, d), "(Br, Bc)")
         where = f"sram_bytes={sram:,}, d={d}: Br={got[0]}, Bc={got[1]}"
         whole = all(isinstance(b, int | np.integer) and not isinstance(b, bool) for b in got)
         if not whole or any(b < 16 or b % 16 for b in got):
@@ -283,8 +268,7 @@ def check_choose_blocks(choose_blocks):
                         f"{_why_too_large(Br, Bc, d, sram)}")
         best = max(b for b in range(16, N + 1, 16)
                    if working_set_bytes("flash_v2", Br=b, Bc=16, d=d) <= sram)
-        moved, least = (traffic.flash_v2(Nq=N, Nk=N, d=d, Br=b, Bc=16).hbm_bytes
-                        for b in (Br, best))
+        moved, least = (traffic.flash_v2(Nq=N, Nk=N, d=d, Br=b, Bc=16).hbm_bytes for b in (Br, best))
         if moved > 1.01 * least:
             raise Wrong(f"{where} fit, but move {moved / least:.2f} times what the best choice"
                         f" moves at N={N:,}{_why_too_small(Br, Bc, d, sram)}")

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
-from matplotlib.patches import Polygon, Rectangle
 
 from flashlib import hardware
 from flashlib.course.plots import stage, theme
+from flashlib.course.plots.causal import face, tile_kinds
+from flashlib.course.plots.parts import bare, cells, heading, sentences
 from flashlib.course.plots.region import _LESS_MORE
+from flashlib.course.plots.roofline import decades
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, human_bytes, human_count, styled
 from flashlib.course.plots.traffic import sram_gauge, stack
-from flashlib.masks import mask_of, tile_class, tiles
-from flashlib.models import traffic
-from flashlib.models.blocks import ideal_bytes
+from flashlib.machine.traffic import Traffic
 from flashlib.models.roofline import ridge, time_s
-
-_MODELS = {"flash_v1": traffic.flash_v1, "flash_v2": traffic.flash_v2}
-_SHORT = {"flash_v1": "v1", "flash_v2": "v2"}
 
 
 @styled
-def tile_classes(cases: Mapping[str, tuple[int, int, int, int]], *,
-                 alt: str | None = None) -> Figure:
+def tile_classes(cases: Mapping[str, tuple[int, int, int, int]]) -> Figure:
     """Draw what a causal mask makes of every tile: skipped, cut by the diagonal, or full.
 
     `cases` maps a title to (Nq, Nk, Br, Bc). The line is the edge of what the queries may see,
@@ -43,92 +39,47 @@ def tile_classes(cases: Mapping[str, tuple[int, int, int, int]], *,
         w, h = side * Nk / longer, side * Nq / longer
         ax = fig.add_axes(((0.3 + n * (side + 0.3)) / theme.WIDTH, 0.88 / height + (side - h) / height,
                            w / theme.WIDTH, h / height))
-        mask, found = mask_of(True, Nq, Nk), Counter()
-        for rows in tiles(Nq, Br):
-            for keys in tiles(Nk, Bc):
-                kind = tile_class(mask, rows, keys)
-                found[kind] += 1
-                ax.add_patch(Rectangle((keys.start, rows.start), keys.stop - keys.start,
-                                       rows.stop - rows.start, ec=theme.edge_color("S"), lw=0.8,
-                                       **_face(kind)))
+        found = sum((kinds for _, kinds in tile_kinds(ax, Nq, Nk, Br, Bc, lw=0.8)), Counter())
         steps = np.arange(Nq + 1)
         ax.step(np.clip(steps + Nk - Nq, 0, Nk), steps, where="pre", color=INK, lw=1.0)
         ax.set(xlim=(0, Nk), ylim=(Nq, 0), aspect="equal", xticks=[0, Nk], yticks=[0, Nq])
         ax.set_title(title, fontsize=9)
         ax.set_xlabel("keys", labelpad=-7, fontsize=SMALL)
         ax.set_ylabel("queries", labelpad=-9, fontsize=SMALL)
-        ax.tick_params(length=0)
-        for spine in ax.spines.values():
-            spine.set_visible(False)
+        bare(ax)
         total = sum(found.values())
         note = f"{found['full']} full, {found['partial']} cut, {found['skip']} skipped of {total}"
         ax.annotate(note.replace(" cut, ", " cut,\n"), (0, 0), xycoords="axes fraction",
                     xytext=(0, -17), textcoords="offset points", va="top", fontsize=SMALL)
         words.append(f"{title}: {note}")
-    key = [("full", {**_face("full"), "edgecolor": theme.edge_color("S")}),
-           ("cut by the diagonal: computed whole, then masked",
-            {**_face("partial"), "edgecolor": theme.edge_color("S")}),
-           ("skipped", {**_face("skip"), "edgecolor": theme.edge_color("S")})]
+    key = [("full", face("full")),
+           ("cut by the diagonal: computed whole, then masked", face("partial")),
+           ("skipped", face("skip"))]
     theme.patch_key(stage.frame(fig, 0, 0, theme.WIDTH, 0.2), key, at=(1.0, 0.0))
-    return theme.describe(fig, alt or f"Tiles under a causal mask. {'; '.join(words)}.")
-
-
-def _face(kind) -> dict:
-    if kind == "skip":
-        return {"facecolor": "#FFFFFF", "hatch": "...", "alpha": 0.5}
-    color = theme.tensor_color("S")
-    return {"facecolor": color if kind == "full" else theme.tint(color, 0.55)}
-
-
-def resident_tiles(algorithm: str, *, Br: int, Bc: int, d: int, element_bytes=2, stats_bytes=4,
-                   accumulator_bytes=4) -> list[tuple[str, tuple, int]]:
-    """Return the tiles (name, shape, bytes) that a FlashAttention kernel holds at its peak."""
-    keys = [("K", (Bc, d), Bc * d * element_bytes), ("V", (Bc, d), Bc * d * element_bytes)]
-    rows = [("Q", (Br, d), Br * d * element_bytes), ("O", (Br, d), Br * d * accumulator_bytes),
-            ("m", (Br,), Br * stats_bytes), ("l", (Br,), Br * stats_bytes)]
-    outer, inner = (keys, rows) if algorithm == "flash_v1" else (rows, keys)
-    return [*outer, *inner, ("S", (Br, Bc), Br * Bc * element_bytes)]
+    return theme.describe(fig, f"Tiles under a causal mask. {'; '.join(words)}.")
 
 
 @styled
-def block_lab(Br: int = 64, Bc: int = 64, N: int = 4096, d: int = 128, gpu="A100", *,
-              sram_bytes: int | None = None, algorithm: str = "flash_v1",
-              causal: bool = False) -> Figure:
+def block_lab(costs: Mapping[str, Traffic], held: Sequence[tuple], capacity: int, gpu, *, title: str,
+              what: str, ideal_fits: bool) -> Figure:
     """Draw what a choice of blocks costs: traffic, SRAM, and the place on the roofline.
 
-    Everything comes from the closed forms of `models.traffic`, for one head in 16 bits.
-
     Args:
-        Br, Bc, N, d: tile heights, sequence length, head dimension.
-        gpu: a `GPU` or the name of one; its shared memory per block is the SRAM.
-        sram_bytes: another capacity; None takes that of the GPU.
-        algorithm: "flash_v1" or "flash_v2".
-        causal: hide later keys; the two baselines stay dense.
+        costs: what "ideal", "same blocks" and, last, the algorithm move and compute.
+        held: the tiles in SRAM, (name, shape, bytes).  capacity: of that SRAM, in bytes.
+        gpu: whose roofline it is.
+        title, what: the line on top, and what the alt text says of the choice.
+        ideal_fits: whether the ideal would fit into SRAM, too.
     """
-    if algorithm not in _MODELS:
-        raise ValueError(f"algorithm: expected one of {sorted(_MODELS)}, got {algorithm!r}")
-    gpu, name = hardware.get(gpu), _SHORT[algorithm]
-    capacity = int(sram_bytes or gpu.sram_bytes)
-    shape = {"Nq": N, "Nk": N, "d": d, "causal": causal}
-    costs = {"ideal": traffic.standard_attention(**shape),
-             "same blocks": traffic.standard_attention(**shape, Br=Br, Bc=Bc),
-             name: _MODELS[algorithm](**shape, Br=Br, Bc=Bc)}
-    held = resident_tiles(algorithm, Br=min(Br, N), Bc=min(Bc, N), d=d)
     over = sum(size for _, _, size in held) - capacity
-
     fig = theme.figure(4.75, layout=None)
-    title = f"{name}: HBM bytes of one head, N = {N:,}, d = {d}, Br = {Br}, Bc = {Bc}"
-    fig.text(0.012, 0.975, title + (", causal" if causal else ""), fontsize=10, fontweight="bold",
-             va="top")
+    heading(fig, title, y=0.975)
     _bars(fig.add_axes((0.012, 0.665, 0.976, 0.25)), costs)
     sram_gauge(held, capacity, ax=fig.add_axes((0.012, 0.425, 0.976, 0.2)))
     _roof(fig.add_axes((0.012, 0.02, 0.575, 0.395)), gpu, costs)
-    lines = _verdicts(name, costs, gpu, over, ideal_bytes(N, d) <= capacity)
-    for n, (text, color) in enumerate(lines):
-        fig.text(0.625, 0.335 - 0.062 * n, text, color=color, va="top",
-                 fontsize=9 if n else 10, fontweight="normal" if n else "bold")
-    return theme.describe(fig, f"Block-size lab. {name} at N={N}, d={d}, Br={Br}, Bc={Bc} on "
-                               f"{gpu.name}: " + "; ".join(text for text, _ in lines) + ".")
+    lines = _verdicts(list(costs)[-1], costs, gpu, over, ideal_fits)
+    said = sentences(fig, lines, 0.625, 0.335, 0.062)
+    return theme.describe(fig, f"Block-size lab. {what}: {said}.")
 
 
 def _bars(ax, costs) -> None:
@@ -151,37 +102,20 @@ def _bars(ax, costs) -> None:
 
 def _roof(ax, gpu, costs, dtype="float16") -> None:
     """Draw the roofline with decades for ticks by hand: a tenth of the time of real axes."""
-    edge, peak = ridge(gpu, dtype), float(gpu.matmul_flops_per_s[dtype])
-    points = {label: (np.log10(cost.intensity),
-                      np.log10(cost.flops / time_s(cost, gpu, dtype).time_s))
-              for label, cost in costs.items()}
-    x0 = min([0.0] + [x for x, _ in points.values()]) - 0.15
-    x1 = max([3.5] + [x for x, _ in points.values()]) + 0.15
-    top, knee = np.log10(peak), np.log10(edge)
-    start = top - (knee - x0)
-    low = min([start] + [y for _, y in points.values()]) - 0.35
+    points, (x0, x1, low, top, knee) = decades(ax, gpu, costs, dtype, reach=(0.0, 0.15), depth=0.35,
+                                               ticks=(0.08, 0.13, 0.92), side=True)
     ax.set(xlim=(x0 - 0.56, x1 + 0.05), ylim=(low - 0.95, top + 1.75))
-    ax.axis("off")
-    ax.add_patch(Polygon([(x0, low), (x0, start), (knee, top), (knee, low)], fc="#EFF3F8", lw=0))
-    ax.add_patch(Polygon([(knee, low), (knee, top), (x1, top), (x1, low)], fc="#F6F4EC", lw=0))
-    ax.plot([x0, knee, x1], [start, top, top], color="#444444", lw=2, zorder=2, gid="roof")
-    ax.plot([x0, x0, x1], [top, low, low], color="#555555", lw=0.8)
     note = {"fontsize": SMALL, "color": GREY}
-    for x in range(int(np.ceil(x0)), int(x1) + 1):
-        ax.plot([x, x], [low, low - 0.08], color="#555555", lw=0.8)
-        ax.text(x, low - 0.13, f"{10.0**x:,g}", ha="center", va="top", **note)
     for y in range(int(np.ceil(low + 0.1)), int(top) + 1):
         ax.plot([x0 - 0.04, x0], [y, y], color="#555555", lw=0.8)
         ax.text(x0 - 0.07, y, human_count(10.0**y), ha="right", va="center_baseline", **note)
     ax.text(x0 - 0.5, top + 0.3, "attainable\nFLOP/s", ha="left", va="bottom", fontsize=SMALL,
             color=INK)
-    ax.text(knee + 0.06, top - 0.14, f"ridge: {edge:,.0f}", ha="left", va="top", **note)
-    ax.text((x0 + x1) / 2, low - 0.92, "arithmetic intensity, FLOP per byte of HBM", ha="center",
-            va="bottom", fontsize=SMALL, color=INK)
+    ax.text(knee + 0.06, top - 0.14, f"ridge: {ridge(gpu, dtype):,.0f}", ha="left", va="top", **note)
     speed = hardware.human(float(gpu.hbm_bytes_per_s), "B/s")
+    peak = hardware.human(float(gpu.matmul_flops_per_s[dtype]), "FLOP/s")
     ax.text(x0 + 0.45, low + 0.12, f"waits for memory: {speed}", va="bottom", ha="left", **note)
-    ax.text(x1 - 0.05, low + 0.12, f"waits for arithmetic:\n{hardware.human(peak, 'FLOP/s')}",
-            va="bottom", ha="right", **note)
+    ax.text(x1 - 0.05, low + 0.12, f"waits for arithmetic:\n{peak}", va="bottom", ha="right", **note)
     for n, (label, (x, y)) in enumerate(sorted(points.items(), key=lambda p: p[1])):
         look = theme.version_style("standard" if label in ("ideal", "same blocks") else label)
         face = "white" if label == "ideal" else look["color"]
@@ -227,8 +161,7 @@ def _bound(part) -> str:
 
 
 @styled
-def ratio_maps(Br_values, Bc_values, ratios: Mapping[str, np.ndarray], *, fits=None,
-               alt: str | None = None) -> Figure:
+def ratio_maps(Br_values, Bc_values, ratios: Mapping[str, np.ndarray], *, fits=None) -> Figure:
     """Draw several ratios over the same block sizes side by side, on one color scale.
 
     Args:
@@ -249,10 +182,10 @@ def ratio_maps(Br_values, Bc_values, ratios: Mapping[str, np.ndarray], *, fits=N
     for n, (title, ratio) in enumerate(ratios.items()):
         ax = fig.add_axes(((left + n * (side + gap)) / theme.WIDTH, 0.46 / height,
                            side / theme.WIDTH, tall / height))
-        _one_map(ax, np.asarray(ratio, dtype=float), fits)
+        _one_map(ax, np.asarray(ratio, dtype=float), fits, Br_values, Bc_values)
         ax.set_title(title, fontsize=9)
-        ax.set_xticks(range(cols), [str(b) for b in Bc_values], fontsize=theme.TINY)
-        ax.set_yticks(range(rows), [str(b) for b in Br_values] if n == 0 else [""] * rows)
+        ax.tick_params(axis="x", labelsize=theme.TINY)
+        ax.tick_params(axis="y", labelleft=n == 0)
         ax.set_xlabel("Bc", labelpad=2)
         if n == 0:
             ax.set_ylabel("Br")
@@ -260,31 +193,26 @@ def ratio_maps(Br_values, Bc_values, ratios: Mapping[str, np.ndarray], *, fits=N
              fontsize=theme.TINY, color=GREY)
     words = "; ".join(f"{title}: below 1 in {int((np.asarray(r) < 1)[fits].sum())} of"
                       f" {int(fits.sum())} choices that fit" for title, r in ratios.items())
-    return theme.describe(fig, alt or f"Ratio maps over Br and Bc. {words}.")
+    return theme.describe(fig, f"Ratio maps over Br and Bc. {words}.")
 
 
-def _one_map(ax, ratio, fits) -> None:
+def _one_map(ax, ratio, fits, Br_values, Bc_values) -> None:
     rows, cols = ratio.shape
     log = np.log2(ratio)
     norm = TwoSlopeNorm(0, -4, 4)
-    for i, j in np.ndindex(rows, cols):
-        color = _LESS_MORE(norm(np.clip(log[i, j], -4, 4)))
-        ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fc=color, ec="white", lw=0.8))
-        if not fits[i, j]:
-            ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fc=(1, 1, 1, 0.75), ec=OVER, lw=0,
-                                   hatch="xx"))
-            continue
-        v = ratio[i, j]
-        text = f"{v:.2f}"[1:] if v < 0.995 else f"{v:.2f}" if v < 1.05 else f"{v:.2g}"
-        ax.text(j, i, text, ha="center", va="center_baseline", fontsize=theme.TINY,
-                color=theme.ink_on(color))
+    colors = [[_LESS_MORE(norm(np.clip(v, -4, 4))) for v in line] for line in log]
+    texts = [[_short(v) if fit else "" for v, fit in zip(*pair, strict=True)]
+             for pair in zip(ratio, fits, strict=True)]
+    crossed = {"fc": (1, 1, 1, 0.75), "ec": OVER, "lw": 0, "hatch": "xx"}
+    cells(ax, colors, texts, Bc_values, Br_values, size=theme.TINY, lw=0.8,
+          over={(i, j): crossed for i, j in np.argwhere(~fits).tolist()})
     edges = [((j - 0.5, j - 0.5), (i - 0.5, i + 0.5)) for i in range(rows) for j in range(1, cols)
              if (log[i, j] > 0) != (log[i, j - 1] > 0)]
     edges += [((j - 0.5, j + 0.5), (i - 0.5, i - 0.5)) for i in range(1, rows) for j in range(cols)
               if (log[i, j] > 0) != (log[i - 1, j] > 0)]
     for x, y in edges:
         ax.plot(x, y, color=INK, lw=2, solid_capstyle="projecting", zorder=5)
-    ax.set(xlim=(-0.5, cols - 0.5), ylim=(-0.5, rows - 0.5))
-    ax.tick_params(length=0)
-    for spine in ax.spines.values():
-        spine.set_visible(False)
+
+
+def _short(ratio) -> str:
+    return f"{ratio:.2f}"[1:] if ratio < 0.995 else f"{ratio:.2f}" if ratio < 1.05 else f"{ratio:.2g}"

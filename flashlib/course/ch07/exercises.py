@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, parts, solution
 from flashlib.models import traffic
 
 __all__ = ["check_dK_dV", "check_dQ_updates", "check_dS", "check_delta", "hint", "solution"]
@@ -21,8 +21,7 @@ def _problem(seed, rows, keys, d, scale=0.5):
     return Q, K[keys:2 * keys], V[keys:2 * keys], dO, O, lse, (dO * O).sum(axis=1)
 
 
-@exercise("07.1", "delta in one line", difficulty=1, minutes=3,
-          solution="delta",
+@exercise("07.1", "delta in one line", difficulty=1, minutes=3, solution="delta",
           hints=("One number per query: the inner product of two rows that the backward pass has in"
                  " its hands before it has seen a single key.",
                  "Row i of dO with row i of O: an elementwise product, and a sum over axis 1."))
@@ -50,8 +49,7 @@ def check_delta(delta):
     return "N numbers stand for a row sum over N × N."
 
 
-@exercise("07.2", "dS of one tile", difficulty=2, minutes=8,
-          solution="dS_tile",
+@exercise("07.2", "dS of one tile", difficulty=2, minutes=8, solution="dS_tile",
           hints=("Four steps: the logits of the tile, the weights P with the row's lse, dP = dO·Vᵀ,"
                  " and the softmax Jacobian.",
                  "P = e^(S − lse) is final: no maximum, no division, and the tile need not know its"
@@ -91,8 +89,7 @@ def check_dS(dS_tile):
     return "all that the tile needed was its own rows, and two numbers for each of them."
 
 
-@exercise("07.3", "dK and dV of a tile of keys", difficulty=2, minutes=8,
-          solution="dK_dV",
+@exercise("07.3", "dK and dV of a tile of keys", difficulty=2, minutes=8, solution="dK_dV",
           hints=("Every query looks at this tile of keys, so every tile of queries adds something to"
                  " dK and dV: start from zero and accumulate.",
                  "dV += Pᵀ·dO and dK += scale · dSᵀ·Q. Which matrix must be transposed follows from"
@@ -104,11 +101,7 @@ def check_dK_dV(dK_dV):
         tiles = [tuple(rng.normal(size=(height, 4)) for _ in range(4)) for _ in range(3)]
         dV = sum(P.T @ dO for _, dO, P, _ in tiles)
         dK = scale * sum(dS.T @ Q for Q, _, _, dS in tiles)
-        got = dK_dV([tuple(a.copy() for a in tile) for tile in tiles], scale)
-        if got is None:
-            raise NotImplementedError
-        if not isinstance(got, tuple) or len(got) != 2:
-            raise Wrong(f"expected a tuple (dKj, dVj), got {type(got).__name__}")
+        got = parts(dK_dV([tuple(a.copy() for a in tile) for tile in tiles], scale), "(dKj, dVj)")
         if np.shape(got[0]) == dV.shape and np.allclose(got[0], dV) and not np.allclose(got[1], dV):
             raise Wrong("dK and dV are swapped: return (dKj, dVj)")
         Q, dO, P, dS = tiles[-1]
@@ -130,8 +123,7 @@ def check_dK_dV(dK_dV):
     return "these two sums are why K and V stay outside: they never leave the chip."
 
 
-@exercise("07.4", "Count the updates of dQ", difficulty=2, minutes=6,
-          solution="dQ_updates",
+@exercise("07.4", "Count the updates of dQ", difficulty=2, minutes=6, solution="dQ_updates",
           hints=("How many tiles of S are there? Each adds something to one tile of dQ.",
                  "An update reads a tile of dQ and writes it back. Over a whole row of tiles that is"
                  " Tc times N·d elements each way; and dQ has to start from zero.",
@@ -140,11 +132,7 @@ def check_dQ_updates(dQ_updates):
     """Accept `dQ_updates(N, d, Br, Bc, element_bytes) -> (updates, bytes)`, unmasked, order "kv"."""
     for N, d, Br, Bc, e in ((64, 16, 16, 16, 2), (100, 8, 32, 24, 2), (70, 5, 7, 35, 4)):
         Tr, Tc, row = -(-N // Br), -(-N // Bc), N * d * e
-        got = dQ_updates(N, d, Br, Bc, e)
-        if got is None:
-            raise NotImplementedError
-        if not isinstance(got, tuple) or len(got) != 2:
-            raise Wrong(f"expected a tuple (updates, bytes), got {type(got).__name__}")
+        got = parts(dQ_updates(N, d, Br, Bc, e), "(updates, bytes)")
         where = f"at {N=}, {d=}, {Br=}, {Bc=}"
         expect_close(got[0], Tr * Tc, f"updates {where}", mistakes={
             "a ragged tile is an update, too: round up": (N // Br) * (N // Bc),

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from flashlib.course.plots import theme
 from flashlib.course.plots.curves import spread
+from flashlib.course.plots.parts import bare, rect
 from flashlib.course.plots.stage import frame
 from flashlib.course.plots.theme import EDGE, GREY, INK, OVER, SMALL, TINY, human_bytes, styled
 from flashlib.course.plots.traffic import stack
@@ -24,7 +24,7 @@ from flashlib.machine.traffic import Moved
 @styled
 def saved_memory(N: Sequence[int], curves: Mapping[str, Sequence[float]],
                  limits: Mapping[str, float], *, fits: Mapping[str, Mapping[str, int]] | None = None,
-                 title: str | None = None, alt: str | None = None) -> Figure:
+                 title: str | None = None) -> Figure:
     """Draw the bytes kept for the backward pass over N, with the memories of GPUs as lines.
 
     Args:
@@ -63,13 +63,11 @@ def saved_memory(N: Sequence[int], curves: Mapping[str, Sequence[float]],
     for n, label in enumerate(fits or {}):
         look = theme.version_style(label, n)
         for place, (gpu, longest) in enumerate(fits[label].items()):
-            ax.plot([longest], [limits[gpu]], ls="none", ms=7, mec="white", mew=0.8, zorder=5,
-                    **look)
+            ax.plot([longest], [limits[gpu]], ls="none", ms=7, mec="white", mew=0.8, zorder=5, **look)
             if place == len(fits[label]) - 1:
-                ax.annotate(f"{gpu} full at\nN = {longest:,}", (longest, limits[gpu]),
-                            xytext=(9, -5), textcoords="offset points", ha="left", va="top",
-                            fontsize=SMALL, color=INK, path_effects=theme.halo(), zorder=6,
-                            linespacing=1.25)
+                ax.annotate(f"{gpu} full at\nN = {longest:,}", (longest, limits[gpu]), xytext=(9, -5),
+                            textcoords="offset points", ha="left", va="top", fontsize=SMALL, color=INK,
+                            path_effects=theme.halo(), zorder=6, linespacing=1.25)
     ticks = [t for t in 2 ** np.arange(4, 31) if N[0] <= t <= N[-1]]
     ticks = ticks[:: max(1, len(ticks) // 7)]
     ax.set_xticks(ticks, [f"{t:,}" if t < 10_000 else f"{t / 1024:,.0f}k" for t in ticks])
@@ -82,8 +80,8 @@ def saved_memory(N: Sequence[int], curves: Mapping[str, Sequence[float]],
     parts = [f"{label}: {gpu} is full at {longest:,} tokens" for label, by_gpu in (fits or {}).items()
              for gpu, longest in by_gpu.items()]
     ends = [f"{label} from {human_bytes(y[0])} to {human_bytes(y[-1])}" for label, y in curves.items()]
-    return theme.describe(fig, alt or f"Bytes kept for the backward pass over N = {N[0]:,.0f} to "
-                                      f"{N[-1]:,.0f}: {'; '.join(ends + parts)}.")
+    return theme.describe(fig, f"Bytes kept for the backward pass over N = {N[0]:,.0f} to "
+                               f"{N[-1]:,.0f}: {'; '.join(ends + parts)}.")
 
 
 # One line of the figure: (name, is it N×N, does it live in HBM); None starts the backward pass.
@@ -109,13 +107,13 @@ def what_is_kept(kept: Mapping[str, Sequence[str]]) -> Figure:
         ax.set(xlim=(0, theme.WIDTH), ylim=(0, 2.2))
         words.append(_memories(ax, label, parts, kept[label], notes[n]))
     return theme.describe(fig, "Two rows of matrices, forward on the left and backward on the right. "
-                          + " ".join(words))
+                               + " ".join(words))
 
 
 def _memories(ax, label, parts, kept, note) -> str:
     with mpl.rc_context({"hatch.color": "#DADADA"}):
-        ax.add_artist(Rectangle((0.62, 0.08), 6.3, 1.02, **theme.HBM))
-    ax.add_artist(Rectangle((0.62, 1.2), 6.3, 0.66, **theme.SRAM))
+        rect(ax, 0.62, 0.08, 6.3, 1.02, **theme.HBM)
+    rect(ax, 0.62, 1.2, 6.3, 0.66, **theme.SRAM)
     for y, name in ((0.59, "HBM"), (1.53, "SRAM")):
         ax.text(0.56, y, name, ha="right", va="center", fontsize=SMALL, color=GREY)
     ax.text(0.62, 2.13, label, va="top", fontsize=10, fontweight="bold")
@@ -133,9 +131,8 @@ def _memories(ax, label, parts, kept, note) -> str:
             w, h = sizes[shape] if hbm else chip
             y = 0.3 if hbm else 1.24
             held = middle is None and name in kept
-            ax.add_artist(Rectangle((x, y), w, h, facecolor=theme.tensor_color(name), zorder=4,
-                                    edgecolor="black" if held else theme.edge_color(name),
-                                    lw=2.2 if held else 0.8))
+            rect(ax, x, y, w, h, facecolor=theme.tensor_color(name), zorder=4,
+                 edgecolor="black" if held else theme.edge_color(name), lw=2.2 if held else 0.8)
             ax.text(x + w / 2, (0.2 if hbm else 1.71), name, ha="center", va="center",
                     fontsize=TINY if len(name) > 2 else SMALL, zorder=5,
                     bbox={"boxstyle": "round,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.85})
@@ -147,8 +144,7 @@ def _memories(ax, label, parts, kept, note) -> str:
 
 
 @styled
-def backward_orders(traces: Mapping[str, Trace], Nq: int, Nk: int, *,
-                    alt: str | None = None) -> Figure:
+def backward_orders(traces: Mapping[str, Trace], Nq: int, Nk: int) -> Figure:
     """Draw the loop orders of the backward pass: each pass's visits, and who is written how often.
 
     Tiles of S carry the number of their visit. The strip on top shows dK and dV, the one on the
@@ -175,8 +171,7 @@ def backward_orders(traces: Mapping[str, Trace], Nq: int, Nk: int, *,
         ax.set(xlim=(0, size), ylim=(size, 0))
         _visits(ax, events, Nq, Nk, size)
         fig.text(left / theme.WIDTH, 1 - 0.2 / height, title, fontsize=10, fontweight="bold")
-        fig.text(left / theme.WIDTH, 1 - 0.37 / height, f"makes {makes}", fontsize=SMALL,
-                 color=GREY)
+        fig.text(left / theme.WIDTH, 1 - 0.37 / height, f"makes {makes}", fontsize=SMALL, color=GREY)
     moments = [(label, _Moved(trace)) for label, trace in traces.items()]
     longest = max(theme.text_width(label, 9) for label in traces) + 0.15
     inches = theme.WIDTH - 0.24 - longest
@@ -191,7 +186,7 @@ def backward_orders(traces: Mapping[str, Trace], Nq: int, Nk: int, *,
     theme.read_write_key(bars)
     text = "; ".join(f"{label}: {human_bytes(m.hbm_bytes)}, {traces[label].atomic_updates()} atomic"
                      " updates" for label, m in moments)
-    return theme.describe(fig, alt or f"Loop orders of the backward pass. {text}.")
+    return theme.describe(fig, f"Loop orders of the backward pass. {text}.")
 
 
 class _Moved:
@@ -216,19 +211,18 @@ def _visits(ax, events, Nq, Nk, size) -> None:
     cmap = theme.tensor_cmap("S", 0.15)
     for n, (rows, cols) in enumerate(tiles):
         color = cmap(0.15 + 0.6 * n / max(len(tiles) - 1, 1))
-        box = (x0 + cols[0] * sx, y0 + rows[0] * sy, (cols[1] - cols[0]) * sx,
-               (rows[1] - rows[0]) * sy)
-        ax.add_artist(Rectangle(box[:2], *box[2:], facecolor=color, ec="white", lw=0.9))
+        box = (x0 + cols[0] * sx, y0 + rows[0] * sy, (cols[1] - cols[0]) * sx, (rows[1] - rows[0]) * sy)
+        rect(ax, *box, facecolor=color, ec="white", lw=0.9)
         ax.text(box[0] + box[2] / 2, box[1] + box[3] / 2, str(n + 1), ha="center", va="center",
                 fontsize=SMALL, color=theme.ink_on(mpl.colors.to_hex(color)))
-    ax.add_artist(Rectangle((x0, y0), Nk * sx, Nq * sy, fill=False, ec="#B0B0B0", lw=0.8))
+    rect(ax, x0, y0, Nk * sx, Nq * sy, fill=False, ec="#B0B0B0", lw=0.8)
 
     def cell(x, y, w, h, name, region):
         times, red = stores[name, region], (name, region) in atomic
         empty = {"facecolor": "white", "edgecolor": "#C8C8C8", "lw": 0.6}
-        ax.add_artist(Rectangle((x, y), w, h, **(
-            {"facecolor": theme.tensor_color(name), "edgecolor": OVER if red else EDGE,
-             "lw": 1.6 if red else 0.8} if times else empty)))
+        rect(ax, x, y, w, h, **({"facecolor": theme.tensor_color(name),
+                                 "edgecolor": OVER if red else EDGE, "lw": 1.6 if red else 0.8} if times
+                                else empty))
         if times:
             ax.text(x + w / 2, y + h / 2, f"{times}×", ha="center", va="center", fontsize=TINY,
                     fontweight="bold" if red else "normal", zorder=5,
@@ -251,7 +245,7 @@ def _visits(ax, events, Nq, Nk, size) -> None:
 def training_time(predicted: Mapping[str, Mapping[str, float]], *,
                   measured: Mapping[str, Mapping[str, float]] | None = None,
                   bounds: Mapping[str, Mapping[str, str]] | None = None,
-                  title: str | None = None, alt: str | None = None) -> Figure:
+                  title: str | None = None) -> Figure:
     """Draw seconds by GPU for two algorithms on one log axis: predicted hollow, measured solid.
 
     Args:
@@ -277,10 +271,9 @@ def training_time(predicted: Mapping[str, Mapping[str, float]], *,
             ax.plot([seconds], [y], ls="none", ms=8, zorder=3, **{**look, **face})
             bound = "" if is_measured else bounds.get(gpu, {}).get(name, "")
             text = f"{human_seconds(seconds)}  {bound}".strip()
-            ax.annotate(text, (seconds, y),
-                        xytext=(9, 0) if seconds == slow else (-9, 0), textcoords="offset points",
-                        ha="left" if seconds == slow else "right", va="center_baseline",
-                        fontsize=SMALL, color=INK)
+            ax.annotate(text, (seconds, y), xytext=(9, 0) if seconds == slow else (-9, 0),
+                        textcoords="offset points", ha="left" if seconds == slow else "right",
+                        va="center_baseline", fontsize=SMALL, color=INK)
             if y == 0:
                 ax.annotate(name, (seconds, y), xytext=(0, 9), textcoords="offset points",
                             ha="center", fontsize=9, fontweight="bold", color=look["color"])
@@ -288,8 +281,7 @@ def training_time(predicted: Mapping[str, Mapping[str, float]], *,
                     textcoords="offset points", ha="center", fontsize=SMALL, color=GREY)
     ax.set_yticks(range(len(rows)), [f"{gpu}, measured" if m else gpu for gpu, _, m in rows],
                   fontsize=9, color=INK)
-    ax.tick_params(axis="y", length=0)
-    ax.spines["left"].set_visible(False)
+    bare(ax, "left")
     ax.xaxis.set_major_locator(LogLocator(numticks=8))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: human_seconds(v)))
@@ -299,7 +291,7 @@ def training_time(predicted: Mapping[str, Mapping[str, float]], *,
         ax.set_title(title)
     words = "; ".join(f"{gpu}{' measured' if m else ' predicted'}: " + ", ".join(
         f"{name} {human_seconds(s)}" for name, s in times.items()) for gpu, times, m in rows)
-    return theme.describe(fig, alt or f"Time by GPU. {words}.")
+    return theme.describe(fig, f"Time by GPU. {words}.")
 
 
 def human_seconds(s: float) -> str:

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, parts, solution
 from flashlib.masks import mask_of, tile_class, tiles
 from flashlib.models import occupancy, warp_traffic
 
@@ -14,8 +14,7 @@ __all__ = ["check_count_classes", "check_count_waves", "check_split_k_exchange",
            "hint", "solution"]
 
 
-@exercise("08.1", "Count the waves", difficulty=1, minutes=4,
-          solution="count_waves",
+@exercise("08.1", "Count the waves", difficulty=1, minutes=4, solution="count_waves",
           hints=("How many programs does v2's forward pass launch? A ragged row tile is a program,"
                  " too.",
                  "-(-a // b) is a / b, rounded up, in whole numbers. You need it twice."))
@@ -40,8 +39,7 @@ def check_count_waves(count_waves):
     return "an SM that finds no program waits for the slowest."
 
 
-@exercise("08.2", "Write v2's update", difficulty=2, minutes=10,
-          solution="update",
+@exercise("08.2", "Write v2's update", difficulty=2, minutes=10, solution="update",
           hints=("O and l are in units of the old maximum m. Bring both to the new one, then add what"
                  " the tile brings, already in new units.",
                  "P = e^(S − m_new), with the new maximum and not the tile's own: then P needs no"
@@ -55,11 +53,7 @@ def check_update(update):
     m = S0.max(axis=1)
     P0 = np.exp(S0 - m[:, None])
     l, O = P0.sum(axis=1), P0 @ V0
-    got = update(O.copy(), m.copy(), l.copy(), S.copy(), V.copy())
-    if got is None:
-        raise NotImplementedError
-    if not isinstance(got, tuple) or len(got) != 3:
-        raise Wrong(f"expected a tuple (O, m, l), got {type(got).__name__}")
+    got = parts(update(O.copy(), m.copy(), l.copy(), S.copy(), V.copy()), "(O, m, l)")
     m_tile = S.max(axis=1)
     m_new = np.maximum(m, m_tile)
     alpha, P = np.exp(m - m_new), np.exp(S - m_new[:, None])
@@ -100,8 +94,7 @@ def _classes(N, Br, Bc):
     return found["full"], found["partial"], found["skip"]
 
 
-@exercise("08.3", "Count tiles under a causal mask", difficulty=2, minutes=15,
-          solution="count_classes",
+@exercise("08.3", "Count tiles under a causal mask", difficulty=2, minutes=15, solution="count_classes",
           hints=("Take one row tile, rows a to b. Which keys does its first row see, which its last?",
                  "Row i sees the keys 0 … i. A tile is full if its last key is seen by the *first*"
                  " row a, and skipped if its first key lies beyond the *last* row b.",
@@ -111,11 +104,7 @@ def check_count_classes(count_classes):
     """Accept `count_classes(N, Br, Bc) -> (full, partial, skipped)` for square attention."""
     for N, Br, Bc in ((56, 14, 14), (64, 16, 8), (64, 8, 16), (512, 128, 64), (50, 16, 12),
                       (17, 16, 4)):
-        got = count_classes(N, Br, Bc)
-        if got is None:
-            raise NotImplementedError
-        if not isinstance(got, tuple | list) or len(got) != 3:
-            raise Wrong(f"expected (full, partial, skipped), got {got!r}")
+        got = parts(count_classes(N, Br, Bc), "(full, partial, skipped)")
         full, partial, skipped = _classes(N, Br, Bc)
         Tr, Tc = -(-N // Br), -(-N // Bc)
         where = f"tiles at N={N}, Br={Br}, Bc={Bc}"
@@ -135,8 +124,7 @@ def check_count_classes(count_classes):
     return "only full and partial tiles take time, and a partial one takes as long as a full one."
 
 
-@exercise("08.4", "Count what split-K exchanges", difficulty=3, minutes=15,
-          solution="split_k_exchange",
+@exercise("08.4", "Count what split-K exchanges", difficulty=3, minutes=15, solution="split_k_exchange",
           hints=("Three things are partial: the row maxima, the row sums and the outputs. For each:"
                  " how many copies are written, and who reads them?",
                  "Every warp needs the maximum over all warps before it can form P, so each reads all"
@@ -147,11 +135,7 @@ def check_split_k_exchange(split_k_exchange):
     """Accept `split_k_exchange(Br, d, warps, stats_bytes, accumulator_bytes) -> (barriers, bytes)`."""
     for Br, d, W, s, a in ((64, 64, 4, 4, 4), (16, 128, 8, 4, 2), (128, 32, 2, 8, 4)):
         cost = warp_traffic.split_k(Br=Br, Nk=W, d=d, warps=W, stats_bytes=s, accumulator_bytes=a)
-        got = split_k_exchange(Br, d, W, s, a)
-        if got is None:
-            raise NotImplementedError
-        if not isinstance(got, tuple | list) or len(got) != 2:
-            raise Wrong(f"expected (barriers, bytes), got {got!r}")
+        got = parts(split_k_exchange(Br, d, W, s, a), "(barriers, bytes)")
         where = f"at Br={Br}, d={d}, {W} warps"
         expect_close(got[0], cost.barriers, f"barriers {where}", mistakes={
             "the maxima must have arrived before P is formed, the outputs before they are added:"

@@ -11,11 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from flashlib import hardware
 from flashlib.course.plots import theme
+from flashlib.course.plots.parts import bare, rect, whole
 from flashlib.course.plots.theme import EDGE, GREY, INK, OVER, SMALL, TINY, human_bytes, percent, styled
 from flashlib.course.plots.traffic import stack
-from flashlib.models import occupancy
 from flashlib.models.occupancy import Schedule, Waves
 
 # The share of a GPU's time that is work: white is all of it.
@@ -28,8 +27,7 @@ _PARTS = {"matmul": ("#4C5B6B", ""), "vector": ("#93A1AF", "///"), "exp": ("#CBD
 
 @styled
 def occupancy_grid(grids: Mapping[str, Sequence[Sequence[Waves]]], rows: Sequence[int],
-                   cols: Sequence[int], *, title: str | None = None,
-                   alt: str | None = None) -> Figure:
+                   cols: Sequence[int], *, title: str | None = None) -> Figure:
     """Draw how full a GPU is, over batch · heads (rows) and sequence length (columns).
 
     Every cell carries the share of the SMs' time that is work, in percent, and is darker the smaller
@@ -51,9 +49,7 @@ def occupancy_grid(grids: Mapping[str, Sequence[Sequence[Waves]]], rows: Sequenc
         ax.set_xticks(range(len(cols)), [_short(n) for n in cols], fontsize=TINY)
         ax.set_xlabel("sequence length N", fontsize=SMALL)
         ax.set_ylim(len(rows) - 0.5, -0.5)
-        ax.tick_params(length=0)
-        for spine in ax.spines.values():
-            spine.set_visible(False)
+        bare(ax)
         words.append(f"{name}: {percent(share.min())} to {percent(share.max())}, up to "
                      f"{max(w.idle_sms for line in grid for w in line)} SMs idle in the last wave")
     axes[0, 0].set_yticks(range(len(rows)), [str(r) for r in rows], fontsize=SMALL)
@@ -65,13 +61,12 @@ def occupancy_grid(grids: Mapping[str, Sequence[Sequence[Waves]]], rows: Sequenc
     bar.outline.set_visible(False)
     if title:
         fig.suptitle(title, fontsize=10, fontweight="bold", x=0.01, ha="left")
-    return theme.describe(fig, alt or f"Share of the SMs' time that is work. {'; '.join(words)}.")
+    return theme.describe(fig, f"Share of the SMs' time that is work. {'; '.join(words)}.")
 
 
 @styled
 def wave_steps(counts: Sequence[int], efficiency: Mapping[str, Sequence[float]], *,
-               mark: Mapping[str, tuple[int, float]] | None = None,
-               alt: str | None = None) -> Figure:
+               mark: Mapping[str, tuple[int, float]] | None = None) -> Figure:
     """Draw the share of SM time that is work over the number of programs, for several GPUs."""
     fig, ax = theme.subplots(height=2.7)
     looks = [(INK, "-"), (_BUSY, "--"), ("#8A6D3B", ":"), ("#5B7F95", "-.")]
@@ -86,12 +81,11 @@ def wave_steps(counts: Sequence[int], efficiency: Mapping[str, Sequence[float]],
     ax.legend(loc="lower right", frameon=False, fontsize=SMALL, ncols=len(efficiency))
     ax.yaxis.grid(True)
     ends = ", ".join(f"{label} from {min(y):.2f} to {max(y):.2f}" for label, y in efficiency.items())
-    return theme.describe(fig, alt or f"Wave quantization, a sawtooth over the programs: {ends}.")
+    return theme.describe(fig, f"Wave quantization, a sawtooth over the programs: {ends}.")
 
 
 @styled
-def schedules(runs: Mapping[str, Schedule], *, unit: str = "tiles of S",
-              alt: str | None = None) -> Figure:
+def schedules(runs: Mapping[str, Schedule], *, unit: str = "tiles of S") -> Figure:
     """Draw programs of unequal length on SMs, one picture for each order; idle time is hatched."""
     longest = max(s.time for s in runs.values()) or 1
     slots = max(s.slots for s in runs.values())
@@ -100,12 +94,10 @@ def schedules(runs: Mapping[str, Schedule], *, unit: str = "tiles of S",
     hue, words = theme.tensor_color("Q"), []
     top = max((stop - start for s in runs.values() for _, start, stop in s.runs), default=1)
     for ax, (name, s) in zip(axes[:, 0], runs.items(), strict=True):
-        ax.add_patch(Rectangle((0, -0.5), s.time, s.slots, fc="#F6F6F6", ec="#CFCFCF", hatch="////",
-                               lw=0, zorder=0))
+        rect(ax, 0, -0.5, s.time, s.slots, fc="#F6F6F6", ec="#CFCFCF", hatch="////", lw=0, zorder=0)
         for slot, start, stop in s.runs:
             color = theme.tint(hue, 0.88 - 0.8 * (stop - start) / top)
-            ax.add_patch(Rectangle((start, slot - 0.42), stop - start, 0.84, fc=color, ec="white",
-                                   lw=0.5))
+            rect(ax, start, slot - 0.42, stop - start, 0.84, fc=color, ec="white", lw=0.5)
         ax.axvline(s.time, color=INK, lw=1.2)
         ax.set_title(f"{name}: done at {s.time:,}, {percent(s.efficiency)} of the SMs' time is work",
                      fontsize=9, loc="left")
@@ -117,12 +109,12 @@ def schedules(runs: Mapping[str, Schedule], *, unit: str = "tiles of S",
     axes[-1, 0].xaxis.set_major_locator(MaxNLocator(10, integer=True))
     axes[-1, 0].set_xlabel(f"time, in {unit}; darker programs are longer, hatched is idle",
                            fontsize=SMALL)
-    return theme.describe(fig, alt or f"Programs on SMs over time. {'; '.join(words)}.")
+    return theme.describe(fig, f"Programs on SMs over time. {'; '.join(words)}.")
 
 
 @styled
 def time_parts(times: Mapping[str, Mapping[str, float]], *, unit_s: float = 1e-6,
-               unit: str = "µs", alt: str | None = None) -> Figure:
+               unit: str = "µs") -> Figure:
     """Draw the seconds of each part of a roofline as stacked bars, as if nothing overlapped."""
     fig, ax = theme.subplots(height=0.95 + 0.42 * len(times))
     longest = max(sum(parts.values()) for parts in times.values()) / unit_s
@@ -131,8 +123,7 @@ def time_parts(times: Mapping[str, Mapping[str, float]], *, unit_s: float = 1e-6
         for part, seconds in parts.items():
             color, hatch = _PARTS[part]
             width = seconds / unit_s
-            ax.add_patch(Rectangle((left, y - 0.31), width, 0.62, fc=color, ec="white", hatch=hatch,
-                                   lw=0.6, gid=part))
+            rect(ax, left, y - 0.31, width, 0.62, fc=color, ec="white", hatch=hatch, lw=0.6, gid=part)
             text = f"{part} {width:.1f}"
             if theme.text_width(text, SMALL) + 0.2 < 5.0 * width / longest:
                 ax.text(left + width / 2, y, text, ha="center", va="center_baseline", fontsize=SMALL,
@@ -143,19 +134,17 @@ def time_parts(times: Mapping[str, Mapping[str, float]], *, unit_s: float = 1e-6
                     va="center_baseline", fontweight="bold")
     ax.set(xlim=(0, 1.14 * longest), ylim=(len(times) - 0.5, -0.5), xlabel=f"{unit}, end to end")
     ax.set_yticks(range(len(times)), list(times), fontsize=9, color=INK)
-    ax.tick_params(axis="y", length=0)
-    ax.spines["left"].set_visible(False)
+    bare(ax, "left")
     shown = dict.fromkeys(part for parts in times.values() for part in parts)
     theme.patch_key(ax, [(part, {"fc": _PARTS[part][0], "ec": "#8A8A8A", "hatch": _PARTS[part][1]})
                          for part in shown])
     words = "; ".join(f"{name}: " + ", ".join(f"{part} {s / unit_s:.1f}" for part, s in parts.items())
                       for name, parts in times.items())
-    return theme.describe(fig, alt or f"Time by part in {unit}. {words}.")
+    return theme.describe(fig, f"Time by part in {unit}. {words}.")
 
 
 @styled
-def warp_partition(costs: Mapping[str, tuple[str, object]], *, warps: int = 4,
-                   alt: str | None = None) -> Figure:
+def warp_partition(costs: Mapping[str, tuple[str, object]], *, warps: int = 4) -> Figure:
     """Draw who computes which part of S, and what crosses between shared memory and registers.
 
     Args:
@@ -187,7 +176,7 @@ def warp_partition(costs: Mapping[str, tuple[str, object]], *, warps: int = 4,
     key = fig.add_axes((0, 0, 1, 0.16 / height))
     key.axis("off")
     theme.read_write_key(key, at=(0.99, 0.0))
-    return theme.describe(fig, alt or f"Work partition between {warps} warps. {'; '.join(words)}.")
+    return theme.describe(fig, f"Work partition between {warps} warps. {'; '.join(words)}.")
 
 
 def _split_picture(ax, dealt, warps) -> None:
@@ -203,7 +192,7 @@ def _split_picture(ax, dealt, warps) -> None:
         ax.text(*at, f"w{n}", ha="center", va="center", fontsize=TINY, color=theme.ink_on(color))
     for name, box, cut in (("Q", (x0 - thick - 0.06, y0, thick, side), dealt == "queries"),
                            ("K", (x0, y0 - thick - 0.06, side, thick), dealt == "keys")):
-        ax.add_patch(Rectangle(box[:2], *box[2:], fc=theme.tensor_color(name), ec=EDGE, lw=0.8))
+        rect(ax, *box, fc=theme.tensor_color(name), ec=EDGE, lw=0.8)
         for n in range(1, warps if cut else 1):
             if name == "Q":
                 y = box[1] + n * side / warps
@@ -216,53 +205,30 @@ def _split_picture(ax, dealt, warps) -> None:
 
 
 @styled
-def occupancy_lab(batch: int = 1, heads: int = 16, N: int = 16384, block: int = 128, gpu="A100", *,
-                  kernel: str = "v2 forward", causal: bool = False) -> Figure:
+def occupancy_lab(w: Waves, efficiency: float, note: str, neighbors: Mapping[int, Waves], *, N: int,
+                  title: str) -> Figure:
     """Draw how full a GPU is: its SMs in the last wave, the waves, and the neighbors in N.
 
     Args:
-        batch, heads, N: the shape; block: rows per program, Br forward and Bc backward.
-        gpu: a `GPU` or the name of one.
-        kernel: "v1 forward" (a head is a program), "v2 forward" or "v2 backward".
-        causal: programs take as long as the tiles that they visit (square tiles), else all the same.
+        w: the waves of the choice.
+        efficiency: which share of the SMs' time is work; `note` is a sentence about that time.
+        neighbors: the waves at other sequence lengths; `N` is the one that is chosen.
     """
-    gpu = hardware.get(gpu)
-    split = None if kernel == "v1 forward" else block
-    w = occupancy.waves(occupancy.programs(batch=batch, heads=heads, N=N, block=split), gpu)
-    efficiency, time_note = _efficiency(w, batch * heads, N, block, kernel, causal)
     fig = theme.figure(3.55, layout=None)
-    ax = fig.add_axes((0, 0, 1, 1))
-    ax.set(xlim=(0, theme.WIDTH), ylim=(3.55, 0))
-    ax.axis("off")
-    title = f"{kernel} on {gpu.name}: B = {batch}, H = {heads}, N = {N:,}"
-    title += (f", {block} rows per program" if split else ", one program per head")
-    ax.text(0.1, 0.2, title + (", causal" if causal else ""), fontsize=10, fontweight="bold",
-            va="center")
+    ax = whole(fig, down=True)
+    ax.text(0.1, 0.2, title, fontsize=10, fontweight="bold", va="center")
     _chip(ax, w, 0.1, 0.5, 2.95)
     lines = [(f"{w.programs:,} programs on {w.sms} SMs", INK),
              (f"{w.waves:,} wave{'s' if w.waves > 1 else ''}", INK),
              (f"{w.idle_sms} SMs idle in the last wave", OVER if w.idle_sms > w.sms / 2 else INK),
              (f"{percent(efficiency)} of the SMs' time is work", OVER if efficiency < 0.7 else INK),
-             (time_note, GREY)]
+             (note, GREY)]
     for n, (text, color) in enumerate(lines):
         ax.text(3.35, 0.62 + 0.23 * n, text, color=color, va="center", fontweight="bold"
                 if n == 3 else "normal", fontsize=9)
-    _neighbors(ax, (3.35, 1.98, 3.45, 1.2), batch * heads, block, gpu, kernel, N)
-    return theme.describe(fig, f"Occupancy lab. {title}{', causal' if causal else ''}: "
-                          + "; ".join(text for text, _ in lines if text) + ".")
-
-
-def _efficiency(w, pairs, N, block, kernel, causal) -> tuple[float, str]:
-    """Return the share of work, by simulation where programs differ, and a note about causal."""
-    if not causal:
-        return w.efficiency, "all programs take equally long"
-    if kernel == "v1 forward":
-        return w.efficiency, "every head has the same tiles"
-    lengths = occupancy.causal_lengths(N, block)
-    work = pairs * sum(lengths)
-    time = occupancy.causal_time(lengths, pairs, w.slots)
-    return (work / (w.slots * time),
-            f"{time / (w.waves * len(lengths)):.2f} of the time without a mask, longest first")
+    _neighbors(ax, (3.35, 1.98, 3.45, 1.2), neighbors, N)
+    return theme.describe(fig, f"Occupancy lab. {title}: "
+                               + "; ".join(text for text, _ in lines if text) + ".")
 
 
 def _chip(ax, w, x, y, width) -> None:
@@ -280,20 +246,17 @@ def _chip(ax, w, x, y, width) -> None:
             fontsize=TINY, color=GREY, va="center")
 
 
-def _neighbors(ax, box, pairs, block, gpu, kernel, N) -> None:
+def _neighbors(ax, box, neighbors, N) -> None:
     """Draw the share of work at other lengths with the same choices, the present one framed."""
     x, y, width, height = box
-    lengths = [512 * 2**n for n in range(8)]
-    step = width / len(lengths)
+    step = width / len(neighbors)
     ax.text(x, y - 0.14, "without a mask, at other N: % of the time that is work", fontsize=SMALL,
             color=GREY)
-    for n, length in enumerate(lengths):
-        split = None if kernel == "v1 forward" else block
-        w = occupancy.waves(pairs * (1 if split is None else -(-length // split)), gpu)
+    for n, (length, w) in enumerate(neighbors.items()):
         h = 0.82 * height * w.efficiency
         left, base = x + n * step, y + 0.12 + 0.82 * height
         look = {"fc": _BUSY if length == N else theme.tint(_BUSY, 0.6)}
-        ax.add_patch(Rectangle((left + 0.04, base - h), step - 0.08, h, **look))
+        rect(ax, left + 0.04, base - h, step - 0.08, h, **look)
         ax.text(left + step / 2, base - h - 0.03, f"{100 * w.efficiency:.0f}",
                 ha="center", va="bottom", fontsize=TINY)
         ax.text(left + step / 2, base + 0.05, _short(length), ha="center", va="top", fontsize=TINY,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from flashlib import hardware
 from flashlib.course.ch08.figures import occupancy_lab as picture
 from flashlib.course.widgets import base
+from flashlib.models import occupancy
 
 BATCHES = (1, 2, 3, 4, 8, 16, 32, 64)
 HEADS = (1, 2, 4, 8, 12, 16, 24, 32, 40, 64)
@@ -13,34 +14,56 @@ BLOCKS = (16, 32, 64, 128, 192, 256)
 KERNELS = ("v1 forward", "v2 forward", "v2 backward")
 
 
-def occupancy_lab(batch=1, heads=16, N=16384, block=128, gpu="A100", kernel="v2 forward",
-                  causal=False):
+def draw(batch=1, heads=16, N=16384, block=128, gpu="A100", kernel="v2 forward", causal=False):
+    """Draw the lab: how full a GPU is, with one program per SM at a time.
+
+    Args:
+        batch, heads, N: the shape; block: rows per program, Br forward and Bc backward.
+        gpu: a `GPU` or the name of one.
+        kernel: "v1 forward" (a head is a program), "v2 forward" or "v2 backward".
+        causal: programs take as long as the tiles that they visit (square tiles), else all the same.
+    """
+    gpu, split = hardware.get(gpu), None if kernel == "v1 forward" else block
+
+    def waves(length):
+        return occupancy.waves(occupancy.programs(batch=batch, heads=heads, N=length, block=split), gpu)
+
+    efficiency, note = _efficiency(waves(N), batch * heads, N, block, kernel, causal)
+    title = f"{kernel} on {gpu.name}: B = {batch}, H = {heads}, N = {N:,}"
+    title += (f", {block} rows per program" if split else ", one program per head")
+    return picture(waves(N), efficiency, note, {n: waves(n) for n in LENGTHS}, N=N,
+                   title=title + (", causal" if causal else ""))
+
+
+def _efficiency(w, pairs, N, block, kernel, causal) -> tuple[float, str]:
+    """Return the share of work, by simulation where programs differ, and a note about causal."""
+    if not causal:
+        return w.efficiency, "all programs take equally long"
+    if kernel == "v1 forward":
+        return w.efficiency, "every head has the same tiles"
+    lengths = occupancy.causal_lengths(N, block)
+    work = pairs * sum(lengths)
+    time = occupancy.causal_time(lengths, pairs, w.slots)
+    return (work / (w.slots * time),
+            f"{time / (w.waves * len(lengths)):.2f} of the time without a mask, longest first")
+
+
+def occupancy_lab(batch=1, heads=16, N=16384, block=128, gpu="A100", kernel="v2 forward", causal=False):
     """Return the widget: a shape and a GPU, with waves, idle SMs and efficiency.
 
-    The arguments are what it shows at first; see `figures.occupancy_lab`. `gpu` may be a
+    The arguments are what it shows at first; see `draw`. `gpu` may be a
     sheet of your own, and any size that is not on a slider is put there.
     """
-    sheets = {sheet.name: sheet for sheet in hardware.ALL}
-    chosen = hardware.get(gpu)
-    sheets[chosen.name] = chosen
-
-    def draw(gpu, **choices):
-        return picture(gpu=sheets[gpu], **choices)
-
+    gpus, redraw = base.over_gpus(draw, gpu, "whose SMs to fill")
     return base.Lab("occupancy_lab", {
         "kernel": base.choice(KERNELS, kernel, "kernel", kind="toggle",
                               tooltip="what runs in parallel: heads, row tiles or key tiles"),
         "causal": base.choice([("none", False), ("causal", True)], causal, "mask", kind="toggle",
                               tooltip="whether later keys are hidden"),
-        "batch": base.choice(_with(batch, BATCHES), batch, "B, batch"),
-        "heads": base.choice(_with(heads, HEADS), heads, "H, heads"),
-        "N": base.choice([(f"{n:,}", n) for n in _with(N, LENGTHS)], N, "N, queries and keys"),
-        "block": base.choice(_with(block, BLOCKS), block, "rows per program",
+        "batch": base.choice(base.including(batch, BATCHES), batch, "B, batch"),
+        "heads": base.choice(base.including(heads, HEADS), heads, "H, heads"),
+        "N": base.choice([(f"{n:,}", n) for n in base.including(N, LENGTHS)], N, "N, queries and keys"),
+        "block": base.choice(base.including(block, BLOCKS), block, "rows per program",
                              tooltip="Br in the forward pass, Bc in the backward pass"),
-        "gpu": base.choice(list(sheets), chosen.name, "GPU", kind="dropdown",
-                           tooltip="whose SMs to fill"),
-    }, draw, note="One program per SM at a time. Causal programs start with the longest.")
-
-
-def _with(value, options):
-    return sorted({*options, value})
+        "gpu": gpus,
+    }, redraw, note="One program per SM at a time. Causal programs start with the longest.")

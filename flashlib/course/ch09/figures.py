@@ -8,10 +8,10 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, NullFormatter
 
 from flashlib.course.plots import theme
+from flashlib.course.plots.parts import rect
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, styled
 
 _PROGRAMS = ("#6FA8C9", "#E0B36A", "#9BBF85", "#C79BC2", "#D98E7E", "#8FA0B5")
@@ -25,8 +25,7 @@ def _program_color(program: int) -> str:
 
 
 @styled
-def lanes(touches: Sequence, n: int, *, name: str = "x", title: str | None = None,
-          alt: str | None = None) -> Figure:
+def lanes(touches: Sequence, n: int, *, name: str = "x", title: str | None = None) -> Figure:
     """Draw n elements in memory and above them the lanes of each program that point to them.
 
     `touches` holds one load or store per program, with `program`, `lanes`, `mask` and `outside`, as
@@ -38,8 +37,8 @@ def lanes(touches: Sequence, n: int, *, name: str = "x", title: str | None = Non
     ax.axis("off")
     for cell in range(end):
         inside = cell < n
-        ax.add_artist(Rectangle((cell, 1.7), 1, 0.8, **(theme.HBM if inside else {
-            "facecolor": "white", "edgecolor": OVER, "hatch": "xxxx", "lw": 0.6})))
+        rect(ax, cell, 1.7, 1, 0.8, **(theme.HBM if inside else {
+            "facecolor": "white", "edgecolor": OVER, "hatch": "xxxx", "lw": 0.6}))
         ax.text(cell + 0.5, 2.1, str(cell) if inside else "NaN", ha="center", va="center",
                 fontsize=SMALL, color=INK if inside else OVER,
                 bbox={"boxstyle": "square,pad=0.1", "fc": "white", "ec": "none"})
@@ -49,8 +48,8 @@ def lanes(touches: Sequence, n: int, *, name: str = "x", title: str | None = Non
         for lane, (place, on, astray) in enumerate(zip(
                 positions, touch.mask.ravel(), touch.outside.ravel(), strict=True)):
             face = theme.tint(OVER, 0.3) if astray else color if on else "white"
-            ax.add_artist(Rectangle((place + 0.06, 0), 0.88, 0.75, facecolor=face, edgecolor=INK,
-                                    lw=0.7, ls="-" if on else (0, (2, 2))))
+            rect(ax, place + 0.06, 0, 0.88, 0.75, facecolor=face, edgecolor=INK, lw=0.7,
+                 ls="-" if on else (0, (2, 2)))
             ax.text(place + 0.5, 0.375, str(lane), ha="center", va="center", fontsize=SMALL,
                     color=INK if on else GREY)
             if on:
@@ -63,13 +62,13 @@ def lanes(touches: Sequence, n: int, *, name: str = "x", title: str | None = Non
     if title:
         ax.set_title(title, loc="left")
     count = sum(int(np.count_nonzero(t.outside)) for t in touches)
-    return theme.describe(fig, alt or f"{len(touches)} programs over {n} elements of {name}; "
-                          f"{count} lanes read outside.")
+    return theme.describe(fig, f"{len(touches)} programs over {n} elements of {name}; "
+                               f"{count} lanes read outside.")
 
 
 @styled
 def program_grid(shape: tuple[int, int], touches: Sequence, *, row_stride: int, name: str = "x",
-                 title: str | None = None, alt: str | None = None) -> Figure:
+                 title: str | None = None) -> Figure:
     """Draw a matrix as it lies in memory, each element in the color of the program that touched it.
 
     Columns beyond the matrix belong to the buffer, not to it; an element in red was touched there.
@@ -88,9 +87,8 @@ def program_grid(shape: tuple[int, int], touches: Sequence, *, row_stride: int, 
             touched, outside = owner[r, c] >= 0, c >= cols
             face = (theme.tint(OVER, 0.3) if outside else _program_color(owner[r, c])) if touched else (
                 "white")
-            ax.add_artist(Rectangle((c, r), 1, 1, facecolor=face, lw=0.7,
-                                    edgecolor=OVER if outside else INK,
-                                    hatch="xxxx" if outside and not touched else None))
+            rect(ax, c, r, 1, 1, facecolor=face, lw=0.7, edgecolor=OVER if outside else INK,
+                 hatch="xxxx" if outside and not touched else None)
             if touched:
                 ax.text(c + 0.5, r + 0.5, str(owner[r, c]), ha="center", va="center", fontsize=SMALL)
         ax.text(-0.15, r + 0.5, f"row {r}", ha="right", va="center", fontsize=SMALL)
@@ -101,13 +99,13 @@ def program_grid(shape: tuple[int, int], touches: Sequence, *, row_stride: int, 
     if title:
         ax.set_title(title, loc="left")
     bad = int(np.count_nonzero(owner[:, cols:] >= 0))
-    return theme.describe(fig, alt or f"{name}, {rows} × {cols}: which program touches which element; "
-                          f"{bad} elements outside are touched.")
+    return theme.describe(fig, f"{name}, {rows} × {cols}: which program touches which element; "
+                               f"{bad} elements outside are touched.")
 
 
 @styled
 def softmax_rates(panels: Mapping[str, Mapping[str, tuple[Sequence, Sequence]]], copy_rate: float,
-                  predicted: Mapping[str, float] | None = None, *, alt: str | None = None) -> Figure:
+                  predicted: Mapping[str, float] | None = None) -> Figure:
     """Draw bytes per second against the row's length, one panel a dtype.
 
     Args:
@@ -150,5 +148,5 @@ def softmax_rates(panels: Mapping[str, Mapping[str, tuple[Sequence, Sequence]]],
         words.append(f"{title} at {at:,}: {shares}")
     lines = ", ".join(f"{_KERNELS[impl][2]} {share:.2f}" for impl, share in (predicted or {}).items())
     words += [f"dashed, predicted: {lines}"] if lines else []
-    return theme.describe(fig, alt or "Useful bytes per second by length of a row, as shares of the"
-                          f" copy rate. {'; '.join(words)}.")
+    return theme.describe(fig, "Useful bytes per second by length of a row, as shares of the"
+                               f" copy rate. {'; '.join(words)}.")

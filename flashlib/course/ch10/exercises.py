@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, parts, solution
 
 __all__ = ["check_address", "check_fold", "check_lse", "check_stages", "hint", "solution"]
 
@@ -41,8 +41,7 @@ def check_lse(natural_lse):
 
 
 
-@exercise("10.2", "Fix a stride bug", difficulty=2, minutes=10,
-          solution="address",
+@exercise("10.2", "Fix a stride bug", difficulty=2, minutes=10, solution="address",
           hints=("A stride says how many elements lie between one index and the next, in this tensor."
                  " No size of the tensor is needed besides.",
                  "Four terms: b · stride_b + … In K, the head is not h.",
@@ -78,8 +77,7 @@ def check_address(address):
     return "the kernel never asks whether a tensor is contiguous."
 
 
-@exercise("10.3", "Find where the mask begins", difficulty=2, minutes=15,
-          solution="stages",
+@exercise("10.3", "Find where the mask begins", difficulty=2, minutes=15, solution="stages",
           hints=("Row i sees the keys j ≤ i + Nk − Nq. Which row of the tile decides what is *visited*,"
                  " and which decides what needs *no mask*?",
                  "The last row sees the most: end = keys that it sees. The first row sees the fewest:"
@@ -89,17 +87,12 @@ def check_address(address):
 def check_stages(stages):
     """Accept `stages(tile, BLOCK_M, BLOCK_N, Nq, Nk) -> (whole, end)`, causal, bottom right."""
     for BM, BN, Nq, Nk in ((64, 64, 256, 256), (128, 32, 256, 256), (32, 64, 256, 256),
-                           (16, 16, 32, 80), (16, 8, 50, 50), (16, 16, 32, 47),
-                           (16, 16, 64, 24)):
+                           (16, 16, 32, 80), (16, 8, 50, 50), (16, 16, 32, 47), (16, 16, 64, 24)):
         for tile in range(-(-Nq // BM)):
             shift, a, b = Nk - Nq, tile * BM, (tile + 1) * BM
             end = min(Nk, max(b + shift, 0))
             whole = min(Nk // BN, max(a + 1 + shift, 0) // BN) * BN
-            got = stages(tile, BM, BN, Nq, Nk)
-            if got is None:
-                raise NotImplementedError
-            if not isinstance(got, tuple | list) or len(got) != 2:
-                raise Wrong(f"expected (whole, end), got {got!r}")
+            got = parts(stages(tile, BM, BN, Nq, Nk), "(whole, end)")
             where = f"tile {tile}, {BM} × {BN}, {Nq} queries, {Nk} keys"
             expect_close(got[1], end, f"end of {where}", mistakes={
                 "the diagonal starts in the top left corner: add Nk − Nq, so that the last query"
@@ -146,11 +139,7 @@ def check_fold(fold_scaled):
     m = qk0.max(axis=1) * c
     p0 = np.exp2(qk0 * c - m[:, None])
     l, acc = p0.sum(axis=1), p0 @ v0
-    got = fold_scaled(acc.copy(), l.copy(), m.copy(), qk.copy(), v.copy(), c)
-    if got is None:
-        raise NotImplementedError
-    if not isinstance(got, tuple) or len(got) != 3:
-        raise Wrong(f"expected a tuple (acc, l, m), got {type(got).__name__}")
+    got = parts(fold_scaled(acc.copy(), l.copy(), m.copy(), qk.copy(), v.copy(), c), "(acc, l, m)")
     if np.shape(got[0]) == m.shape and np.shape(got[2]) == acc.shape:
         raise Wrong("the order is (acc, l, m), got (m, l, acc)")
     new = np.maximum(m, qk.max(axis=1) * c)

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from flashlib.course.notebook.data import Measurement
 from flashlib.course.plots import theme
+from flashlib.course.plots.parts import rect
 from flashlib.course.plots.recorded import origin
 from flashlib.course.plots.theme import GREY, INK, SMALL, TINY, styled
 
@@ -37,7 +37,7 @@ def racer(impl: str) -> tuple[str, str, str]:
 
 @styled
 def kernel_race(race: Measurement, *, B: int, H: int, N_q: int, d: int,
-                ours: str = "ours", without: Sequence[str] = (), alt: str | None = None) -> Figure:
+                ours: str = "ours", without: Sequence[str] = ()) -> Figure:
     """Draw TFLOP/s of every implementation at one shape, forward and backward, causal below.
 
     `race` holds rows with impl, mode, causal, B, H, N_q, d, seconds and tflops_per_s; an empty cell
@@ -70,8 +70,7 @@ def kernel_race(race: Measurement, *, B: int, H: int, N_q: int, d: int,
                 ax.text(0.015 * top, y, f"ours is {row['seconds'] / own_s:.2f} ×", fontsize=TINY,
                         va="center_baseline", color=theme.ink_on(color))
             words.append(f"{mode}{', causal' * causal}, {name}: {text}")
-        ax.set_yticks(range(len(rows)), [racer(r["impl"])[0] for r in rows], fontsize=TINY,
-                      color=INK)
+        ax.set_yticks(range(len(rows)), [racer(r["impl"])[0] for r in rows], fontsize=TINY, color=INK)
         ax.set_title(f"{mode}{', causal' if causal else ''}", fontsize=9, loc="left")
         ax.set(xlim=(0, 1.42 * top), ylim=(len(rows) - 0.5, -0.6))
         ax.tick_params(axis="y", length=0)
@@ -83,8 +82,7 @@ def kernel_race(race: Measurement, *, B: int, H: int, N_q: int, d: int,
         ax.axis("off")
     shape = f"(B, H, N, d) = ({B}, {H}, {N_q}, {d})"
     fig.suptitle(f"{shape}, {origin(race)}", fontsize=9, fontweight="bold", x=0.01, ha="left")
-    return theme.describe(fig, alt or f"Speed of attention at {shape}, {origin(race)}. "
-                                      f"{'; '.join(words)}.")
+    return theme.describe(fig, f"Speed of attention at {shape}, {origin(race)}. {'; '.join(words)}.")
 
 
 def _timed(race: Measurement, mode: str, causal: int) -> list[dict]:
@@ -95,8 +93,7 @@ def _timed(race: Measurement, mode: str, causal: int) -> list[dict]:
 
 
 @styled
-def race_by_shape(race: Measurement, *, ours: str = "ours", ceiling: float | None = None,
-                  alt: str | None = None) -> Figure:
+def race_by_shape(race: Measurement, *, ours: str = "ours", ceiling: float | None = None) -> Figure:
     """Draw TFLOP/s of every implementation over all recorded shapes, forward and backward.
 
     One line per shape; a mark per implementation, the largest for the one that `ours` names;
@@ -115,8 +112,7 @@ def race_by_shape(race: Measurement, *, ours: str = "ours", ceiling: float | Non
                     if r["tflops_per_s"] is not None}
             if not rows:
                 continue
-            ax.plot([min(rows.values()), max(rows.values())], [y, y], color="#D9D9D9", lw=1.2,
-                    zorder=1)
+            ax.plot([min(rows.values()), max(rows.values())], [y, y], color="#D9D9D9", lw=1.2, zorder=1)
             for impl, rate in rows.items():
                 _, color, marker = racer(impl)
                 own = impl == ours
@@ -147,11 +143,11 @@ def race_by_shape(race: Measurement, *, ours: str = "ours", ceiling: float | Non
     fig.suptitle(title, fontsize=9, fontweight="bold", x=0.01, ha="left")
     words = "; ".join(f"{mode}: {racer(ours)[0]} run at {min(r):.2f} to {max(r):.2f} times the"
                       " rate of SDPA FLASH" for mode, r in wins.items())
-    return theme.describe(fig, alt or f"TFLOP/s, {title}. {words}.")
+    return theme.describe(fig, f"TFLOP/s, {title}. {words}.")
 
 
 @styled
-def window_time(recorded: Measurement, *, alt: str | None = None) -> Figure:
+def window_time(recorded: Measurement) -> Figure:
     """Draw the time of causal windows over their size, log-log, beside time in proportion to tiles.
 
     `recorded` holds rows as `bench.windows` writes them. Measured times are solid; dashed is what plain
@@ -193,7 +189,7 @@ def window_time(recorded: Measurement, *, alt: str | None = None) -> Figure:
     shape = ", ".join(str(whole[key]) for key in ("B", "H", "N_q", "d"))
     title = f"Causal windows at (B, H, N, d) = ({shape}), {origin(recorded)}"
     fig.suptitle(title, fontsize=9, fontweight="bold", x=0.01, ha="left")
-    return theme.describe(fig, alt or f"{title}. {'; '.join(words)}.")
+    return theme.describe(fig, f"{title}. {'; '.join(words)}.")
 
 
 def _visited(row: Mapping) -> int:
@@ -202,8 +198,7 @@ def _visited(row: Mapping) -> int:
 
 
 @styled
-def softmax_share(cases: Mapping[str, Mapping[str, Sequence[tuple[str, float]]]], note: str, *,
-                  alt: str | None = None) -> Figure:
+def softmax_share(cases: Mapping[str, Mapping[str, Sequence[tuple[str, float]]]], note: str) -> Figure:
     """Draw the time of each kernel of an implementation as one stacked bar.
 
     `cases` maps a shape to {implementation: [(kind, seconds), …]}; kind is one of "QKᵀ", "softmax",
@@ -220,8 +215,8 @@ def softmax_share(cases: Mapping[str, Mapping[str, Sequence[tuple[str, float]]]]
             left = 0.0
             for kind, seconds in parts:
                 width, color = 1e3 * seconds, look[kind]
-                ax.add_patch(Rectangle((left, y - 0.34), width, 0.68, fc=color, ec="white", lw=0.8,
-                                       gid=f"{impl} {kind}"))
+                rect(ax, left, y - 0.34, width, 0.68, fc=color, ec="white", lw=0.8,
+                     gid=f"{impl} {kind}")
                 text = f"{kind} {width:.2f}"
                 if theme.text_width(text, TINY) < 4.6 * width / longest:
                     ax.text(left + width / 2, y, text, ha="center", va="center_baseline",
@@ -237,4 +232,4 @@ def softmax_share(cases: Mapping[str, Mapping[str, Sequence[tuple[str, float]]]]
         for side in ("left", "bottom"):
             ax.spines[side].set_visible(False)
     fig.suptitle(note, fontsize=9, fontweight="bold", x=0.01, ha="left")
-    return theme.describe(fig, alt or f"{note}. {'; '.join(words)}. {len(bars)} bars.")
+    return theme.describe(fig, f"{note}. {'; '.join(words)}. {len(bars)} bars.")

@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from flashlib import hardware
-from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, given, hint, parts, solution
 from flashlib.models import predict as model
 
 TILES, WARPS, STAGES = (16, 32, 64, 128, 256), (1, 2, 4, 8), (2, 3, 4)      # what 11.4 may choose from
@@ -33,8 +33,7 @@ def _expect_each(got, expected, cases, names, *, mistakes, rtol=1e-9, least=-np.
         expect_close(answer, right, title, rtol=rtol, mistakes=dict.fromkeys(found, answer))
 
 
-@exercise("11.1", "Leave room for a second program", difficulty=1, minutes=5,
-          solution="most_stages",
+@exercise("11.1", "Leave room for a second program", difficulty=1, minutes=5, solution="most_stages",
           hints=("Half of an SM's shared memory, less what the system keeps, is what one of two"
                  " programs may have. How many rows of 2·d bytes is that?",
                  "Br of these rows are Q's; every stage takes 2·Bc of the others, one tile for K and"
@@ -42,11 +41,8 @@ def _expect_each(got, expected, cases, names, *, mistakes, rtol=1e-9, least=-np.
 def check_most_stages(most_stages):
     """Accept `most_stages(Br, Bc, d) -> int`: stages with which two programs share an H200's SM."""
     room, kept = 228 * 1024, 1024
-    cases = ((128, 64, 128), (64, 64, 64), (256, 128, 128), (16, 16, 16), (32, 16, 16),
-             (256, 64, 256))
-    got = [most_stages(*case) for case in cases]
-    if None in got:
-        raise NotImplementedError
+    cases = ((128, 64, 128), (64, 64, 64), (256, 128, 128), (16, 16, 16), (32, 16, 16), (256, 64, 256))
+    got = given([most_stages(*case) for case in cases])
     Br, Bc, d = (np.array(column) for column in zip(*cases, strict=True))
     half = room // 2 - kept
     rows = half // (2 * d)
@@ -68,16 +64,13 @@ def check_most_stages(most_stages):
     return "so many copies can be under way while two programs take turns at the tensor cores."
 
 
-@exercise("11.2", "Time in waves", difficulty=2, minutes=8,
-          solution="time_in_waves",
+@exercise("11.2", "Time in waves", difficulty=2, minutes=8, solution="time_in_waves",
           hints=("How many programs run at a time? How many rounds of that does it take?",
                  "⌈programs / (sms · per_sm)⌉ rounds of program_s each; -(-a // b) rounds up."))
 def check_time_in_waves(time_in_waves):
     """Accept `time_in_waves(programs, sms, per_sm, program_s) -> (seconds, efficiency)`."""
     cases = ((2048, 132, 2, 1e-4), (133, 132, 1, 2e-3), (264, 132, 2, 1e-3))
-    got = [time_in_waves(*case) for case in cases]
-    if None in got:
-        raise NotImplementedError
+    got = given([time_in_waves(*case) for case in cases])
     if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in got):
         raise Wrong(f"expected two numbers, (seconds, efficiency), got {got[0]!r}")
     programs, sms, per_sm, each = (np.array(column) for column in zip(*cases, strict=True))
@@ -112,11 +105,7 @@ def check_time_in_waves(time_in_waves):
 def check_where_bytes_come_from(where_bytes_come_from):
     """Accept `where_bytes_come_from(heads, N, d, Br) -> (l2_bytes, dram_bytes)`, reads in bf16."""
     for heads, N, d, Br in ((128, 4096, 64, 64), (64, 4096, 128, 128), (3, 1000, 32, 64)):
-        got = where_bytes_come_from(heads, N, d, Br)
-        if got is None:
-            raise NotImplementedError
-        if not isinstance(got, tuple | list) or len(got) != 2:
-            raise Wrong(f"expected two numbers, (l2_bytes, dram_bytes), got {got!r}")
+        got = parts(where_bytes_come_from(heads, N, d, Br), "(l2_bytes, dram_bytes)")
         Tr, tensor = -(-N // Br), heads * N * d * 2
         what = f"{heads} heads, {N=}, {d=}, {Br=}"
         if tuple(got) == (3 * tensor, tensor * (1 + 2 * Tr)):
@@ -141,19 +130,16 @@ def check_where_bytes_come_from(where_bytes_come_from):
     return "the recorded counters agree with both."
 
 
-@exercise("11.4", "A tile for a GPU that you do not own", difficulty=3, minutes=20,
-          solution="my_tile",
+@exercise("11.4", "A tile for a GPU that you do not own", difficulty=3, minutes=20, solution="my_tile",
           hints=("Start from the budget: hardware.get('A100').sram_bytes. With d = 128, how many"
                  " rows of 256 B are that?",
                  "Two programs per SM first, then no spills; then compare Br = 64 and Br = 128 in the"
-                 " map that plots.tile_lab(gpu='A100') draws.",
+                 " map that lab.draw(gpu='A100') draws.",
                  "shared = 2·d·(Br + 2·stages·Bc); registers ≈ Br·(d + 1.5·Bc)/threads + 40, rounded up"
                  " to a multiple of 8."))
 def check_my_tile(my_tile):
     """Accept `my_tile() -> dict`: Br, Bc, warps, stages, and your shared_bytes, registers, per_sm."""
-    tile = my_tile()
-    if tile is None:
-        raise NotImplementedError
+    tile = given(my_tile())
     wanted = {"Br", "Bc", "warps", "stages", "shared_bytes", "registers", "per_sm"}
     if not isinstance(tile, dict) or set(tile) != wanted:
         raise Wrong(f"expected a dictionary with {', '.join(sorted(wanted))}, got {tile!r}")

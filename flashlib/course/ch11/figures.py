@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
-from flashlib import hardware
 from flashlib.course.plots import theme
+from flashlib.course.plots.parts import cells, heading, rect, sentences
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, styled
 from flashlib.models import predict as model
 
@@ -24,7 +23,7 @@ _COLORS = ("#33628D", "#C08F43", "#882255", "#117733", "#6F6F6F")
 
 @styled
 def time_maps(maps: Mapping[str, np.ndarray], Br_values: Sequence[int], Bc_values: Sequence[int], *,
-              reach: float = 4.0, alt: str | None = None) -> Figure:
+              reach: float = 4.0) -> Figure:
     """Draw times in milliseconds over tile heights, one map beside the other, each map's best framed.
 
     Args:
@@ -40,33 +39,28 @@ def time_maps(maps: Mapping[str, np.ndarray], Br_values: Sequence[int], Bc_value
     for ax, (title, seconds) in zip(axes[0], maps.items(), strict=True):
         seconds = np.asarray(seconds, dtype=float)
         best = np.unravel_index(np.nanargmin(np.where(np.isfinite(seconds), seconds, np.nan)), shape)
-        for (i, j), s in np.ndenumerate(seconds):
-            known = np.isfinite(s)
-            shade = np.log(s / seconds[best]) / np.log(reach) if known else 0
-            color = _SLOWER(min(1.0, shade)) if known else "#FFFFFF"
-            ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fc=color, ec="white", lw=1))
-            if not known:
-                ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fc="none", lw=0, hatch="////",
-                                       ec=theme.tint(OVER, 0.45)))
-            ax.text(j, i, f"{1e3 * s:.2f}" if known else "", ha="center", va="center_baseline",
-                    fontsize=9, color=theme.ink_on(color),
-                    fontweight="bold" if (i, j) == best else None)
-        ax.add_patch(Rectangle((best[1] - 0.47, best[0] - 0.47), 0.94, 0.94, fill=False, ec=INK, lw=2))
-        ax.set(xlim=(-0.5, shape[1] - 0.5), ylim=(-0.5, shape[0] - 0.5), xlabel="Bc, keys per tile")
-        ax.set_xticks(range(shape[1]), [str(b) for b in Bc_values])
-        ax.set_yticks(range(shape[0]), [str(b) for b in Br_values])
+        _time_map(ax, seconds, Br_values, Bc_values, seconds[best], [best], reach)
+        rect(ax, best[1] - 0.47, best[0] - 0.47, 0.94, 0.94, fill=False, ec=INK, lw=2)
         ax.set_title(title, fontsize=9)
-        ax.tick_params(length=0)
-        for spine in ax.spines.values():
-            spine.set_visible(False)
         words.append(f"{title}: best {1e3 * seconds[best]:.2f} ms at {Br_values[best[0]]}×"
                      f"{Bc_values[best[1]]}")
     axes[0][0].set_ylabel("Br, queries per tile")
-    return theme.describe(fig, alt or f"Milliseconds over tile heights. {'; '.join(words)}.")
+    return theme.describe(fig, f"Milliseconds over tile heights. {'; '.join(words)}.")
+
+
+def _time_map(ax, seconds, rows, columns, least, bold, reach=4.0) -> None:
+    """Draw milliseconds over tile heights, darker up to `reach` times the least; hatched has none."""
+    colors = [[_SLOWER(min(1.0, np.log(s / least) / np.log(reach))) if np.isfinite(s) else "#FFFFFF"
+               for s in line] for line in seconds]
+    texts = [[f"{1e3 * s:.2f}" if np.isfinite(s) else "" for s in line] for line in seconds]
+    none = {"fc": "none", "lw": 0, "hatch": "////", "ec": theme.tint(OVER, 0.45)}
+    over = {(i, j): none for i, j in np.argwhere(~np.isfinite(seconds)).tolist()}
+    cells(ax, colors, texts, columns, rows, size=9, bold=bold, over=over)
+    ax.set_xlabel("Bc, keys per tile")
 
 
 @styled
-def predicted_scatter(panels: Mapping[str, Mapping[str, tuple]], *, alt: str | None = None) -> Figure:
+def predicted_scatter(panels: Mapping[str, Mapping[str, tuple]]) -> Figure:
     """Draw measured over predicted milliseconds, log-log, groups marked; the line is 'as predicted'.
 
     `panels` maps a title to {group: (predicted seconds, measured seconds)}. Below the line a kernel
@@ -93,31 +87,28 @@ def predicted_scatter(panels: Mapping[str, Mapping[str, tuple]], *, alt: str | N
     axes[0][-1].legend(loc="lower right", fontsize=TINY, frameon=False, handletextpad=0.2)
     axes[0][0].annotate("as predicted", (high * 0.9, high * 0.9), ha="right", va="top", fontsize=TINY,
                         color=GREY, rotation=0, xytext=(-8, 2), textcoords="offset points")
-    return theme.describe(fig, alt or f"Measured over predicted time of {', '.join(panels)}.")
+    return theme.describe(fig, f"Measured over predicted time of {', '.join(panels)}.")
 
 
 @styled
-def agreement(levels: Sequence[str], correlation: Mapping[str, Sequence[float]], *,
-              alt: str | None = None) -> Figure:
+def agreement(levels: Sequence[str], correlation: Mapping[str, Sequence[float]]) -> Figure:
     """Draw the rank correlation of prediction and measurement as the model learns more."""
     fig, ax = theme.subplots(height=2.7)
     for n, (label, values) in enumerate(correlation.items()):
         ax.plot(range(len(levels)), values, marker=_MARKERS[n], color=_COLORS[n])
         for x, value in enumerate(values):
             ax.annotate(f"{value:.2f}", (x, value), xytext=(0, 6 if n == 0 else -13), ha="center",
-                        textcoords="offset points", fontsize=TINY,
-                        color=theme.readable(_COLORS[n]))
+                        textcoords="offset points", fontsize=TINY, color=theme.readable(_COLORS[n]))
         ax.annotate(label, (len(levels) - 1, values[-1]), xytext=(9, 0), va="center", fontsize=SMALL,
                     textcoords="offset points", color=theme.readable(_COLORS[n]), annotation_clip=False)
     ax.set_xticks(range(len(levels)), [f"{'+ ' if n else ''}{level}" for n, level in enumerate(levels)])
     ax.set(ylim=(0, 1.05), xlim=(-0.3, len(levels) - 0.35), ylabel="rank correlation")
     words = "; ".join(f"{label} from {v[0]:.2f} to {v[-1]:.2f}" for label, v in correlation.items())
-    return theme.describe(fig, alt or f"Spearman's rank correlation by what the model knows: {words}.")
+    return theme.describe(fig, f"Spearman's rank correlation by what the model knows: {words}.")
 
 
 @styled
-def tuning_curves(curves: Mapping[str, Mapping[str, Sequence[float]]], *,
-                  alt: str | None = None) -> Figure:
+def tuning_curves(curves: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
     """Draw how far the best of k tried configurations is from the best of all, for growing k.
 
     `curves` maps a panel's title to {strategy: slowdown after 1, 2, … trials}.
@@ -136,76 +127,46 @@ def tuning_curves(curves: Mapping[str, Mapping[str, Sequence[float]]], *,
         ax.axhline(1, color=GREY, lw=0.8)
     axes[0][0].set(ylabel="time of the best so far ÷ best", ylim=(0.95, None))
     axes[0][-1].legend(fontsize=TINY, frameon=False)
-    return theme.describe(fig, alt or f"What tuning finds. {'; '.join(words)}.")
+    return theme.describe(fig, f"What tuning finds. {'; '.join(words)}.")
 
 
-SIZES = (32, 64, 128, 256)
 _PARTS = {"memory": "#ECECEC", "L2": "#8DA9C4", "matmul": "#33628D", "softmax": "#999933"}
 _HATCH = {"memory": "////", "L2": "....", "matmul": "", "softmax": "xxxx"}
 
 
 @styled
-def tile_lab(Br: int = 128, Bc: int = 64, warps: int = 4, stages: int = 2, gpu="H200", *, d: int = 128,
-             batch: int = 4, heads: int = 16, N: int = 4096) -> Figure:
+def tile_lab(times: Mapping[tuple[int, int], float], chosen: tuple[int, int], mine: model.Prediction,
+             gpu, *, title: str) -> Figure:
     """Draw what a configuration asks of an SM, and the predicted times of its neighbors.
 
-    Everything is computed by `models.predict`, in bfloat16 and without a mask; nothing is measured.
-
     Args:
-        Br, Bc, warps, stages: the configuration that is examined.
-        gpu: a `GPU` or the name of one.
-        d, batch, heads, N: the shape.
+        times: {(Br, Bc): seconds}, infinite where nothing fits; `chosen` is the one examined.
+        mine: its prediction.  gpu: whose budgets they are.
     """
-    gpu = hardware.get(gpu)
-    shape = {"batch": batch, "heads": heads, "N": N, "d": d}
-    rows = sorted({*SIZES, Br})
-    columns = sorted({*SIZES, Bc})
-    times = {(r, c): model.predict(gpu, model.Config(r, c, warps, stages), **shape).time_s
-             for r in rows for c in columns}
-    mine = model.predict(gpu, model.Config(Br, Bc, warps, stages), **shape)
     fig = theme.figure(3.45, layout=None)
-    title = (f"Computed, not measured: {gpu.name}, (B, H, N, d) = ({batch}, {heads}, {N}, {d}),"
-             f" {warps} warps, {stages} stages")
-    fig.text(0.012, 0.985, title, fontsize=10, fontweight="bold", va="top")
-    best = _map(fig.add_axes((0.085, 0.15, 0.41, 0.68)), times, rows, columns, (Br, Bc))
-    lines = _verdicts(mine, gpu, Br, Bc)
-    for n, (text, color) in enumerate(lines):
-        fig.text(0.545, 0.85 - 0.083 * n, text, color=color, va="top", fontsize=9 if n else 10,
-                 fontweight="normal" if n else "bold")
+    heading(fig, title)
+    best = _map(fig.add_axes((0.085, 0.15, 0.41, 0.68)), times, chosen)
+    said = sentences(fig, _verdicts(mine, gpu, *chosen), 0.545, 0.85, 0.083)
     _parts(fig.add_axes((0.63, 0.06, 0.30, 0.3)), mine)
-    return theme.describe(fig, f"Tile lab. {title}. " + "; ".join(text for text, _ in lines)
+    return theme.describe(fig, f"Tile lab. {title}. {said}"
                           + (f". Best of the map: {' and '.join(f'{r}×{c}' for r, c in best)},"
                              f" {1e3 * times[best[0]]:.2f} ms."
                              if best else ". No tile of the map fits."))
 
 
-def _map(ax, times, rows, columns, chosen):
+def _map(ax, times, chosen):
     """Draw predicted milliseconds over tile heights; return the best tiles, several if they tie."""
-    fitting = {tile: s for tile, s in times.items() if math.isfinite(s)}
-    least = min(fitting.values(), default=math.inf)
-    best = [tile for tile, s in fitting.items() if s <= least * (1 + 1e-9)]
-    for (Br, Bc), s in times.items():
-        x, y = columns.index(Bc), rows.index(Br)
-        fits = math.isfinite(s)
-        color = _SLOWER(min(1.0, float(np.log(s / least) / np.log(4)))) if fits else "#FFFFFF"
-        ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fc=color, ec="white", lw=1))
-        if fits:
-            ax.text(x, y, f"{1e3 * s:.2f}", ha="center", va="center_baseline", fontsize=9,
-                    color=theme.ink_on(color), fontweight="bold" if (Br, Bc) in best else None)
-        else:
-            ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fc="none", lw=0, hatch="////",
-                                   ec=theme.tint(OVER, 0.45)))
-        if (Br, Bc) == chosen:
-            ax.add_patch(Rectangle((x - 0.46, y - 0.46), 0.92, 0.92, fill=False, ec=INK, lw=2))
-    ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(-0.5, len(rows) - 0.5), xlabel="Bc, keys per tile",
-           ylabel="Br, queries per tile")
-    ax.set_xticks(range(len(columns)), [str(b) for b in columns])
-    ax.set_yticks(range(len(rows)), [str(b) for b in rows])
+    rows, columns = (sorted({tile[n] for tile in times}) for n in (0, 1))
+    seconds = np.array([[times[r, c] for c in columns] for r in rows])
+    least = seconds.min()
+    best = [(i, j) for i, j in np.ndindex(seconds.shape)
+            if seconds[i, j] <= least * (1 + 1e-9) and math.isfinite(least)]
+    _time_map(ax, seconds, rows, columns, least, best)
+    rect(ax, columns.index(chosen[1]) - 0.46, rows.index(chosen[0]) - 0.46, 0.92, 0.92, fill=False,
+         ec=INK, lw=2)
+    ax.set_ylabel("Br, queries per tile")
     ax.set_title("predicted ms: yours framed, the best bold", fontsize=SMALL, color=GREY)
-    ax.tick_params(length=0)
-    for spine in ax.spines.values():
-        spine.set_visible(False)
-    return best
+    return [(rows[i], columns[j]) for i, j in best]
 
 
 def _verdicts(mine, gpu, Br, Bc) -> list[tuple[str, str]]:

@@ -10,36 +10,18 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from flashlib.course.plots import theme
-from flashlib.course.plots.gantt import UNITS, bar, face, gantt
+from flashlib.course.plots.gantt import UNITS, bar, face
+from flashlib.course.plots.parts import heading
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, styled
-from flashlib.models.sm import programs
-from flashlib.models.sm.simulator import DoesNotFit, Schedule, simulate
+from flashlib.models.sm.simulator import Schedule
 
 _UNIT_COLORS = {"copy": ("#DDCC77", ""), "tensor": ("#31688E", ""), "exp": ("#999933", "///"),
                 "alu": ("#B4B4B4", "..."), "shared": ("#ECECEC", "xx")}
 
 
 @styled
-def schedule_lab(*, gpu="H200", program="pingpong_overlap", d=128, rows=128, keys=128, stages=2,
-                 dtype="bfloat16", arbitration="shared", alt: str | None = None) -> Figure:
-    """Draw one program's schedule with its times in words; what does not fit says why, in red."""
-    options = {"gpu": gpu, "d": d, "rows": rows, "keys": keys, "stages": stages, "dtype": dtype,
-               "tiles": 24}
-    made = programs.build(program, arbitration=arbitration, **options)
-    name = f"{getattr(gpu, 'name', gpu)}, {program}{' (first come)' if arbitration == 'fifo' else ''}"
-    try:
-        s = simulate(made)
-    except DoesNotFit as error:
-        return _refusal(f"{name}, d = {d}, {rows} × {keys}, {stages} stages, {dtype}",
-                        str(error))
-    work = programs.totals(**options)
-    longest = max(work, key=work.get)
-    words = (f"{name}: {s.cycles_per_tile:,.0f} cycles per tile of {rows} × {keys},"
-             f" {UNITS[longest]} need {work[longest] / made.tiles:,.0f}")
-    return gantt(s, title=words, alt=alt)
-
-
-def _refusal(what, message):
+def refusal(what: str, message: str) -> Figure:
+    """Draw that a program does not fit on an SM, and why, in red, in place of its schedule."""
     fig = theme.figure(1.5, layout=None)
     fig.text(0.02, 0.86, what, fontsize=10, fontweight="bold", va="top")
     fig.text(0.02, 0.6, "This program does not fit on an SM.", fontsize=9, color=OVER, va="top")
@@ -58,8 +40,7 @@ def _wrapped(text, width):
 
 @styled
 def utilization_bars(schedules: Mapping[str, Schedule], *,
-                     units: Sequence[str] = ("tensor", "exp", "copy"),
-                     alt: str | None = None) -> Figure:
+                     units: Sequence[str] = ("tensor", "exp", "copy")) -> Figure:
     """Draw the share of the time in which each unit works, a group of bars for every schedule."""
     fig, ax = theme.subplots(height=0.6 + 0.2 * (len(units) + 0.7) * len(schedules))
     words = []
@@ -83,13 +64,12 @@ def utilization_bars(schedules: Mapping[str, Schedule], *,
     ax.axvline(1, color=GREY, lw=0.8, ls=":")
     ax.legend(loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=len(units), frameon=False,
               fontsize=TINY, handlelength=1.6)
-    return theme.describe(fig, alt or f"Busy share of the units. {'; '.join(words)}.")
+    return theme.describe(fig, f"Busy share of the units. {'; '.join(words)}.")
 
 
 @styled
 def gains(steps: Sequence[Mapping], *, label: str = "speed, relative to the first row", digits: int = 2,
-          band: tuple[float, float, str] | None = None, source: str = "",
-          alt: str | None = None) -> Figure:
+          band: tuple[float, float, str] | None = None, source: str = "") -> Figure:
     """Draw predicted gains as dashed spans, and measured ones as marks below them.
 
     `steps` holds dicts with `name`, `predicted` (low, high) and `measured`: (value, low, high) or None.
@@ -121,7 +101,7 @@ def gains(steps: Sequence[Mapping], *, label: str = "speed, relative to the firs
     ax.set_xlabel(label + (f" ({source})" if source else ""), fontsize=SMALL)
     ax.tick_params(axis="y", length=0)
     ax.legend(loc="lower center", bbox_to_anchor=(0.42, 1.0), ncols=3, frameon=False, fontsize=TINY)
-    return theme.describe(fig, alt or f"Gains. {'; '.join(words)}.")
+    return theme.describe(fig, f"Gains. {'; '.join(words)}.")
 
 
 _WAITS = "waits for K, turn or next tile"
@@ -136,7 +116,7 @@ _AFTER = {
 
 @styled
 def kernel_timeline(rows: Sequence[Mapping], *, window: tuple[float, float], source: str,
-                    title: str | None = None, alt: str | None = None) -> Figure:
+                    title: str | None = None) -> Figure:
     """Draw what each warpgroup of the real kernel did between two readings of the SM's clock.
 
     Args:
@@ -173,6 +153,6 @@ def kernel_timeline(rows: Sequence[Mapping], *, window: tuple[float, float], sou
     theme.patch_key(ax, [(words, seen[words]) for words in order if words in seen], at=(-0.18, 1.02),
                     loc="lower left")
     if title:
-        fig.text(0.012, 1 - 0.05 / whole, title, fontsize=10, fontweight="bold", va="top")
-    return theme.describe(fig, alt or f"What {len(groups)} warpgroups did, cycles {window[0]:,.0f} to"
-                          f" {window[1]:,.0f}, {source}: {'; '.join(seen)}.")
+        heading(fig, title, y=1 - 0.05 / whole)
+    return theme.describe(fig, f"What {len(groups)} warpgroups did, cycles {window[0]:,.0f} to"
+                               f" {window[1]:,.0f}, {source}: {'; '.join(seen)}.")

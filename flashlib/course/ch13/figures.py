@@ -8,11 +8,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from flashlib.course.notebook.data import Measurement
 from flashlib.course.plots import theme
+from flashlib.course.plots.parts import bare, rect
 from flashlib.course.plots.recorded import origin
 from flashlib.course.plots.theme import FAINT, GREY, INK, OVER, SMALL, TINY, styled
 
@@ -42,8 +42,7 @@ _STEPS = {"own_bf16": "bfloat16", "fp8_block": "FP8"}
 # One number.
 
 @styled
-def bit_fields(numbers: Sequence, *, mantissa_bits: int = 3, bias: int = 7,
-               alt: str | None = None) -> Figure:
+def bit_fields(numbers: Sequence, *, mantissa_bits: int = 3, bias: int = 7) -> Figure:
     """Draw the eight bits of some numbers in boxes, with what they say beside them.
 
     `numbers` holds pairs of what was meant and `flashlib.quant.fields` of it.
@@ -65,15 +64,15 @@ def bit_fields(numbers: Sequence, *, mantissa_bits: int = 3, bias: int = 7,
         ax.text(6.9, y, f"{bits.value:.5g}".replace("-", "−"), ha="right", va="center_baseline",
                 fontweight="bold")
     text = "; ".join(f"{wanted:g} is kept as {bits.bits}, {bits.value:g}" for wanted, bits in numbers)
-    return theme.describe(fig, alt or f"Eight-bit numbers bit by bit: {text}.")
+    return theme.describe(fig, f"Eight-bit numbers bit by bit: {text}.")
 
 
 def draw_bits(ax: Axes, x: float, y: float, bits, size: float = 0.27) -> None:
     """Draw the boxes of one number from x on: sign, exponent and mantissa in three shades."""
     shades = [SIGN] + [EXPONENT] * len(bits.bits.split()[1]) + [MANTISSA] * len(bits.bits.split()[2])
     for n, (digit, shade) in enumerate(zip(bits.bits.replace(" ", ""), shades, strict=True)):
-        ax.add_patch(Rectangle((x + n * size, y - size / 2), size * 0.94, size, facecolor=shade,
-                               edgecolor=theme.EDGE, lw=0.8))
+        rect(ax, x + n * size, y - size / 2, size * 0.94, size, facecolor=shade, edgecolor=theme.EDGE,
+             lw=0.8)
         ax.text(x + (n + 0.47) * size, y, digit, ha="center", va="center_baseline",
                 family="monospace", fontsize=9)
 
@@ -95,7 +94,7 @@ def _two_to(power: int) -> str:
 
 
 @styled
-def number_line(grids: Mapping[str, np.ndarray], *, limit: float, alt: str | None = None) -> Figure:
+def number_line(grids: Mapping[str, np.ndarray], *, limit: float) -> Figure:
     """Draw every value that some formats can hold, a line each, from 0 to `limit`."""
     fig, ax = theme.subplots(height=0.5 + 0.42 * len(grids))
     for n, (name, grid) in enumerate(grids.items()):
@@ -105,17 +104,16 @@ def number_line(grids: Mapping[str, np.ndarray], *, limit: float, alt: str | Non
         ax.plot([0, limit], [n, n], color=FAINT, lw=0.8, zorder=0)
     ax.set(xlim=(-0.01 * limit, limit * 1.01), ylim=(len(grids) - 0.4, -0.6))
     ax.set_yticks(range(len(grids)), list(grids), color=INK, fontsize=9)
-    ax.tick_params(axis="y", length=0)
-    ax.spines["left"].set_visible(False)
+    bare(ax, "left")
     counts = "; ".join(f"{name}: {int(np.sum((g >= 0) & (g <= limit)))} values"
                        for name, g in grids.items())
-    return theme.describe(fig, alt or f"Values that can be held from 0 to {limit:g}. {counts}.")
+    return theme.describe(fig, f"Values that can be held from 0 to {limit:g}. {counts}.")
 
 
 # One row with an outlier.
 
 @styled
-def outlier_spread(panels: Mapping[str, tuple], *, tensor: str = "Q", alt: str | None = None) -> Figure:
+def outlier_spread(panels: Mapping[str, tuple], *, tensor: str = "Q") -> Figure:
     """Draw rows of a tensor over the values that their format can hold, and the errors below.
 
     Args:
@@ -151,12 +149,12 @@ def outlier_spread(panels: Mapping[str, tuple], *, tensor: str = "Q", alt: str |
                      f" largest error {np.abs(error).max():.2f}")
     axes[0, 0].set_ylabel("value; grid: e4m3")
     axes[1, 0].set_ylabel("error")
-    return theme.describe(fig, alt or f"A row of {tensor} before and after. {'; '.join(words)}.")
+    return theme.describe(fig, f"A row of {tensor} before and after. {'; '.join(words)}.")
 
 
 @styled
-def scale_dilemma(limits: Sequence[float], errors: Mapping[str, Sequence[float]], *, largest: float,
-                  alt: str | None = None) -> Figure:
+def scale_dilemma(limits: Sequence[float], errors: Mapping[str, Sequence[float]], *,
+                  largest: float) -> Figure:
     """Draw the error of a tensor against the |x| that its scale still covers, a line per format.
 
     `largest` is the tensor's largest |x|: left of it, values are clipped.
@@ -188,13 +186,13 @@ def scale_dilemma(limits: Sequence[float], errors: Mapping[str, Sequence[float]]
         axis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
         axis.set_major_formatter(FuncFormatter(_plain))
         axis.set_minor_formatter(NullFormatter())
-    return theme.describe(fig, alt or f"Relative error by what the scale covers. {'; '.join(words)}.")
+    return theme.describe(fig, f"Relative error by what the scale covers. {'; '.join(words)}.")
 
 
 # Errors by recipe.
 
 @styled
-def error_bars(rows: Sequence[Mapping], *, title: str = "", alt: str | None = None) -> Figure:
+def error_bars(rows: Sequence[Mapping], *, title: str = "") -> Figure:
     """Draw root mean square errors as bars on a logarithmic axis, with spread and paper where given.
 
     A row has "recipe" and "rmse"; "lowest", "highest" (of a single seed) and "paper" are optional.
@@ -221,21 +219,20 @@ def error_bars(rows: Sequence[Mapping], *, title: str = "", alt: str | None = No
         ax.text(1, 1.01, "line: lowest and highest seed   ◇ paper", ha="right", fontsize=TINY,
                 color=GREY, transform=ax.transAxes, va="bottom")
     text = "; ".join(f"{row['recipe']}: {row['rmse']:.2e}" for row in rows)
-    return theme.describe(fig, alt or f"Root mean square errors. {text}.")
+    return theme.describe(fig, f"Root mean square errors. {text}.")
 
 
 # Who holds which key.
 
 @styled
-def register_layout(layouts: Mapping[str, Sequence[int]], *, alt: str | None = None) -> Figure:
+def register_layout(layouts: Mapping[str, Sequence[int]]) -> Figure:
     """Draw which of four threads holds each of a row's columns, one line per layout."""
     count = len(next(iter(layouts.values())))
     fig, ax = theme.subplots(height=0.7 + 0.5 * len(layouts))
     shades = ("#FFFFFF", "#CFE0EC", "#86AFCB", "#33628D")
     for n, (title, owners) in enumerate(layouts.items()):
         for column, owner in enumerate(owners):
-            ax.add_patch(Rectangle((column, n + 0.12), 1, 0.62, facecolor=shades[owner],
-                                   edgecolor=theme.EDGE, lw=0.7))
+            rect(ax, column, n + 0.12, 1, 0.62, facecolor=shades[owner], edgecolor=theme.EDGE, lw=0.7)
             ax.text(column + 0.5, n + 0.43, str(owner), ha="center", va="center_baseline",
                     fontsize=SMALL, color=theme.ink_on(shades[owner]))
         ax.text(-0.5, n + 0.43, title, ha="right", va="center_baseline", fontsize=SMALL)
@@ -247,13 +244,13 @@ def register_layout(layouts: Mapping[str, Sequence[int]], *, alt: str | None = N
     ax.set(xlim=(-0.5 - (wide + 0.1) * inch, count + 0.2), ylim=(len(layouts), -0.35))
     ax.axis("off")
     text = "; ".join(f"{title}: {' '.join(map(str, owners))}" for title, owners in layouts.items())
-    return theme.describe(fig, alt or f"Which thread of four holds which of {count} columns. {text}.")
+    return theme.describe(fig, f"Which thread of four holds which of {count} columns. {text}.")
 
 
 # A kernel on a GPU.
 
 @styled
-def fp8_race(race: Measurement, *, causal: int = 0, alt: str | None = None) -> Figure:
+def fp8_race(race: Measurement, *, causal: int = 0) -> Figure:
     """Draw recorded speed and error of the FP8 kernel's variants, a group of bars for each shape."""
     rows = race.where(causal=causal).rows
     shapes = list(dict.fromkeys((r["B"], r["H"], r["N_q"], r["d"]) for r in rows))
@@ -287,11 +284,11 @@ def fp8_race(race: Measurement, *, causal: int = 0, alt: str | None = None) -> F
     where = origin(race)
     lower.text(1, 1.04, where, transform=lower.transAxes, ha="right", va="bottom", fontsize=TINY,
                color=GREY)
-    return theme.describe(fig, alt or f"FP8 kernel, {where}. {'; '.join(words)}.")
+    return theme.describe(fig, f"FP8 kernel, {where}. {'; '.join(words)}.")
 
 
 @styled
-def fp8_step(stalls: Measurement, *, alt: str | None = None) -> Figure:
+def fp8_step(stalls: Measurement) -> Figure:
     """Draw where a warpgroup spends the cycles of one key tile, a bar for each kernel."""
     fig = theme.figure(1.95, layout=None)
     ax = fig.add_axes((0.1, 0.26, 0.88, 0.43))
@@ -317,14 +314,12 @@ def fp8_step(stalls: Measurement, *, alt: str | None = None) -> Figure:
     ax.tick_params(axis="y", length=0)
     ax.legend(loc="lower left", bbox_to_anchor=(-0.11, 1.0), ncols=3, fontsize=TINY, columnspacing=1.4,
               handlelength=1.4)
-    return theme.describe(fig, alt or f"Cycles of a warpgroup for one key tile, {where}."
-                          f" {'; '.join(words)}.")
+    return theme.describe(fig, f"Cycles of a warpgroup for one key tile, {where}. {'; '.join(words)}.")
 
 
 @styled
 def fp8_lab(value: float, scale: float, fmt: str, bits, near: Sequence[float], rows: Sequence[Mapping],
-            *, chosen: str, heading: str, note: str = "", formula: tuple[int, int] = (3, 7),
-            alt: str | None = None) -> Figure:
+            *, chosen: str, heading: str, note: str = "", formula: tuple[int, int] = (3, 7)) -> Figure:
     """Draw the lab: one number bit by bit among its neighbors, and below the errors of attention.
 
     Args:
@@ -362,8 +357,8 @@ def fp8_lab(value: float, scale: float, fmt: str, bits, near: Sequence[float], r
     line.spines["left"].set_visible(False)
     bars = fig.add_axes((0.31, 0.105, 0.56, 0.34))
     for n, row in enumerate(rows):
-        bars.add_patch(Rectangle((1e-9, n - 0.31), row["rmse"], 0.62, edgecolor=theme.EDGE, lw=0.8,
-                                 facecolor="#35B779" if row["recipe"] == chosen else "#D5DDD8"))
+        rect(bars, 1e-9, n - 0.31, row["rmse"], 0.62, edgecolor=theme.EDGE, lw=0.8,
+             facecolor="#35B779" if row["recipe"] == chosen else "#D5DDD8")
         bars.text(row["rmse"] * 1.12, n, f"{row['rmse']:.2e}", va="center_baseline", fontsize=SMALL)
     least, most = (f(row["rmse"] for row in rows) for f in (min, max))
     bars.set(xscale="log", xlim=(least / 3, most * 4), ylim=(len(rows) - 0.5, -0.5))
@@ -375,6 +370,5 @@ def fp8_lab(value: float, scale: float, fmt: str, bits, near: Sequence[float], r
     fig.text(0.02, 0.5, heading, fontsize=10, fontweight="bold")
     fig.text(0.02, 0.465, note, fontsize=SMALL)
     text = "; ".join(f"{row['recipe']}: {row['rmse']:.2e}" for row in rows)
-    return theme.describe(fig, alt or f"FP8 lab. {value:g} over a scale of {scale:.4g} in {fmt} is"
-                                      f" {bits.bits}, which keeps {kept:.5g}. Errors, {heading}:"
-                                      f" {text}.")
+    return theme.describe(fig, f"FP8 lab. {value:g} over a scale of {scale:.4g} in {fmt} is"
+                               f" {bits.bits}, which keeps {kept:.5g}. Errors, {heading}: {text}.")

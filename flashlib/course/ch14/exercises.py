@@ -5,28 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from flashlib import exp2
-from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, given, hint, parts, solution
 
 __all__ = ["check_best_share", "check_lazy_step", "check_polynomial_exp2", "check_take_apart",
            "hint", "solution"]
 
 
-def _pair(got, what):
-    if got is None:
-        raise NotImplementedError
-    if not isinstance(got, tuple | list) or len(got) != 2:
-        raise Wrong(f"expected two things, {what}, got {type(got).__name__}")
-    return got
-
-
-@exercise("14.1", "Take an exponent apart", difficulty=1, minutes=4,
-          solution="take_apart",
+@exercise("14.1", "Take an exponent apart", difficulty=1, minutes=4, solution="take_apart",
           hints=("n is the largest whole number that is not above x. What is that for −1.25?",
                  "np.floor does it; f is what remains of x."))
 def check_take_apart(take_apart):
     """Accept `take_apart(x) -> (n, f)` with x = n + f, n whole and 0 ≤ f < 1."""
     x = np.array([2.75, 0.5, -0.25, -1.25, -3.0, 7.0, -9.9])
-    got = _pair(take_apart(x.copy()), "n and f")
+    got = parts(take_apart(x.copy()), "(n, f)")
     n = np.floor(x)
     near, trunc = np.rint(x), np.trunc(x)
     expect_close(got[0], n, f"n of {x.tolist()}", mistakes={
@@ -43,8 +34,7 @@ def check_take_apart(take_apart):
     return "2ˣ = 2ⁿ · 2ᶠ, and only 2ᶠ needs arithmetic."
 
 
-@exercise("14.2", "Evaluate the polynomial", difficulty=2, minutes=10,
-          solution="polynomial_exp2",
+@exercise("14.2", "Evaluate the polynomial", difficulty=2, minutes=10, solution="polynomial_exp2",
           hints=("Horner, for a cubic: ((c₃·f + c₂)·f + c₁)·f + c₀. Start with the last coefficient.",
                  "np.ldexp(p, n) is p · 2ⁿ for an array of whole numbers n.astype(int).",
                  "−∞ has no fraction. Replace what lies below −127 by −127 first, and in the end give 0"
@@ -108,8 +98,7 @@ def _lazy(m, l, O, S, V, tau, *, grows=lambda top, m, tau: top - m > tau, renewe
             (alpha[:, None] if "O" in rescaled else 1) * O + P @ V)
 
 
-@exercise("14.3", "Rescale only if you must", difficulty=2, minutes=12,
-          solution="lazy_step",
+@exercise("14.3", "Rescale only if you must", difficulty=2, minutes=12, solution="lazy_step",
           hints=("First decide per row: by how much does the tile exceed m? Rows at or below τ keep m.",
                  "alpha = 2^(m − m_new) is 1 where m stays, so one formula serves all rows.",
                  "P, l and O of a row must all be in units of the same m, the one that you return."))
@@ -121,11 +110,7 @@ def check_lazy_step(lazy_step):
     S[np.arange(5), [0, 3, 1, 2, 2]] = np.add(m, [1.5, 5.0, 2.0, -1.0, 2.5])     # grows by that
     l, O = rng.uniform(1, 3, size=5), rng.normal(size=(5, 3))
     with np.errstate(all="ignore"):
-        got = lazy_step(m.copy(), l.copy(), O.copy(), S.copy(), V.copy(), tau)
-    if got is None:
-        raise NotImplementedError
-    if not isinstance(got, tuple | list) or len(got) != 3:
-        raise Wrong(f"expected (m, l, O), got {type(got).__name__}")
+        got = parts(lazy_step(m.copy(), l.copy(), O.copy(), S.copy(), V.copy(), tau), "(m, l, O)")
     want = _lazy(m, l, O, S, V, tau)
 
     def slips(part):
@@ -164,8 +149,7 @@ def check_lazy_step(lazy_step):
     return "O / l does not know which m you chose."
 
 
-@exercise("14.4", "Find the best share", difficulty=3, minutes=12,
-          solution="best_share",
+@exercise("14.4", "Find the best share", difficulty=3, minutes=12, solution="best_share",
           hints=("With a share y, the exponential unit is busy for (1 − y)·E cycles. And the vector"
                  " lanes?",
                  "The lanes do A + y·B. One line falls, the other rises: the later of the two is least"
@@ -175,9 +159,7 @@ def check_best_share(best_share):
     """Accept `best_share(E, A, B) -> y` in 0…1: the share of exponentials to emulate."""
     cases = [(1024.0, 640.0, 1280.0), (1024.0, 0.0, 1024.0), (2000.0, 500.0, 700.0),
              (1024.0, 1280.0, 2560.0), (100.0, 100.0, 300.0)]
-    got = [best_share(*case) for case in cases]
-    if None in got:
-        raise NotImplementedError
+    got = given([best_share(*case) for case in cases])
     E, A, B = np.array(cases).T
     free = (E - A) / (E + B)
     best = np.maximum(free, 0)

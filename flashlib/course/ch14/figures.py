@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
 from flashlib.course.plots import theme
+from flashlib.course.plots.parts import cells, rect
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, styled
 
 # Unit: its name for people, color, hatch, marker.
@@ -23,7 +23,7 @@ BFLOAT16_HALF_STEP = 2.0 ** -8      # of numbers from 1 to 2, such as 2ᶠ
 
 
 @styled
-def unit_race(panels: Mapping[str, Mapping[str, object]], *, alt: str | None = None) -> Figure:
+def unit_race(panels: Mapping[str, Mapping[str, object]]) -> Figure:
     """Draw cycles of matmul and exponentials for a tile, from one GPU to the next, log scale.
 
     `panels` maps a title to {GPU: `models.exponentials.Units`}.
@@ -54,12 +54,12 @@ def unit_race(panels: Mapping[str, Mapping[str, object]], *, alt: str | None = N
         ax.set_yticks([], minor=True)
         ax.grid(axis="y", color=theme.GRID, lw=0.6)
     axes[0][0].set_ylabel("cycles of an SM for a tile")
-    return theme.describe(fig, alt or "Cycles of an SM for the matmuls and for the exponentials of a"
-                                      f" tile of 128 by 128, computed. {'; '.join(words)}.")
+    return theme.describe(fig, "Cycles of an SM for the matmuls and for the exponentials of a"
+                               f" tile of 128 by 128, computed. {'; '.join(words)}.")
 
 
 @styled
-def exp2_errors(f, errors: Mapping[int, np.ndarray], *, ax=None, alt: str | None = None):
+def exp2_errors(f, errors: Mapping[int, np.ndarray], *, ax=None):
     """Draw the relative error of polynomials over the fraction f, by degree, and half a bf16 step.
 
     `errors` maps a degree to |p(f)/2ᶠ − 1|. Half a step is 2⁻⁸ for results from 1 to 2: divided by
@@ -86,15 +86,14 @@ def exp2_errors(f, errors: Mapping[int, np.ndarray], *, ax=None, alt: str | None
     if not own:
         return ax
     words = ", ".join(f"{d}: {np.abs(e).max():.1e}" for d, e in errors.items())
-    return theme.describe(fig, alt or "Relative error of the polynomial over the fraction, log scale;"
-                                      f" largest by degree {words}. Half a step of bfloat16 falls"
-                                      f" from {BFLOAT16_HALF_STEP:.1e} to"
-                                      f" {BFLOAT16_HALF_STEP / 2:.1e}.")
+    return theme.describe(fig, "Relative error of the polynomial over the fraction, log scale;"
+                               f" largest by degree {words}. Half a step of bfloat16 falls"
+                               f" from {BFLOAT16_HALF_STEP:.1e} to {BFLOAT16_HALF_STEP / 2:.1e}.")
 
 
 @styled
 def share_sweep(shares: Sequence[float], panels: Mapping[str, Mapping[str, Sequence[float]]], *,
-                floors: Mapping[str, Sequence[float]], alt: str | None = None) -> Figure:
+                floors: Mapping[str, Sequence[float]]) -> Figure:
     """Draw cycles per tile over the emulated share: simulated with markers, the bound dashed.
 
     All panels have one vertical axis, which does not begin at 0 and says so.
@@ -125,11 +124,11 @@ def share_sweep(shares: Sequence[float], panels: Mapping[str, Mapping[str, Seque
         ax.set(title=title, xlabel="emulated share (%)", ylim=(0.96 * low, 1.04 * high))
         ax.legend(fontsize=TINY, frameon=False, loc="upper left")
     axes[0][0].set_ylabel("cycles for 128 × 128 (not from 0)")
-    return theme.describe(fig, alt or f"Simulated cycles per tile. {'; '.join(words)}.")
+    return theme.describe(fig, f"Simulated cycles per tile. {'; '.join(words)}.")
 
 
 @styled
-def stale_maximum(maxima, used: Mapping[float, np.ndarray], *, ax=None, alt: str | None = None):
+def stale_maximum(maxima, used: Mapping[float, np.ndarray], *, ax=None):
     """Draw one row's running maximum over its key tiles, and the reference that it uses, by τ.
 
     Args:
@@ -162,42 +161,31 @@ def stale_maximum(maxima, used: Mapping[float, np.ndarray], *, ax=None, alt: str
               borderaxespad=0.1, handlelength=1.6, columnspacing=1.2)
     if not own:
         return ax
-    return theme.describe(fig, alt or f"A row's maximum over {len(maxima)} key tiles;"
-                                      f" {'; '.join(words)}.")
+    return theme.describe(fig, f"A row's maximum over {len(maxima)} key tiles; {'; '.join(words)}.")
 
 
 @styled
-def skipped_maps(maps: Mapping[str, np.ndarray], scales: Sequence[float], taus: Sequence[float], *,
-                 alt: str | None = None) -> Figure:
+def skipped_maps(maps: Mapping[str, np.ndarray], scales: Sequence[float],
+                 taus: Sequence[float]) -> Figure:
     """Draw the share of skipped rescales, in per cent, over the logits' scale and τ."""
     fig, axes = theme.subplots(1, len(maps), height=2.75, squeeze=False)
     words = []
     for ax, (title, shares) in zip(axes[0], maps.items(), strict=True):
         shares = np.asarray(shares)
-        for (i, j), share in np.ndenumerate(shares):
-            color = theme.mix("#FFFFFF", "#31688E", share)
-            ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fc=color, ec="white", lw=1))
-            text = "100" if share == 1 else f"{100 * share:.1f}"
-            ax.text(j, i, text, ha="center", va="center_baseline", fontsize=SMALL,
-                    color=theme.ink_on(color))
-        ax.set(xlim=(-0.5, len(taus) - 0.5), ylim=(-0.5, len(scales) - 0.5),
-               xlabel="τ (units of log 2)")
-        ax.set_xticks(range(len(taus)), [f"{t:g}" for t in taus])
-        ax.set_yticks(range(len(scales)), [f"{s:g}" for s in scales])
+        colors = [[theme.mix("#FFFFFF", "#31688E", share) for share in line] for line in shares]
+        texts = [["100" if share == 1 else f"{100 * share:.1f}" for share in line] for line in shares]
+        cells(ax, colors, texts, taus, scales)
+        ax.set_xlabel("τ (units of log 2)")
         ax.set_title(title, fontsize=9)
-        ax.tick_params(length=0)
-        for spine in ax.spines.values():
-            spine.set_visible(False)
         words.append(f"{title}: from {100 * shares[-1, 0]:.0f} % at scale {scales[-1]:g}, tau"
                      f" {taus[0]:g}, to {100 * shares[0, -1]:.0f} % at scale {scales[0]:g}, tau"
                      f" {taus[-1]:g}")
     axes[0][0].set_ylabel("std of the logits")
-    return theme.describe(fig, alt or f"Share of rescales skipped. {'; '.join(words)}.")
+    return theme.describe(fig, f"Share of rescales skipped. {'; '.join(words)}.")
 
 
 @styled
-def mass_curve(taus: Sequence[float], kept: Mapping[str, Sequence[float]], room: float, *,
-               alt: str | None = None) -> Figure:
+def mass_curve(taus: Sequence[float], kept: Mapping[str, Sequence[float]], room: float) -> Figure:
     """Draw the smallest mass of all rows over τ, and the τ that the format has room for."""
     fig, ax = theme.subplots(height=2.8)
     words = []
@@ -212,13 +200,12 @@ def mass_curve(taus: Sequence[float], kept: Mapping[str, Sequence[float]], room:
     ax.text(room, 0.06, f" log₂ 448 − 8 = {room:.2f}", color=OVER, fontsize=SMALL, va="bottom")
     ax.axhline(1, color=GREY, lw=0.8)
     ax.set(xlabel="τ (units of log 2)", ylabel="smallest O of a row, V = 1", ylim=(0, 1.08))
-    return theme.describe(fig, alt or f"Smallest mass over tau; the bound is {room:.2f}."
-                                      f" {'; '.join(words)}.")
+    return theme.describe(fig, f"Smallest mass over tau; the bound is {room:.2f}. {'; '.join(words)}.")
 
 
 @styled
 def predicted_gains(groups: Mapping[str, Sequence[Mapping]], strays: Mapping[str, tuple[float, float]],
-                    *, title: str, alt: str | None = None) -> Figure:
+                    *, title: str) -> Figure:
     """Draw speed relative to a kernel: predicted as rings, measured as diamonds with their range.
 
     Args:
@@ -231,8 +218,8 @@ def predicted_gains(groups: Mapping[str, Sequence[Mapping]], strays: Mapping[str
     y, ticks, words = 0.0, {}, []
     for group, rows in groups.items():
         low, high = strays[group]
-        ax.add_patch(Rectangle((low, y - 0.5), high - low, len(rows), fc="#E4E4E4", ec="none", zorder=0,
-                               gid=f"strays: {group}"))
+        rect(ax, low, y - 0.5, high - low, len(rows), fc="#E4E4E4", ec="none", zorder=0,
+             gid=f"strays: {group}")
         ax.text(0.995, y + len(rows) / 2 - 0.5, group, transform=ax.get_yaxis_transform(), ha="right",
                 va="center", fontsize=SMALL, fontweight="bold")
         for row in rows:
@@ -251,7 +238,7 @@ def predicted_gains(groups: Mapping[str, Sequence[Mapping]], strays: Mapping[str
     ax.plot([], [], ls="none", marker="o", ms=9, mfc="none", mec=OVER, mew=1.4, label="simulated")
     for name, face in (("recorded, clear", _STEPS[1]), ("recorded, not clear", "white")):
         ax.plot([], [], ls="none", marker="D", color=_STEPS[1], mfc=face, label=name)
-    ax.add_patch(Rectangle((1, 0), 0, 0, fc="#E4E4E4", label="range of the kernel as it is"))
+    rect(ax, 1, 0, 0, 0, fc="#E4E4E4", label="range of the kernel as it is")
     ax.legend(fontsize=SMALL, frameon=False, loc="lower right", bbox_to_anchor=(1.01, 1), ncols=4,
               borderaxespad=0.1, handletextpad=0.4, columnspacing=1.2)
     ax.set_yticks(list(ticks), ticks.values(), fontsize=SMALL)
@@ -260,12 +247,12 @@ def predicted_gains(groups: Mapping[str, Sequence[Mapping]], strays: Mapping[str
     ax.set(xlim=(min(ends) - 0.02, max(ends) + 0.1), ylim=(y - 0.85, -0.75),
            xlabel="speed, relative to the kernel as it is")
     ax.set_title(title, fontsize=9, loc="left", pad=20)
-    return theme.describe(fig, alt or f"{title}. {'; '.join(words)}.")
+    return theme.describe(fig, f"{title}. {'; '.join(words)}.")
 
 
 @styled
 def exp2_lab(f, error, units, simulated, maxima, used, *, degree: int, tau: float, gpu: str,
-             fits: bool, alt: str | None = None) -> Figure:
+             fits: bool) -> Figure:
     """Draw the lab's three panels: the polynomial's error, the units' cycles, one row's maximum.
 
     Args:
@@ -286,7 +273,7 @@ def exp2_lab(f, error, units, simulated, maxima, used, *, degree: int, tau: floa
     scale = max([*values.values(), simulated or 0])
     for y, (unit, cycles) in enumerate(values.items()):
         _, color, hatch, _ = UNITS[unit]
-        bars.add_patch(Rectangle((0, y - 0.3), cycles, 0.6, fc=color, ec="white", hatch=hatch, lw=0.6))
+        rect(bars, 0, y - 0.3, cycles, 0.6, fc=color, ec="white", hatch=hatch, lw=0.6)
         bars.text(0.02 * scale, y, f"{cycles:,.0f}", va="center_baseline", fontsize=SMALL,
                   fontweight="bold" if unit == longest else None,
                   bbox={"fc": "white", "ec": "none", "pad": 1.2})
@@ -307,7 +294,7 @@ def exp2_lab(f, error, units, simulated, maxima, used, *, degree: int, tau: floa
     renewed = int(np.count_nonzero(np.diff(used)))
     pace = f"{simulated:,.0f} cycles simulated" if simulated else "not simulated"
     rescales = f"{renewed} rescale{'s' * (renewed != 1)}"
-    return theme.describe(fig, alt or f"Degree {degree}: largest error {np.max(error):.1e}. {gpu}:"
-                          f" matmul {units.matmul:,.0f}, exponentials {units.exp:,.0f}, vector"
-                          f" {units.vector:,.0f} cycles, {pace}. One row with tau {tau:g}:"
-                          f" {rescales}; e4m3 has {'' if fits else 'no '}room for it.")
+    return theme.describe(fig, f"Degree {degree}: largest error {np.max(error):.1e}. {gpu}:"
+                               f" matmul {units.matmul:,.0f}, exponentials {units.exp:,.0f}, vector"
+                               f" {units.vector:,.0f} cycles, {pace}. One row with tau {tau:g}:"
+                               f" {rescales}; e4m3 has {'' if fits else 'no '}room for it.")

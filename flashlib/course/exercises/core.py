@@ -129,8 +129,7 @@ def _judge(name, examine, answer) -> Verdict:
     except Wrong as wrong:
         return Verdict(name, False, str(wrong))
     except Exception as error:
-        return Verdict(name, False,
-                       f"your code raised {type(error).__name__}: {error}{_where(error)}")
+        return Verdict(name, False, f"your code raised {type(error).__name__}: {error}{_where(error)}")
     return Verdict(name, True, praise or "right.")
 
 
@@ -141,13 +140,25 @@ def _where(error) -> str:
     return f" (line {own[-1].lineno}: {own[-1].line})" if own else ""
 
 
+def given(got):
+    """Return what a reader's function returned; a None, alone or in a list, is no answer yet."""
+    if got is None or (isinstance(got, list) and any(part is None for part in got)):
+        raise NotImplementedError
+    return got
+
+
+def parts(got, names: str, where: str = "") -> tuple:
+    """Return the parts of an answer, a tuple or a list; `names`, as "(m, l, o)", says which ones."""
+    if not isinstance(given(got), tuple | list) or len(got) != names.count(",") + 1:
+        raise Wrong(f"{where}expected a tuple {names}, got {type(got).__name__}")
+    return tuple(got)
+
+
 def expect_close(got, expected, what: str, *, mistakes: dict[str, np.ndarray] | None = None,
                  rtol=1e-9, atol=1e-12) -> None:
     """Raise `Wrong` unless `got` equals `expected`; an answer in `mistakes` is named by its key."""
     expected = np.asarray(expected)
-    if got is None:
-        raise NotImplementedError
-    array = np.asarray(got)
+    array = np.asarray(given(got))
     if array.shape != expected.shape:
         raise Wrong(f"{what}: expected shape {expected.shape}, got {array.shape}")
     if array.dtype == object or not np.issubdtype(array.dtype, np.number):

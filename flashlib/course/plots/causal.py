@@ -6,15 +6,36 @@ from collections import Counter
 from collections.abc import Mapping
 
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from flashlib.course.plots import theme
+from flashlib.course.plots.parts import rect
 from flashlib.course.plots.theme import GREY, INK, SMALL, TINY, percent, styled
 from flashlib.masks import mask_of, tile_class, tiles
 
 
+def face(kind: str, alpha: float = 0.5) -> dict:
+    """Return the look of a tile that is "full", "partial" (cut by the diagonal) or "skip"."""
+    color, edge = theme.tensor_color("S"), {"edgecolor": theme.edge_color("S")}
+    if kind == "skip":
+        return edge | {"facecolor": "#FFFFFF", "hatch": "...", "alpha": alpha}
+    return edge | {"facecolor": color if kind == "full" else theme.tint(color, 0.55)}
+
+
+def tile_kinds(ax, Nq: int, Nk: int, Br: int, Bc: int, *, lw: float, alpha: float = 0.5):
+    """Draw the tiles under a causal mask; return, for each row of them, how many are of which kind."""
+    mask, found = mask_of(True, Nq, Nk), []
+    for rows in tiles(Nq, Br):
+        found.append((rows, Counter()))
+        for keys in tiles(Nk, Bc):
+            kind = tile_class(mask, rows, keys)
+            found[-1][1][kind] += 1
+            rect(ax, keys.start, rows.start, keys.stop - keys.start, rows.stop - rows.start, lw=lw,
+                 **face(kind, alpha))
+    return found
+
+
 @styled
-def causal_rows(cases: Mapping[str, tuple[int, int, int]], *, alt: str | None = None) -> Figure:
+def causal_rows(cases: Mapping[str, tuple[int, int, int]]) -> Figure:
     """Draw the tiles that a causal mask leaves, and beside each row tile how many it visits.
 
     `cases` maps a title to (N, Br, Bc). Full tiles are dark, those that the diagonal cuts pale, the
@@ -24,31 +45,20 @@ def causal_rows(cases: Mapping[str, tuple[int, int, int]], *, alt: str | None = 
     side, strip = min(2.3, 0.56 * each), 0.3 * each
     height, words = side + 0.85, []
     fig = theme.figure(height, layout=None)
-    hue = theme.tensor_color("S")
-    looks = {"full": {"fc": hue}, "partial": {"fc": theme.tint(hue, 0.55)},
-             "skip": {"fc": "white", "hatch": "...", "alpha": 0.45}}
     for n, (title, (N, Br, Bc)) in enumerate(cases.items()):
         box = (0.15 + n * each) / theme.WIDTH, 0.42 / height
         ax = fig.add_axes((*box, side / theme.WIDTH, side / height))
         bar = fig.add_axes((box[0] + (side + 0.06) / theme.WIDTH, box[1], strip / theme.WIDTH,
                             side / height))
-        mask, total, T = mask_of(True, N, N), Counter(), -(-N // Bc)
-        for rows in tiles(N, Br):
-            found = Counter()
-            for keys in tiles(N, Bc):
-                kind = tile_class(mask, rows, keys)
-                found[kind] += 1
-                ax.add_patch(Rectangle((keys.start, rows.start), keys.stop - keys.start,
-                                       rows.stop - rows.start, ec=theme.edge_color("S"), lw=0.7,
-                                       **looks[kind]))
+        found, T = tile_kinds(ax, N, N, Br, Bc, lw=0.7, alpha=0.45), -(-N // Bc)
+        total = sum((kinds for _, kinds in found), Counter())
+        for rows, kinds in found:
             left, thick = 0, 0.7 * (rows.stop - rows.start)
             for kind in ("full", "partial"):
-                bar.add_patch(Rectangle((left, rows.start + 0.15 * Br), found[kind], thick, lw=0.7,
-                                        ec=theme.edge_color("S"), **looks[kind]))
-                left += found[kind]
+                rect(bar, left, rows.start + 0.15 * Br, kinds[kind], thick, **face(kind), lw=0.7)
+                left += kinds[kind]
             bar.text(left + 0.04 * T, (rows.start + rows.stop) / 2, str(left), fontsize=TINY,
                      va="center_baseline")
-            total += found
         ax.plot([0, N], [0, N], color=INK, lw=1.3)
         ax.set(xlim=(0, N), ylim=(N, 0))
         bar.set(xlim=(0, 1.25 * T), ylim=(N, 0))
@@ -62,5 +72,5 @@ def causal_rows(cases: Mapping[str, tuple[int, int, int]], *, alt: str | None = 
         fig.text(box[0], 0.34 / height, f"{note}:\n{visited} of {count} visited, "
                  f"{percent(visited / count)}", fontsize=SMALL, va="top")
         words.append(f"{title}: {note} of {count}")
-    return theme.describe(fig, alt or f"Tiles under a causal mask. {'; '.join(words)}. The last row "
-                                      "visits all of its tiles.")
+    return theme.describe(fig, f"Tiles under a causal mask. {'; '.join(words)}. The last row "
+                               "visits all of its tiles.")

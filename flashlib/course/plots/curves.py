@@ -16,21 +16,11 @@ _KINDS = ("measured", "counted", "predicted")
 
 
 @styled
-def sweep(
-    x,
-    series: Mapping[str, Sequence[float]] | None = None,
-    xlabel: str = "",
-    ylabel: str = "",
-    *,
-    predicted: Mapping[str, Sequence[float]] | None = None,
-    counted: Mapping[str, Sequence[float]] | None = None,
-    slope_guides: Sequence[float] = (),
-    title: str | None = None,
-    log: bool = True,
-    xticks: Sequence[float] | None = None,
-    ax: Axes | None = None,
-    alt: str | None = None,
-) -> Figure | Axes:
+def sweep(x, series: Mapping[str, Sequence[float]] | None = None, xlabel: str = "", ylabel: str = "", *,
+          predicted: Mapping[str, Sequence[float]] | None = None,
+          counted: Mapping[str, Sequence[float]] | None = None, slope_guides: Sequence[float] = (),
+          title: str | None = None, log: bool = True, xticks: Sequence[float] | None = None,
+          ax: Axes | None = None) -> Figure | Axes:
     """Draw quantities over a size, log-log, each labeled at its right end.
 
     One label has one color, whichever kinds of curve it has; a second curve of the same version
@@ -58,11 +48,8 @@ def sweep(
             if label not in curves:
                 continue
             cx, cy = _pair(x, curves[label], label)
-            line = {
-                "measured": {"ls": "-"},
-                "counted": {"ls": "none", "zorder": 4},
-                "predicted": {"ls": (0, (4, 2)), "marker": "", "lw": 1.5},
-            }[kind]
+            line = {"measured": {"ls": "-"}, "counted": {"ls": "none", "zorder": 4},
+                    "predicted": {"ls": (0, (4, 2)), "marker": "", "lw": 1.5}}[kind]
             ax.plot(cx, cy, gid=f"{kind} {label}", **{"mec": "white", "mew": 0.7, **look, **line})
             drawn.append((cx, cy))
         ends.append((label, theme.readable(look["color"]), cx, cy))
@@ -82,12 +69,8 @@ def sweep(
     if not own:
         return ax
     parts = [f"{label} from {cy[0]:.3g} to {cy[-1]:.3g}" for label, _, _, cy in ends]
-    return theme.describe(
-        fig,
-        alt
-        or f"{ylabel or 'Values'} over {xlabel or 'x'}, from {xs[0]:g} to "
-        f"{xs[-1]:g}: {'; '.join(parts)}.",
-    )
+    return theme.describe(fig, f"{ylabel or 'Values'} over {xlabel or 'x'}, from {xs[0]:g} to "
+                               f"{xs[-1]:g}: {'; '.join(parts)}.")
 
 
 def _looks(labels) -> dict[str, dict]:
@@ -142,59 +125,34 @@ def _guides(ax, slopes, xs, drawn) -> None:
         span = low + (high - low) * np.array([0.5, 0.8] if slope > 0 else [0.15, 0.45])
         guide = slope * span
         fine = np.linspace(*span, 20)
-        curves = [
-            np.interp(fine, np.log(cx[cy > 0]), np.log(cy[cy > 0]))
-            for cx, cy in drawn
-            if (cy > 0).sum() > 1
-        ]
+        curves = [np.interp(fine, np.log(cx[cy > 0]), np.log(cy[cy > 0]))
+                  for cx, cy in drawn if (cy > 0).sum() > 1]
         room = min((np.min(c - slope * fine) for c in curves), default=0.0)
         guide = guide + room - below * (0.07 + 0.09 * n)
-        ax.plot(
-            np.exp(span), np.exp(guide), color="#9A9A9A", lw=1.3, zorder=1, gid=f"slope {slope:g}"
-        )
-        ax.annotate(
-            f"slope {slope:g}".replace("-", "−"),
-            np.exp([span.mean(), guide.mean()]),
-            xytext=(6, -6) if slope > 0 else (-6, -6),
-            textcoords="offset points",
-            fontsize=SMALL,
-            color=GREY,
-            va="top",
-            ha="left" if slope > 0 else "right",
-        )
+        ax.plot(np.exp(span), np.exp(guide), color="#9A9A9A", lw=1.3, zorder=1, gid=f"slope {slope:g}")
+        ax.annotate(f"slope {slope:g}".replace("-", "−"), np.exp([span.mean(), guide.mean()]),
+                    xytext=(6, -6) if slope > 0 else (-6, -6), textcoords="offset points",
+                    fontsize=SMALL, color=GREY, va="top", ha="left" if slope > 0 else "right")
 
 
 def _labels(ax, ends) -> None:
     """Write each label at the right end of its curve, moved apart where they would touch."""
     ax.margins(x=0.03)
     log = ax.get_yscale() == "log"
-    last = [
-        (label, color, cx[np.isfinite(cy)][-1], cy[np.isfinite(cy)][-1])
-        for label, color, cx, cy in ends
-        if np.isfinite(cy).any()
-    ]
+    last = [(label, color, cx[np.isfinite(cy)][-1], cy[np.isfinite(cy)][-1])
+            for label, color, cx, cy in ends if np.isfinite(cy).any()]
     height = ax.figure.get_figheight() * ax.get_position().height * 72
     low, high = ax.get_ylim()
-    position = (
-        (lambda v: np.log(max(v, 1e-300) / low) / np.log(high / low))
-        if log
-        else (lambda v: (v - low) / (high - low))
-    )
+    position = ((lambda v: np.log(max(v, 1e-300) / low) / np.log(high / low)) if log
+                else (lambda v: (v - low) / (high - low)))
     order = sorted(last, key=lambda end: position(end[3]))
     wanted = [position(end[3]) * height for end in order]
     placed = spread(wanted, 12.5, height)
     right = max(end[2] for end in last)
     for (label, color, x, y), at, want in zip(order, placed, wanted, strict=True):
-        ax.annotate(
-            label,
-            (x if x < right else right, y),
-            xytext=(9, at - want),
-            va="center",
-            textcoords="offset points",
-            color=theme.mix(color, "#000000", 0.15),
-            annotation_clip=False,
-            gid=f"label {label}",
-        )
+        ax.annotate(label, (x if x < right else right, y), xytext=(9, at - want), va="center",
+                    textcoords="offset points", color=theme.mix(color, "#000000", 0.15),
+                    annotation_clip=False, gid=f"label {label}")
 
 
 def spread(wanted: Sequence[float], gap: float, top: float) -> list[float]:
@@ -203,22 +161,14 @@ def spread(wanted: Sequence[float], gap: float, top: float) -> list[float]:
     merged: list[list[float]] = []
     for group in groups:
         merged.append(group)
-        while (
-            len(merged) > 1
-            and merged[-1][0] - merged[-2][0] < gap * (merged[-1][1] + merged[-2][1]) / 2
-        ):
+        while (len(merged) > 1
+               and merged[-1][0] - merged[-2][0] < gap * (merged[-1][1] + merged[-2][1]) / 2):
             last = merged.pop()
             count, total = merged[-1][1] + last[1], merged[-1][2] + last[2]
-            merged[-1] = [
-                min(max(total / count, gap * (count - 1) / 2), top - gap * (count - 1) / 2),
-                count,
-                total,
-            ]
-    return [
-        center + gap * (n - (count - 1) / 2)
-        for center, count, _ in merged
-        for n in range(int(count))
-    ]
+            merged[-1] = [min(max(total / count, gap * (count - 1) / 2), top - gap * (count - 1) / 2),
+                          count, total]
+    return [center + gap * (n - (count - 1) / 2) for center, count, _ in merged
+            for n in range(int(count))]
 
 
 def _kind_key(ax, kinds) -> None:
@@ -226,13 +176,5 @@ def _kind_key(ax, kinds) -> None:
     if len(kinds) < 2:
         return
     words = {"measured": "●━ measured", "counted": "● counted", "predicted": "╌╌ predicted"}
-    ax.text(
-        1.0,
-        1.03,
-        "    ".join(words[k] for k in kinds),
-        transform=ax.transAxes,
-        ha="right",
-        va="bottom",
-        fontsize=SMALL,
-        color=GREY,
-    )
+    ax.text(1.0, 1.03, "    ".join(words[k] for k in kinds), transform=ax.transAxes, ha="right",
+            va="bottom", fontsize=SMALL, color=GREY)

@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from flashlib.course.plots import theme
+from flashlib.course.plots.parts import fitting, heading, rect
 from flashlib.course.plots.theme import GREY, SMALL, TINY, styled
 from flashlib.models.sm.simulator import Schedule
 
@@ -35,7 +35,7 @@ def face(what: str) -> dict:
 @styled
 def gantt(schedule: Schedule, *, tiles: tuple[int, int] | None = None,
           window: tuple[float, float] | None = None, title: str | None = None,
-          units: Sequence[str] = ("copy", "tensor", "exp"), alt: str | None = None) -> Figure:
+          units: Sequence[str] = ("copy", "tensor", "exp")) -> Figure:
     """Draw a stretch of a schedule: a row for every unit, and one for every role.
 
     A unit's row has a lane for each warpgroup that uses it. In a role's row stands what it does itself;
@@ -87,11 +87,11 @@ def gantt(schedule: Schedule, *, tiles: tuple[int, int] | None = None,
                                     and (e.unit in rows or w in _OWN) for e in schedule.events)]
     theme.patch_key(ax, [(_NAMES[w], face(w)) for w in seen], at=(-0.2, 1.0), loc="lower left")
     if title:
-        fig.text(0.012, 1 - 0.05 / whole, title, fontsize=10, fontweight="bold", va="top")
+        heading(fig, title, y=1 - 0.05 / whole)
     shares = ", ".join(f"{UNITS[u]} {100 * busy[u]:.0f} %" for u in rows)
-    return theme.describe(fig, alt or f"Gantt chart of {schedule.program.name}, cycles {start:,.0f} to"
-                          f" {end:,.0f}. {schedule.cycles_per_tile:,.0f} cycles per tile; busy:"
-                          f" {shares}. Rows: {', '.join([*(UNITS[u] for u in rows), *roles])}.")
+    return theme.describe(fig, f"Gantt chart of {schedule.program.name}, cycles {start:,.0f} to"
+                               f" {end:,.0f}. {schedule.cycles_per_tile:,.0f} cycles per tile; busy:"
+                               f" {shares}. Rows: {', '.join([*(UNITS[u] for u in rows), *roles])}.")
 
 
 def _stretch(schedule, tiles, window):
@@ -114,13 +114,12 @@ def bar(ax, x0, x1, y, height, text, window, scale, **look):
     x0, x1 = max(x0, window[0]), min(x1, window[1])
     if x1 - x0 <= 0:
         return
-    ax.add_artist(Rectangle((x0, y), x1 - x0, height, **look))    # the axes keep their limits
-    for words in _shorter(text):
-        if words and theme.text_width(words, TINY) < (x1 - x0) * scale - MARGIN:
-            ax.text((x0 + x1) / 2, y + height / 2, words, fontsize=TINY, ha="center",
-                    va="center_baseline", color=theme.ink_on(look["facecolor"]),
-                    path_effects=theme.halo(1.6, look["facecolor"]) if look.get("hatch") else None)
-            return
+    rect(ax, x0, y, x1 - x0, height, **look)    # the axes keep their limits
+    words = fitting(_shorter(text), (x1 - x0) * scale - MARGIN, TINY)
+    if words:
+        ax.text((x0 + x1) / 2, y + height / 2, words, fontsize=TINY, ha="center", va="center_baseline",
+                color=theme.ink_on(look["facecolor"]),
+                path_effects=theme.halo(1.6, look["facecolor"]) if look.get("hatch") else None)
 
 
 def _shorter(text):

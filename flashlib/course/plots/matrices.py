@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from flashlib.course.plots import theme
+from flashlib.course.plots.parts import rect, whole
 from flashlib.course.plots.theme import EDGE, GREY, SMALL, styled, text_width
 
 MOST_NUMBERS = 12
@@ -43,17 +44,8 @@ class _Grid(NamedTuple):
 
 
 @styled
-def show(
-    *,
-    rows=None,
-    cols=None,
-    highlight=None,
-    titles: Mapping[str, str] | None = None,
-    decimals: int | None = None,
-    width: float = theme.WIDTH,
-    alt: str | None = None,
-    **arrays,
-) -> Figure:
+def show(*, rows=None, cols=None, highlight=None, titles: Mapping[str, str] | None = None,
+         decimals: int | None = None, width: float = theme.WIDTH, **arrays) -> Figure:
     """Draw small arrays side by side as colored grids with their numbers.
 
     `show(Q=Q, K=K, S=S)`: the name picks the hue; strength is the size of a number within its
@@ -70,27 +62,14 @@ def show(
     if not arrays:
         raise ValueError("arrays: expected at least one, as in show(Q=Q), got none")
     prepared = {name: _two_dimensional(name, a, arrays) for name, a in arrays.items()}
-    grids = [
-        _layout(
-            name,
-            prepared[name],
-            np.shape(_raw(arrays[name])),
-            rows,
-            cols,
-            decimals,
-            width,
-            (titles or {}).get(name, name),
-        )
-        for name in prepared
-    ]
+    grids = [_layout(name, prepared[name], np.shape(_raw(arrays[name])), rows, cols, decimals, width,
+                     (titles or {}).get(name, name)) for name in prepared]
     lines = _wrap(grids, width)
     gap = 0.42
     height = sum(max(g.height for g in line) for line in lines) + 0.25 * (len(lines) - 1) + 0.12
     widest = max(sum(g.width for g in line) + gap * (len(line) - 1) for line in lines) + 0.12
     fig = theme.figure(height, max(widest, 1.0), layout=None)
-    ax = fig.add_axes((0, 0, 1, 1))
-    ax.set(xlim=(0, fig.get_figwidth()), ylim=(height, 0))
-    ax.axis("off")
+    ax = whole(fig, down=True)
     y = 0.06
     for line in lines:
         x = 0.06
@@ -100,7 +79,7 @@ def show(
             x += grid.width + gap
         y += max(g.height for g in line) + 0.25
     names = ", ".join(f"{g.title} {g.shape}" for g in grids)
-    return theme.describe(fig, alt or f"Grids of numbers: {names}.")
+    return theme.describe(fig, f"Grids of numbers: {names}.")
 
 
 def _raw(value):
@@ -111,10 +90,8 @@ def _raw(value):
 def _two_dimensional(name, value, arrays) -> np.ndarray:
     array = np.asarray(_raw(value))
     if array.ndim > 2 or array.dtype.kind not in "fiub":
-        raise ValueError(
-            f"{name}: expected numbers in at most two dimensions, "
-            f"got shape {array.shape} of {array.dtype}"
-        )
+        raise ValueError(f"{name}: expected numbers in at most two dimensions, "
+                         f"got shape {array.shape} of {array.dtype}")
     if array.ndim == 2:
         return array
     array = np.atleast_1d(array)
@@ -128,9 +105,7 @@ def _layout(name, array, shape, rows, cols, decimals, width, title) -> _Grid:
     rows, cols = _labels(rows, name, n), _labels(cols, name, k)
     texts = _numbers(array, decimals) if max(n, k) <= 2 * MOST_NUMBERS else []
     longest = max((text_width(t, 9) for line in texts for t in line), default=0)
-    left = (
-        max((text_width(str(w), SMALL) for w in rows), default=0) + 0.1 if rows is not None else 0.0
-    )
+    left = max((text_width(str(w), SMALL) for w in rows), default=0) + 0.1 if rows is not None else 0.0
     fit = (width - 0.12 - left) / max(k, 1)
     cell = (min(max(0.36, longest + 0.13), fit), 0.27) if texts else (min(0.16, fit),) * 2
     size = 9.0
@@ -148,9 +123,7 @@ def _layout(name, array, shape, rows, cols, decimals, width, title) -> _Grid:
 
 
 def _upright(cols, cell) -> bool:
-    return (
-        cols is not None and max((text_width(str(w), SMALL) for w in cols), default=0) > cell - 0.04
-    )
+    return cols is not None and max((text_width(str(w), SMALL) for w in cols), default=0) > cell - 0.04
 
 
 def _labels(labels, name, count):
@@ -213,71 +186,29 @@ def _draw_grid(ax, grid: _Grid, x, y, cells) -> None:
     n, k = grid.array.shape
     (w, h), left, top = grid.cell, x + grid.left, y + grid.top
     ax.text(left, y + 0.02, grid.title, fontsize=10, fontweight="bold", va="top")
-    ax.text(
-        left + text_width(grid.title, 10, "bold") + 0.1,
-        y + 0.045,
-        grid.shape,
-        fontsize=SMALL,
-        color=GREY,
-        va="top",
-    )
+    ax.text(left + text_width(grid.title, 10, "bold") + 0.1, y + 0.045, grid.shape, fontsize=SMALL,
+            color=GREY, va="top")
     colors = _shades(grid.name, grid.array)
     boxes = [Rectangle((left + j * w, top + i * h), w, h) for i in range(n) for j in range(k)]
-    patches = PatchCollection(
-        boxes,
-        facecolors=colors.reshape(-1, 3),
-        edgecolors="#FFFFFF",
-        linewidths=0.8 if grid.texts else 0.3,
-    )
+    patches = PatchCollection(boxes, facecolors=colors.reshape(-1, 3), edgecolors="#FFFFFF",
+                              linewidths=0.8 if grid.texts else 0.3)
     patches.set_gid(f"cells {grid.name}")
     ax.add_collection(patches, autolim=False)
-    ax.add_artist(
-        Rectangle((left, top), k * w, h * n, fill=False, ec=theme.edge_color(grid.name), lw=1.0)
-    )
+    rect(ax, left, top, k * w, h * n, fill=False, ec=theme.edge_color(grid.name), lw=1.0)
     for i, line in enumerate(grid.texts):
         for j, text in enumerate(line):
-            ax.text(
-                left + (j + 0.5) * w,
-                top + (i + 0.52) * h,
-                text,
-                ha="center",
-                va="center",
-                fontsize=grid.size,
-                color=theme.ink_on(colors[i, j]),
-            )
+            ax.text(left + (j + 0.5) * w, top + (i + 0.52) * h, text, ha="center", va="center",
+                    fontsize=grid.size, color=theme.ink_on(colors[i, j]))
     for i, word in enumerate(grid.rows or ()):
-        ax.text(
-            left - 0.07,
-            top + (i + 0.5) * h,
-            str(word),
-            ha="right",
-            va="center",
-            fontsize=SMALL,
-            color=GREY,
-        )
+        ax.text(left - 0.07, top + (i + 0.5) * h, str(word), ha="right", va="center", fontsize=SMALL,
+                color=GREY)
     upright = _upright(grid.cols, w)
     for j, word in enumerate(grid.cols or ()):
-        ax.text(
-            left + (j + 0.5) * w,
-            top - 0.05,
-            str(word),
-            ha="center",
-            va="bottom",
-            color=GREY,
-            fontsize=SMALL,
-            rotation=90 if upright else 0,
-        )
+        ax.text(left + (j + 0.5) * w, top - 0.05, str(word), ha="center", va="bottom", color=GREY,
+                fontsize=SMALL, rotation=90 if upright else 0)
     if cells.any():
-        ax.add_collection(
-            LineCollection(
-                _outline(cells, left, top, w, h),
-                colors=EDGE,
-                linewidths=2.0,
-                capstyle="projecting",
-                zorder=5,
-            ),
-            autolim=False,
-        )
+        ax.add_collection(LineCollection(_outline(cells, left, top, w, h), colors=EDGE, linewidths=2.0,
+                                         capstyle="projecting", zorder=5), autolim=False)
 
 
 def _outline(cells, left, top, w, h):
@@ -286,12 +217,10 @@ def _outline(cells, left, top, w, h):
     segments = []
     for i, j in np.argwhere(cells):
         x, y = left + j * w, top + i * h
-        around = (
-            (padded[i, j + 1], (x, y), (x + w, y)),
-            (padded[i + 2, j + 1], (x, y + h), (x + w, y + h)),
-            (padded[i + 1, j], (x, y), (x, y + h)),
-            (padded[i + 1, j + 2], (x + w, y), (x + w, y + h)),
-        )
+        around = ((padded[i, j + 1], (x, y), (x + w, y)),
+                  (padded[i + 2, j + 1], (x, y + h), (x + w, y + h)),
+                  (padded[i + 1, j], (x, y), (x, y + h)),
+                  (padded[i + 1, j + 2], (x + w, y), (x + w, y + h)))
         segments += [(start, stop) for inside, start, stop in around if not inside]
     return segments
 
@@ -308,18 +237,10 @@ def chosen_cells(highlight, shape) -> list[tuple[int, int]]:
     if highlight is None:
         return []
     if isinstance(highlight, np.ndarray) and highlight.dtype == bool:
-        mask = (
-            highlight.reshape(shape) if highlight.size == np.prod(shape) else np.zeros(shape, bool)
-        )
+        mask = highlight.reshape(shape) if highlight.size == np.prod(shape) else np.zeros(shape, bool)
         return [(int(i), int(j)) for i, j in np.argwhere(mask)]
-    pairs = [
-        (c, 0)
-        if isinstance(c, int | np.integer) and shape[1] == 1
-        else (0, c)
-        if isinstance(c, int | np.integer)
-        else tuple(c)
-        for c in highlight
-    ]
+    pairs = [tuple(c) if not isinstance(c, int | np.integer) else (c, 0) if shape[1] == 1 else (0, c)
+             for c in highlight]
     return [(i, j) for i, j in pairs if -shape[0] <= i < shape[0] and -shape[1] <= j < shape[1]]
 
 

@@ -9,31 +9,20 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from flashlib.course.plots import theme
+from flashlib.course.plots.parts import bare, rect
 from flashlib.course.plots.theme import INK, SMALL, TINY, styled, text_width
 
 # Teal is less, brown is more: apart under every color deficiency, and red stays for "does not fit".
-_LESS_MORE = LinearSegmentedColormap.from_list(
-    "flashlib_ratio", ["#0B5C55", "#5AB0A5", "#CBE8E3", "#FBFBFB", "#EBD9B4", "#C08F43", "#7A4A0C"]
-)
+_LESS_MORE = LinearSegmentedColormap.from_list("flashlib_ratio", [
+    "#0B5C55", "#5AB0A5", "#CBE8E3", "#FBFBFB", "#EBD9B4", "#C08F43", "#7A4A0C"])
 
 
 @styled
-def ratio_map(
-    Br_values: Sequence[int],
-    Bc_values: Sequence[int],
-    ratio,
-    *,
-    baseline: str = "baseline",
-    fits=None,
-    mark: Mapping[str, tuple[int, int]] | None = None,
-    title: str | None = None,
-    quantity: str = "HBM bytes",
-    ax: Axes | None = None,
-    alt: str | None = None,
-) -> Figure | Axes:
+def ratio_map(Br_values: Sequence[int], Bc_values: Sequence[int], ratio, *, baseline: str = "baseline",
+              fits=None, mark: Mapping[str, tuple[int, int]] | None = None, title: str | None = None,
+              quantity: str = "HBM bytes", ax: Axes | None = None) -> Figure | Axes:
     """Draw a ratio to a baseline over block sizes: teal is less, brown is more, the line is equal.
 
     Args:
@@ -57,81 +46,33 @@ def ratio_map(
     with np.errstate(divide="ignore", invalid="ignore"):
         log = np.where(ratio > 0, np.log2(ratio), np.nan)
     reach = max(float(np.nanmax(np.abs(log[np.isfinite(log)]), initial=0)), 0.5)
-    image = ax.pcolormesh(
-        np.arange(shape[1] + 1) - 0.5,
-        np.arange(shape[0] + 1) - 0.5,
-        np.ma.masked_invalid(log),
-        cmap=_LESS_MORE,
-        edgecolors="white",
-        linewidth=0.8,
-        norm=TwoSlopeNorm(0, -reach, reach),
-    )
+    image = ax.pcolormesh(np.arange(shape[1] + 1) - 0.5, np.arange(shape[0] + 1) - 0.5,
+                          np.ma.masked_invalid(log), cmap=_LESS_MORE, edgecolors="white", linewidth=0.8,
+                          norm=TwoSlopeNorm(0, -reach, reach))
     for i, j in np.argwhere(~fits):
-        ax.add_artist(
-            Rectangle(
-                (j - 0.5, i - 0.5),
-                1,
-                1,
-                fc=(1, 1, 1, 0.6),
-                hatch="///",
-                ec=theme.tint(theme.OVER, 0.45),
-                lw=0,
-                gid="does not fit",
-            )
-        )
-    ax.add_collection(
-        LineCollection(
-            _border(log <= 0, fits),
-            colors=INK,
-            linewidths=2.0,
-            gid="equal",
-            capstyle="projecting",
-            zorder=4,
-        ),
-        autolim=False,
-    )
+        rect(ax, j - 0.5, i - 0.5, 1, 1, fc=(1, 1, 1, 0.6), hatch="///",
+             ec=theme.tint(theme.OVER, 0.45), lw=0, gid="does not fit")
+    ax.add_collection(LineCollection(_border(log <= 0, fits), colors=INK, linewidths=2.0, gid="equal",
+                                     capstyle="projecting", zorder=4), autolim=False)
     texts = [[f"{v:.2g}" if v < 9.95 else f"{v:.0f}" for v in row] for row in ratio]
     if max(text_width(t, TINY) for row in texts for t in row) + 0.06 < cell:
         for i, j in np.argwhere(fits & np.isfinite(log)):
-            ax.text(
-                j,
-                i,
-                texts[i][j],
-                ha="center",
-                va="center_baseline",
-                fontsize=TINY,
-                color=theme.ink_on(_LESS_MORE(image.norm(log[i, j]))),
-                gid="value",
-            )
+            ax.text(j, i, texts[i][j], ha="center", va="center_baseline", fontsize=TINY,
+                    color=theme.ink_on(_LESS_MORE(image.norm(log[i, j]))), gid="value")
     _ticks(ax, Br_values, Bc_values)
     _bar(ax, image, reach, quantity, baseline)
     _marks(ax, mark or {}, list(Br_values), list(Bc_values))
     if (~fits).any():
-        theme.patch_key(
-            ax,
-            [
-                (
-                    "does not fit into SRAM",
-                    {
-                        "facecolor": "white",
-                        "lw": 0.8,
-                        "edgecolor": theme.tint(theme.OVER, 0.35),
-                        "hatch": "////",
-                    },
-                )
-            ],
-        )
+        theme.patch_key(ax, [("does not fit into SRAM", {"facecolor": "white", "lw": 0.8,
+                                                         "edgecolor": theme.tint(theme.OVER, 0.35),
+                                                         "hatch": "////"})])
     if title:
         ax.set_title(title)
     if not own:
         return ax
     wins = int((fits & (ratio < 1)).sum())
-    return theme.describe(
-        fig,
-        alt
-        or f"Map of {quantity} relative to {baseline} over Br and Bc: less in "
-        f"{wins} of {fits.size} cells; {int((~fits).sum())} do not fit.",
-    )
+    return theme.describe(fig, f"Map of {quantity} relative to {baseline} over Br and Bc: less"
+                               f" in {wins} of {fits.size} cells; {int((~fits).sum())} do not fit.")
 
 
 def _border(less, fits):
@@ -146,16 +87,12 @@ def _border(less, fits):
 
 
 def _ticks(ax, Br_values, Bc_values) -> None:
-    for axis, values, word in (
-        (ax.xaxis, Bc_values, "Bc, keys per tile"),
-        (ax.yaxis, Br_values, "Br, queries per tile"),
-    ):
+    for axis, values, word in ((ax.xaxis, Bc_values, "Bc, keys per tile"),
+                               (ax.yaxis, Br_values, "Br, queries per tile")):
         step = -(-len(values) // 16)
         axis.set_ticks(range(0, len(values), step), [str(v) for v in values[::step]])
         axis.set_label_text(word)
-    ax.tick_params(length=0)
-    for spine in ax.spines.values():
-        spine.set_visible(False)
+    bare(ax)
 
 
 def _bar(ax, image, reach, quantity, baseline) -> None:
@@ -172,23 +109,13 @@ def _bar(ax, image, reach, quantity, baseline) -> None:
 def _marks(ax, mark, rows, cols) -> None:
     for label, (Br, Bc) in mark.items():
         if Br not in rows or Bc not in cols:
-            raise ValueError(
-                f"mark: expected blocks on the grid, got {label!r} at Br={Br}, Bc={Bc}"
-            )
+            raise ValueError(f"mark: expected blocks on the grid, got {label!r} at Br={Br}, Bc={Bc}")
         i, j = rows.index(Br), cols.index(Bc)
-        ax.add_artist(
-            Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, ec=INK, lw=2.2, zorder=5, gid="mark")
-        )
+        rect(ax, j - 0.5, i - 0.5, 1, 1, fill=False, ec=INK, lw=2.2, zorder=5, gid="mark")
         leftwards, downwards = j > len(cols) / 2, i > len(rows) / 2
-        ax.annotate(
-            label,
-            (j, i),
-            xytext=(j + (-1.6 if leftwards else 1.6), i + (-1.4 if downwards else 1.4)),
-            ha="right" if leftwards else "left",
-            va="center",
-            fontsize=SMALL,
-            fontweight="bold",
-            zorder=6,
-            bbox={"boxstyle": "round,pad=0.25", "fc": "white", "ec": "#9A9A9A", "lw": 0.6},
-            arrowprops={"arrowstyle": "-", "color": INK, "lw": 1, "shrinkB": 10},
-        )
+        ax.annotate(label, (j, i),
+                    xytext=(j + (-1.6 if leftwards else 1.6), i + (-1.4 if downwards else 1.4)),
+                    ha="right" if leftwards else "left", va="center", fontsize=SMALL, fontweight="bold",
+                    zorder=6,
+                    bbox={"boxstyle": "round,pad=0.25", "fc": "white", "ec": "#9A9A9A", "lw": 0.6},
+                    arrowprops={"arrowstyle": "-", "color": INK, "lw": 1, "shrinkB": 10})

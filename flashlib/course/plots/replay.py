@@ -11,10 +11,7 @@ from flashlib.machine.trace import Event, Range, Trace
 from flashlib.machine.traffic import Moved
 
 # tensor of the matrix: (tensors whose tiles cover it, left strips, top strips, right strips)
-LAYOUTS = {
-    "S": (("S", "P"), ("Q",), ("K", "V"), ("O",)),
-    "C": (("C",), ("A",), ("B",), ()),
-}
+LAYOUTS = {"S": (("S", "P"), ("Q",), ("K", "V"), ("O",)), "C": (("C",), ("A",), ("B",), ())}
 
 
 class Visit(NamedTuple):
@@ -56,10 +53,8 @@ class Replay:
         if tensor not in LAYOUTS:
             raise ValueError(f"tensor: expected one of {sorted(LAYOUTS)}, got {tensor!r}")
         if not len(trace):
-            raise ValueError(
-                "trace: expected events, got none; give the algorithm a Machine() of its "
-                "own (record=True) and run it first"
-            )
+            raise ValueError("trace: expected events, got none; give the algorithm a Machine() of its "
+                             "own (record=True) and run it first")
         self.trace, self.Nq, self.Nk, self.tensor = trace, int(Nq), int(Nk), tensor
         self.covers, self.left, self.top, self.right = LAYOUTS[tensor]
         self.visits = self._visits()
@@ -68,11 +63,8 @@ class Replay:
         self._grids: dict[str, tuple[list[Range], list[Range], list[Visit]]] = {}
 
     def _visits(self) -> list[Visit]:
-        found = [
-            Visit(n, e.tensor, e.rows, e.cols)
-            for n, e in enumerate(self.trace)
-            if e.op == "tile" and e.tensor in self.covers
-        ]
+        found = [Visit(n, e.tensor, e.rows, e.cols)
+                 for n, e in enumerate(self.trace) if e.op == "tile" and e.tensor in self.covers]
         if found or self.tensor != "S":
             return found
         query: Range | None = None  # no tile of S is kept: a key meets a query
@@ -92,13 +84,8 @@ class Replay:
         frames = []
         for start in sorted(starts):
             stop = start + 1
-            while (
-                stop < len(self.trace)
-                and stop not in starts
-                and (
-                    self.trace[stop].op in ("tile", "load") and self.trace[stop].tensor in self.top
-                )
-            ):
+            while (stop < len(self.trace) and stop not in starts
+                   and self.trace[stop].op in ("tile", "load") and self.trace[stop].tensor in self.top):
                 stop += 1
             frames.append(stop)
         return [*frames, len(self.trace)]
@@ -126,19 +113,9 @@ class Replay:
         kernel = last.kernel if last else self.trace[0].kernel
         visits = [v for v in self.visits if v.event < upto and self.trace[v.event].kernel == kernel]
         current = visits[-1] if visits and self._at_work(visits[-1], live) else None
-        moved = {
-            n: Moved(reads.get(n, 0), writes.get(n, 0)) for n in dict.fromkeys([*reads, *writes])
-        }
-        return Moment(
-            upto,
-            kernel,
-            visits,
-            current,
-            list(live.values()),
-            last.sram_bytes if last else 0,
-            moved,
-            stored,
-        )
+        moved = {n: Moved(reads.get(n, 0), writes.get(n, 0)) for n in dict.fromkeys([*reads, *writes])}
+        return Moment(upto, kernel, visits, current, list(live.values()),
+                      last.sram_bytes if last else 0, moved, stored)
 
     def _at_work(self, visit, live) -> bool:
         made = self.trace[visit.event]
@@ -148,11 +125,8 @@ class Replay:
         """Return the row and column ranges of a kernel's tiles, and all its visits."""
         if kernel not in self._grids:
             visits = [v for v in self.visits if self.trace[v.event].kernel == kernel]
-            self._grids[kernel] = (
-                _cut({v.rows for v in visits}, self.Nq),
-                _cut({v.cols for v in visits}, self.Nk),
-                visits,
-            )
+            self._grids[kernel] = (_cut({v.rows for v in visits}, self.Nq),
+                                   _cut({v.cols for v in visits}, self.Nk), visits)
         return self._grids[kernel]
 
     def skipped(self, kernel: str) -> list[tuple[Range, Range]]:

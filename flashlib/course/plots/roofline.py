@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Polygon
 from matplotlib.ticker import FuncFormatter
 
 from flashlib import hardware
@@ -19,16 +20,9 @@ _ROOF = "#444444"
 
 
 @styled
-def roofline(
-    gpu,
-    costs: Mapping[str, Traffic],
-    dtype: str = "float16",
-    *,
-    measured: Mapping[str, float] | None = None,
-    title: str | None = None,
-    ax: Axes | None = None,
-    alt: str | None = None,
-) -> Figure | Axes:
+def roofline(gpu, costs: Mapping[str, Traffic], dtype: str = "float16", *,
+             measured: Mapping[str, float] | None = None, title: str | None = None,
+             ax: Axes | None = None) -> Figure | Axes:
     """Draw the roof of a GPU over arithmetic intensity, and where algorithms stand under it.
 
     A point stands at what the model predicts, which may be below the roof where vector work or
@@ -46,21 +40,12 @@ def roofline(
         raise ValueError(f"measured: expected labels of costs, got {sorted(unknown)}")
     for label, cost in costs.items():
         if not (cost.hbm_bytes and cost.flops):
-            raise ValueError(
-                f"{label}: expected a cost with bytes and FLOPs, got {cost.hbm_bytes} bytes "
-                f"and {cost.flops} FLOPs"
-            )
+            raise ValueError(f"{label}: expected a cost with bytes and FLOPs, got {cost.hbm_bytes}"
+                             f" bytes and {cost.flops} FLOPs")
     fig, ax = theme.canvas(ax, height=3.9)
     ridge = model.ridge(gpu, dtype)
-    points = [
-        (
-            label,
-            c.intensity,
-            c.flops / model.time_s(c, gpu, dtype).time_s,
-            theme.version_style(label, n),
-        )
-        for n, (label, c) in enumerate(costs.items())
-    ]
+    points = [(label, c.intensity, c.flops / model.time_s(c, gpu, dtype).time_s,
+               theme.version_style(label, n)) for n, (label, c) in enumerate(costs.items())]
     rates = [c.flops / measured[label] for label, c in costs.items() if label in measured]
     left = min([p[1] for p in points] + [ridge / 100]) / 2.5
     right = max([p[1] for p in points] + [ridge * 6]) * 2.5
@@ -75,67 +60,37 @@ def roofline(
     ax.plot([ridge, ridge], [floor, peak], color="#9A9A9A", lw=0.9, ls=(0, (2, 2)), zorder=1)
     notes = {"fontsize": SMALL, "color": GREY}
     ax.text(ridge, floor * 1.25, f" {ridge:.0f} FLOP/B", va="bottom", ha="left", **notes)
-    ax.text(
-        right,
-        peak * 1.12,
-        f"{gpu.name}, {dtype}: {hardware.human(peak, 'FLOP/s')}",
-        ha="right",
-        va="bottom",
-        fontsize=SMALL,
-        color=_ROOF,
-        fontweight="bold",
-    )
+    ax.text(right, peak * 1.12, f"{gpu.name}, {dtype}: {hardware.human(peak, 'FLOP/s')}", ha="right",
+            va="bottom", fontsize=SMALL, color=_ROOF, fontweight="bold")
     ax.set(xlabel="arithmetic intensity, FLOP per byte of HBM", ylabel="FLOP/s")
     ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}" if v >= 1 else f"{v:g}"))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: hardware.human(v, "FLOP/s")))
     for label, px, py, look in points:
         seen = label in measured
-        face = (
-            {"mfc": "white", "mew": 1.5, "mec": look["color"]}
-            if seen
-            else {"mec": "white", "mew": 0.8}
-        )
+        face = ({"mfc": "white", "mew": 1.5, "mec": look["color"]} if seen
+                else {"mec": "white", "mew": 0.8})
         ax.plot([px], [py], ms=9, ls="none", zorder=5, gid=f"point {label}", **{**look, **face})
         if seen:
             rate = costs[label].flops / measured[label]
             ax.plot([px, px], [py, rate], color=look["color"], lw=1, ls=(0, (2, 2)), zorder=4)
-            ax.plot(
-                [px],
-                [rate],
-                ms=9,
-                ls="none",
-                mec="white",
-                zorder=5,
-                gid=f"measured {label}",
-                **look,
-            )
+            ax.plot([px], [rate], ms=9, ls="none", mec="white", zorder=5, gid=f"measured {label}",
+                    **look)
     fig.draw_without_rendering()
-    _on_slope(
-        ax,
-        x,
-        roof,
-        ridge,
-        [p[1] for p in points],
-        f"memory: {hardware.human(float(gpu.hbm_bytes_per_s), 'B/s')}",
-    )
-    marks = [(p[1], p[2]) for p in points] + [
-        (p[1], costs[p[0]].flops / measured[p[0]]) for p in points if p[0] in measured
-    ]
-    anchors = [
-        (p[0], p[1], costs[p[0]].flops / measured[p[0]] if p[0] in measured else p[2])
-        for p in points
-    ]
+    _on_slope(ax, x, roof, ridge, [p[1] for p in points],
+              f"memory: {hardware.human(float(gpu.hbm_bytes_per_s), 'B/s')}")
+    marks = [(p[1], p[2]) for p in points] + [(p[1], costs[p[0]].flops / measured[p[0]])
+                                              for p in points if p[0] in measured]
+    anchors = [(p[0], p[1], costs[p[0]].flops / measured[p[0]] if p[0] in measured else p[2])
+               for p in points]
     _label_points(ax, anchors, marks)
     if title:
         ax.set_title(title)
     if not own:
         return ax
-    text = "; ".join(
-        f"{label} at {px:.3g} FLOP/B, {hardware.human(py, 'FLOP/s')}" for label, px, py, _ in points
-    )
-    return theme.describe(
-        fig, alt or f"Roofline of {gpu.name} in {dtype}, ridge at {ridge:.0f} FLOP/B: {text}."
-    )
+    text = "; ".join(f"{label} at {px:.3g} FLOP/B, {hardware.human(py, 'FLOP/s')}"
+                     for label, px, py, _ in points)
+    return theme.describe(fig, f"Roofline of {gpu.name} in {dtype}, ridge at {ridge:.0f} FLOP/B:"
+                               f" {text}.")
 
 
 def _on_slope(ax, x, roof, ridge, taken, text) -> None:
@@ -145,63 +100,69 @@ def _on_slope(ax, x, roof, ridge, taken, text) -> None:
     far = [min((abs(np.log(x[n] / t)) for t in taken), default=0) for n in spots]
     n = int(spots[int(np.argmax(far))])
     (x0, y0), (x1, y1) = ax.transData.transform([(x[n], roof[n]), (x[n + 1], roof[n + 1])])
-    ax.annotate(
-        text,
-        (x[n], roof[n]),
-        xytext=(-5, 5),
-        textcoords="offset points",
-        fontsize=SMALL,
-        color=_ROOF,
-        fontweight="bold",
-        ha="center",
-        va="bottom",
-        rotation_mode="anchor",
-        rotation=np.degrees(np.arctan2(y1 - y0, x1 - x0)),
-    )
+    ax.annotate(text, (x[n], roof[n]), xytext=(-5, 5), textcoords="offset points", fontsize=SMALL,
+                color=_ROOF, fontweight="bold", ha="center", va="bottom", rotation_mode="anchor",
+                rotation=np.degrees(np.arctan2(y1 - y0, x1 - x0)))
 
 
 def _label_points(ax, points, marks) -> None:
     """Write each label near its point, at the first of several places that touches nothing."""
     scale = ax.figure.dpi / 72
     box = ax.get_window_extent()
-    taken = [
-        (px - 7 * scale, py - 7 * scale, px + 7 * scale, py + 7 * scale)
-        for px, py in ax.transData.transform(marks)
-    ]
+    taken = [(px - 7 * scale, py - 7 * scale, px + 7 * scale, py + 7 * scale)
+             for px, py in ax.transData.transform(marks)]
     for label, x, y in sorted(points, key=lambda p: p[1]):
         px, py = ax.transData.transform((x, y))
         w, h = text_width(label, 9) * ax.figure.dpi, 12 * scale
         for dx, dy, ha in _places():
             start = px + dx * scale - (w if ha == "right" else w / 2 if ha == "center" else 0)
             spot = (start, py + dy * scale - h / 2, start + w, py + dy * scale + h / 2)
-            if (
-                box.x0 <= spot[0]
-                and spot[2] <= box.x1
-                and box.y0 <= spot[1]
-                and not any(
-                    spot[0] < t[2] and t[0] < spot[2] and spot[1] < t[3] and t[1] < spot[3]
-                    for t in taken
-                )
-            ):
+            free = not any(spot[0] < t[2] and t[0] < spot[2] and spot[1] < t[3] and t[1] < spot[3]
+                           for t in taken)
+            if free and box.x0 <= spot[0] and spot[2] <= box.x1 and box.y0 <= spot[1]:
                 break
         taken.append(spot)
         line = {"arrowstyle": "-", "color": "#9A9A9A", "lw": 0.7, "shrinkA": 1, "shrinkB": 5}
-        ax.annotate(
-            label,
-            (x, y),
-            xytext=(dx, dy),
-            textcoords="offset points",
-            ha=ha,
-            va="center",
-            color=INK,
-            arrowprops=line if abs(dy) > 15 else None,
-            gid=f"label {label}",
-            zorder=6,
-            path_effects=theme.halo(),
-        )
+        ax.annotate(label, (x, y), xytext=(dx, dy), textcoords="offset points", ha=ha, va="center",
+                    color=INK, arrowprops=line if abs(dy) > 15 else None, gid=f"label {label}",
+                    zorder=6, path_effects=theme.halo())
 
 
 def _places():
     yield from ((10, -3, "left"), (0, -14, "center"), (9, -13, "left"), (-10, -3, "right"))
     for dy in range(28, 160, 14):
         yield from ((10, -dy, "left"), (0, -dy, "center"), (-10, -dy, "right"))
+
+
+def decades(ax, gpu, costs: Mapping[str, Traffic], dtype: str, *, reach: tuple[float, float],
+            depth: float, ticks: tuple[float, float, float], side: bool = False) -> tuple[dict, tuple]:
+    """Draw a roof over decades of intensity by hand: a tenth of the time of axes with ticks.
+
+    Args:
+        reach: the first decade at least, and what is free beyond the last point.
+        depth: how many decades of FLOP/s are free below the lowest point.
+        ticks: how far below the floor a tick ends, its number stands, and the axis' name.
+        side: whether there is a line at the left, too.
+    Returns:
+        {label: (x, y)} of the costs, and (left, right, floor, top, knee), all in decades.
+    """
+    top = np.log10(float(gpu.matmul_flops_per_s[dtype]))
+    knee = np.log10(model.ridge(gpu, dtype))
+    points = {label: (np.log10(c.intensity), np.log10(c.flops / model.time_s(c, gpu, dtype).time_s))
+              for label, c in costs.items()}
+    x0 = min([reach[0]] + [x for x, _ in points.values()]) - 0.15
+    x1 = max([3.5] + [x for x, _ in points.values()]) + reach[1]
+    start = top - (knee - x0)
+    low = min([start] + [y for _, y in points.values()]) - depth
+    ax.axis("off")
+    ax.add_patch(Polygon([(x0, low), (x0, start), (knee, top), (knee, low)], fc="#EFF3F8", lw=0))
+    ax.add_patch(Polygon([(knee, low), (knee, top), (x1, top), (x1, low)], fc="#F6F4EC", lw=0))
+    ax.plot([x0, knee, x1], [start, top, top], color=_ROOF, lw=2, zorder=2, gid="roof")
+    corners = [(x0, top)] * side + [(x0, low), (x1, low)]
+    ax.plot(*zip(*corners, strict=True), color="#555555", lw=0.8)
+    for x in range(int(np.ceil(x0)), int(x1) + 1):
+        ax.plot([x, x], [low, low - ticks[0]], color="#555555", lw=0.8)
+        ax.text(x, low - ticks[1], f"{10.0**x:,g}", ha="center", va="top", fontsize=SMALL, color=GREY)
+    ax.text((x0 + x1) / 2, low - ticks[2], "arithmetic intensity, FLOP per byte of HBM", ha="center",
+            va="bottom", fontsize=SMALL, color=INK)
+    return points, (x0, x1, low, top, knee)

@@ -10,6 +10,7 @@ from matplotlib.collections import PatchCollection
 from matplotlib.patches import Rectangle
 
 from flashlib.course.plots import theme
+from flashlib.course.plots.parts import rect
 from flashlib.course.plots.replay import Moment, Replay
 from flashlib.course.plots.theme import EDGE, GREY, INK, SMALL, TINY, human_bytes, text_width
 from flashlib.course.plots.traffic import ordered, stack
@@ -29,22 +30,14 @@ def heading(fig, x, y, title, status) -> None:
     """Write a bold title and, after it, where we are; x and y in inches."""
     w, h = fig.get_size_inches()
     fig.text(x / w, y / h, title, fontsize=10, fontweight="bold", va="baseline")
-    fig.text(
-        (x + text_width(title, 10, "bold") + 0.14) / w,
-        y / h,
-        status,
-        fontsize=SMALL,
-        color=GREY,
-        va="baseline",
-    )
+    fig.text((x + text_width(title, 10, "bold") + 0.14) / w, y / h, status, fontsize=SMALL, color=GREY,
+             va="baseline")
 
 
 def status(replay: Replay, moment: Moment) -> str:
     total = len(replay.grid(moment.kernel)[2])
     skipped = len(replay.skipped(moment.kernel))
-    text = (
-        f"tile {len(moment.visits)} of {total}" if total else "no tile of the matrix in this kernel"
-    )
+    text = f"tile {len(moment.visits)} of {total}" if total else "no tile of the matrix in this kernel"
     return text + (f", {skipped} skipped" if skipped else "")
 
 
@@ -72,29 +65,12 @@ def matrix(ax, replay: Replay, moment: Moment, size, *, numbers: bool, small: bo
         _strip(ax, replay, moment, name, box, sx, upright=False)
     if not small:
         words = ("queries", "keys") if replay.tensor == "S" else ("rows", "columns")
-        words = [
-            word if n != 1 else {"queries": "query"}.get(word, word[:-1])
-            for word, n in zip(words, (replay.Nq, replay.Nk), strict=True)
-        ]
-        ax.text(
-            x0 + w / 2,
-            y0 + h + 0.06,
-            f"{replay.Nk} {words[1]} →",
-            ha="center",
-            va="top",
-            fontsize=TINY,
-            color=GREY,
-        )
-        ax.text(
-            x0 - len(replay.left) * (strip + gap) - 0.07,
-            y0 + h / 2,
-            f"← {replay.Nq} {words[0]}",
-            ha="right",
-            va="center",
-            fontsize=TINY,
-            color=GREY,
-            rotation=90,
-        )
+        words = [word if n != 1 else {"queries": "query"}.get(word, word[:-1])
+                 for word, n in zip(words, (replay.Nq, replay.Nk), strict=True)]
+        ax.text(x0 + w / 2, y0 + h + 0.06, f"{replay.Nk} {words[1]} →", ha="center", va="top",
+                fontsize=TINY, color=GREY)
+        ax.text(x0 - len(replay.left) * (strip + gap) - 0.07, y0 + h / 2, f"← {replay.Nq} {words[0]}",
+                ha="right", va="center", fontsize=TINY, color=GREY, rotation=90)
 
 
 def _cells(ax, replay, moment, x0, y0, sx, sy, numbers) -> None:
@@ -103,63 +79,33 @@ def _cells(ax, replay, moment, x0, y0, sx, sy, numbers) -> None:
     h, w = replay.Nq * sy, replay.Nk * sx
 
     def box(r, c, **kwargs):
-        return Rectangle(
-            (x0 + c[0] * sx, y0 + r[0] * sy), (c[1] - c[0]) * sx, (r[1] - r[0]) * sy, **kwargs
-        )
+        return Rectangle((x0 + c[0] * sx, y0 + r[0] * sy), (c[1] - c[0]) * sx, (r[1] - r[0]) * sy,
+                         **kwargs)
 
-    ax.add_artist(Rectangle((x0, y0), w, h, fc="white", ec="#C4C4C4", lw=0.8))
-    step = min(
-        sx * max(stop - start for start, stop in cols),
-        sy * max(stop - start for start, stop in rows),
-    )
+    rect(ax, x0, y0, w, h, fc="white", ec="#C4C4C4", lw=0.8)
+    step = min(sx * max(stop - start for start, stop in cols),
+               sy * max(stop - start for start, stop in rows))
     fine = step < 0.08  # then lines between tiles would hide the tiles
     if visits and not fine:
-        to_come = PatchCollection(
-            [box(r, c) for r in rows for c in cols],
-            facecolors="none",
-            edgecolors="#DADADA",
-            linewidths=0.6,
-            gid="to come",
-        )
+        to_come = PatchCollection([box(r, c) for r in rows for c in cols], facecolors="none",
+                                  edgecolors="#DADADA", linewidths=0.6, gid="to come")
         ax.add_collection(to_come, autolim=False)
     skipped = replay.skipped(moment.kernel)
     if skipped:
-        ax.add_collection(
-            PatchCollection(
-                [box(r, c) for r, c in skipped],
-                facecolors="#FAFAFA",
-                edgecolors="#D9D9D9",
-                linewidths=0 if fine else 0.5,
-                hatch="....",
-                gid="skipped",
-            ),
-            autolim=False,
-        )
+        ax.add_collection(PatchCollection([box(r, c) for r, c in skipped], facecolors="#FAFAFA",
+                                          edgecolors="#D9D9D9", linewidths=0 if fine else 0.5,
+                                          hatch="....", gid="skipped"), autolim=False)
     if moment.visits:
         colors = [_shade(v, n, len(visits)) for n, v in enumerate(moment.visits)]
-        done = PatchCollection(
-            [box(v.rows, v.cols) for v in moment.visits],
-            facecolors=colors,
-            edgecolors="face" if fine else "white",
-            linewidths=0.3 if fine else min(0.9, 4 * step),
-            gid="visits",
-        )
+        done = PatchCollection([box(v.rows, v.cols) for v in moment.visits], facecolors=colors,
+                               edgecolors="face" if fine else "white",
+                               linewidths=0.3 if fine else min(0.9, 4 * step), gid="visits")
         ax.add_collection(done, autolim=False)
         if numbers:
             _stamp(ax, moment.visits, colors, x0, y0, sx, sy, len(visits))
     if moment.current:
-        ax.add_artist(
-            box(
-                moment.current.rows,
-                moment.current.cols,
-                fill=False,
-                ec=INK,
-                lw=1.2 if fine else 2.0,
-                gid="current",
-                zorder=6,
-                joinstyle="miter",
-            )
-        )
+        ax.add_artist(box(moment.current.rows, moment.current.cols, fill=False, ec=INK,
+                          lw=1.2 if fine else 2.0, gid="current", zorder=6, joinstyle="miter"))
     if skipped:
         _say_skipped(ax, skipped, x0, y0, sx, sy)
 
@@ -174,14 +120,8 @@ def _stamp(ax, visits, colors, x0, y0, sx, sy, total) -> None:
     widths = [(v.cols[1] - v.cols[0]) * sx for v in visits]
     heights = [(v.rows[1] - v.rows[0]) * sy for v in visits]
     room = sorted(widths)[len(widths) // 4], sorted(heights)[len(heights) // 4]
-    size = next(
-        (
-            s
-            for s in (9, SMALL, TINY)
-            if text_width(str(total), s) + 0.05 <= room[0] and 1.25 * s / 72 <= room[1]
-        ),
-        None,
-    )
+    size = next((s for s in (9, SMALL, TINY)
+                 if text_width(str(total), s) + 0.05 <= room[0] and 1.25 * s / 72 <= room[1]), None)
     if size is None or len(visits) > 400:
         return
     latest = {(v.rows, v.cols): n for n, v in enumerate(visits)}
@@ -190,16 +130,8 @@ def _stamp(ax, visits, colors, x0, y0, sx, sy, total) -> None:
             continue
         if text_width(str(n + 1), size) + 0.03 > widths[n] or 1.1 * size / 72 > heights[n]:
             continue
-        ax.text(
-            x0 + sum(visit.cols) / 2 * sx,
-            y0 + sum(visit.rows) / 2 * sy,
-            str(n + 1),
-            ha="center",
-            va="center_baseline",
-            fontsize=size,
-            color=theme.ink_on(color),
-            gid="order",
-        )
+        ax.text(x0 + sum(visit.cols) / 2 * sx, y0 + sum(visit.rows) / 2 * sy, str(n + 1), ha="center",
+                va="center_baseline", fontsize=size, color=theme.ink_on(color), gid="order")
 
 
 def _say_skipped(ax, skipped, x0, y0, sx, sy) -> None:
@@ -212,18 +144,9 @@ def _say_skipped(ax, skipped, x0, y0, sx, sy) -> None:
     right = min(max(c[1] for c in run) for run in runs) * sx
     deep = (max(r[1] for r in covered) - first[0]) * sy
     if text_width("skipped", TINY) + 0.1 < right - left and deep > 0.2:
-        ax.text(
-            x0 + (left + right) / 2,
-            y0 + first[0] * sy + middle,
-            "skipped",
-            ha="center",
-            va="center_baseline",
-            fontsize=TINY,
-            color=GREY,
-            gid="skipped label",
-            zorder=5,
-            bbox={"boxstyle": "round,pad=0.2", "fc": "#FAFAFA", "ec": "none"},
-        )
+        ax.text(x0 + (left + right) / 2, y0 + first[0] * sy + middle, "skipped", ha="center",
+                va="center_baseline", fontsize=TINY, color=GREY, gid="skipped label", zorder=5,
+                bbox={"boxstyle": "round,pad=0.2", "fc": "#FAFAFA", "ec": "none"})
 
 
 def _strip(ax, replay, moment, name, box, scale, *, upright) -> None:
@@ -242,62 +165,31 @@ def _strip(ax, replay, moment, name, box, scale, *, upright) -> None:
         return Rectangle((x + a, y + b * h), length, thick * h, **kwargs)
 
     comes_in = any(e.op == "load" and e.tensor == name for e in replay.trace.events)
-    first = next(
-        (e.op for e in replay.trace if e.tensor == name and e.op in ("load", "store")), "load"
-    )
-    ax.add_artist(Rectangle((x, y), w, h, fc="white", ec="#C4C4C4", lw=0.8, ls="-"))
-    in_hbm = (
-        [Rectangle((x, y), w, h)]
-        if comes_in and first == "load"
-        else [place(*region) for region in dict.fromkeys(moment.stored.get(name, []))]
-    )
+    first = next((e.op for e in replay.trace if e.tensor == name and e.op in ("load", "store")), "load")
+    rect(ax, x, y, w, h, fc="white", ec="#C4C4C4", lw=0.8, ls="-")
+    in_hbm = ([Rectangle((x, y), w, h)] if comes_in and first == "load"
+              else [place(*region) for region in dict.fromkeys(moment.stored.get(name, []))])
     if in_hbm:
-        ax.add_collection(
-            PatchCollection(
-                in_hbm,
-                facecolors=theme.tint(color, 0.84),
-                edgecolors=theme.tint(color, 0.6),
-                linewidths=0.5,
-                hatch="////",
-                gid=f"hbm {name}",
-            ),
-            autolim=False,
-        )
+        ax.add_collection(PatchCollection(in_hbm, facecolors=theme.tint(color, 0.84),
+                                          edgecolors=theme.tint(color, 0.6), linewidths=0.5,
+                                          hatch="////", gid=f"hbm {name}"), autolim=False)
     live = [e for e in moment.sram if e.tensor == name]
     if live:
-        ax.add_collection(
-            PatchCollection(
-                [place(e.rows, e.cols) for e in live],
-                facecolors=color,
-                edgecolors=EDGE,
-                linewidths=1.4,
-                gid=f"sram {name}",
-                zorder=5,
-            ),
-            autolim=False,
-        )
+        ax.add_collection(PatchCollection([place(e.rows, e.cols) for e in live], facecolors=color,
+                                          edgecolors=EDGE, linewidths=1.4, gid=f"sram {name}",
+                                          zorder=5), autolim=False)
     at = (x + w / 2, y + h + 0.05) if upright else (x - 0.06, y + h / 2)
-    ax.text(
-        *at,
-        name,
-        ha="center" if upright else "right",
-        va="top" if upright else "center_baseline",
-        fontsize=9 if max(w, h) > 2 else SMALL,
-        fontweight="bold",
-        color=INK,
-    )
+    ax.text(*at, name, ha="center" if upright else "right", va="top" if upright else "center_baseline",
+            fontsize=9 if max(w, h) > 2 else SMALL, fontweight="bold", color=INK)
 
 
 def frames_key(ax, replay: Replay) -> None:
     """Write the key of a row of moments: what the strips show, what the bars show."""
     grey = "#8A8A8A"
     bar = {"facecolor": "#C8C8C8", "edgecolor": "#6B6B6B", "lw": 0}
-    items = [
-        ("in HBM", {"facecolor": theme.tint(grey, 0.8), "edgecolor": "#A8A8A8", "hatch": "////"}),
-        ("in SRAM now", {"facecolor": grey, "edgecolor": EDGE, "lw": 1.2}),
-        ("bar: read", bar),
-        ("bar: written", {**bar, "hatch": "/////"}),
-    ]
+    items = [("in HBM", {"facecolor": theme.tint(grey, 0.8), "edgecolor": "#A8A8A8", "hatch": "////"}),
+             ("in SRAM now", {"facecolor": grey, "edgecolor": EDGE, "lw": 1.2}), ("bar: read", bar),
+             ("bar: written", {**bar, "hatch": "/////"})]
     statistics = [name for name in ("m", "l") if name in {e.tensor for e in replay.trace}]
     if statistics:
         words = " and ".join(statistics).replace("l", "ℓ")
@@ -317,48 +209,29 @@ def sram(ax, replay, moment, capacity, size) -> None:
     most = max(capacity or 0, replay.peak_bytes, 1)
     scale = (top - bottom) / most
     ax.text(0, size[1] - 0.09, "In SRAM now", fontsize=9, fontweight="bold", va="top")
-    ax.add_artist(Rectangle((0, bottom), column, top - bottom, **theme.SRAM, gid="sram"))
+    rect(ax, 0, bottom, column, top - bottom, **theme.SRAM, gid="sram")
     y, labels = bottom, []
     for name in ordered({e.tensor for e in moment.sram}):
         count = sum(e.bytes for e in moment.sram if e.tensor == name)
         color = theme.tensor_color(name)
-        ax.add_artist(
-            Rectangle(
-                (0, y), column, count * scale, fc=color, ec="white", lw=0.7, gid=f"in sram {name}"
-            )
-        )
-        shapes = [
-            (e.rows[1] - e.rows[0], e.cols[1] - e.cols[0]) for e in moment.sram if e.tensor == name
-        ]
+        rect(ax, 0, y, column, count * scale, fc=color, ec="white", lw=0.7, gid=f"in sram {name}")
+        shapes = [(e.rows[1] - e.rows[0], e.cols[1] - e.cols[0])
+                  for e in moment.sram if e.tensor == name]
         labels.append((y + count * scale / 2, name, shapes[0], count))
         y += count * scale
     heights = _apart([at for at, *_ in labels], 0.165, bottom + 0.05, top + 0.02)
     for (at, name, shape, count), height in zip(labels, heights, strict=True):
-        ax.plot(
-            [column + 0.03, column + 0.13], [at, height], color="#9A9A9A", lw=0.7, clip_on=False
-        )
+        ax.plot([column + 0.03, column + 0.13], [at, height], color="#9A9A9A", lw=0.7, clip_on=False)
         dims = f"{shape[0]}" if name in ("m", "l", "lse", "delta") else f"{shape[0]} × {shape[1]}"
-        ax.text(
-            column + 0.18, height, name, fontsize=SMALL, fontweight="bold", va="center_baseline"
-        )
+        ax.text(column + 0.18, height, name, fontsize=SMALL, fontweight="bold", va="center_baseline")
         ax.text(column + 0.44, height, dims, fontsize=TINY, color=GREY, va="center_baseline")
-        ax.text(
-            size[0], height, human_bytes(count), fontsize=SMALL, va="center_baseline", ha="right"
-        )
+        ax.text(size[0], height, human_bytes(count), fontsize=SMALL, va="center_baseline", ha="right")
     used = sum(count for *_, count in labels)
     if capacity:
-        ax.plot(
-            [-0.04, column + 0.04],
-            [bottom + capacity * scale] * 2,
-            color=INK,
-            lw=1.8,
-            gid="capacity",
-        )
-    note = (
-        f"{human_bytes(used)} of {human_bytes(capacity)}"
-        if capacity
-        else (f"{human_bytes(used)} in use; peak {human_bytes(replay.peak_bytes)}")
-    )
+        ax.plot([-0.04, column + 0.04], [bottom + capacity * scale] * 2, color=INK, lw=1.8,
+                gid="capacity")
+    note = (f"{human_bytes(used)} of {human_bytes(capacity)}" if capacity
+            else (f"{human_bytes(used)} in use; peak {human_bytes(replay.peak_bytes)}"))
     ax.text(0, bottom - 0.07, note, fontsize=SMALL, color=GREY, va="top")
 
 
@@ -379,22 +252,14 @@ def byte_bars(ax, bars, most, inches, *, note: str = "", small: bool = False) ->
     inch = most / (inches - (0.0 if small else 0.85))
     ax.set(xlim=(0, inch * inches), ylim=(len(bars) - 0.5, -0.5))
     for y, (label, moment) in enumerate(bars):
-        ax.add_artist(Rectangle((0, y - 0.36), most, 0.72, fc="#F4F4F4", ec="#D5D5D5", lw=0.6))
-        end = stack(
-            ax, y, moment.moved, height=0.72, inch=inch, label=True, size=TINY if small else SMALL
-        )
+        rect(ax, 0, y - 0.36, most, 0.72, fc="#F4F4F4", ec="#D5D5D5", lw=0.6)
+        end = stack(ax, y, moment.moved, height=0.72, inch=inch, label=True,
+                    size=TINY if small else SMALL)
         if label:
             ax.text(-0.08 * inch, y, label, ha="right", va="center_baseline", fontsize=9)
         if not small:
-            ax.text(
-                end + 0.08 * inch,
-                y,
-                human_bytes(moment.hbm_bytes),
-                va="center_baseline",
-                fontsize=9,
-                fontweight="bold",
-                zorder=6,
-            )
+            ax.text(end + 0.08 * inch, y, human_bytes(moment.hbm_bytes), va="center_baseline",
+                    fontsize=9, fontweight="bold", zorder=6)
     if small:
         return
     if note:

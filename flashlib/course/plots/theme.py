@@ -31,28 +31,13 @@ from PIL.PngImagePlugin import PngInfo
 from flashlib.hardware import human
 
 WIDTH = 7.0
-DPI = 110
 SMALL, TINY = 8, 7.5
 
 # Paul Tol's muted set, whose worst pair stays apart under the three color deficiencies. The parts
 # that A, B, C and x, y play outside attention are those of Q, K, S and S, P inside it.
-TENSOR_COLORS = {
-    "Q": "#332288",
-    "K": "#DDCC77",
-    "V": "#117733",
-    "S": "#88CCEE",
-    "P": "#999933",
-    "O": "#CC6677",
-    "m": "#5F5F5F",
-    "l": "#8C8C8C",
-    "lse": "#B4B4B4",
-    "delta": "#CFCFCF",
-    "A": "#332288",
-    "B": "#DDCC77",
-    "C": "#88CCEE",
-    "x": "#88CCEE",
-    "y": "#999933",
-}
+TENSOR_COLORS = {"Q": "#332288", "K": "#DDCC77", "V": "#117733", "S": "#88CCEE", "P": "#999933",
+                 "O": "#CC6677", "m": "#5F5F5F", "l": "#8C8C8C", "lse": "#B4B4B4", "delta": "#CFCFCF",
+                 "A": "#332288", "B": "#DDCC77", "C": "#88CCEE", "x": "#88CCEE", "y": "#999933"}
 NEUTRAL = "#7A869A"
 PALE = ("K", "S", "B", "C", "x")
 
@@ -67,24 +52,11 @@ SRAM = {"facecolor": "#F1F5FA", "edgecolor": "#B9C6D6"}
 REGISTER = {"facecolor": "#FFFFFF", "edgecolor": "#9A9A9A"}
 
 # Versions are ordered: steps of viridis, a marker each; what came before FlashAttention is grey.
-_VERSIONS = {
-    "standard": ("#6B6B6B", "s"),
-    "multi_pass": ("#8C8C8C", "P"),
-    "one_pass": ("#A5A5A5", "X"),
-    "v1": ("#440154", "o"),
-    "v2": ("#31688E", "D"),
-    "v3": ("#35B779", "^"),
-    "v4": ("#B8A018", "v"),
-}
-_OTHERS = (
-    ("#222222", "o"),
-    ("#8A6D3B", "h"),
-    ("#5B7F95", "p"),
-    ("#7A5C86", "<"),
-    ("#4F7A5B", ">"),
-    ("#9C9C9C", "*"),
-    ("#A0527A", "d"),
-)
+_VERSIONS = {"standard": ("#6B6B6B", "s"), "multi_pass": ("#8C8C8C", "P"), "one_pass": ("#A5A5A5", "X"),
+             "v1": ("#440154", "o"), "v2": ("#31688E", "D"), "v3": ("#35B779", "^"),
+             "v4": ("#B8A018", "v")}
+_OTHERS = (("#222222", "o"), ("#8A6D3B", "h"), ("#5B7F95", "p"), ("#7A5C86", "<"), ("#4F7A5B", ">"),
+           ("#9C9C9C", "*"), ("#A0527A", "d"))
 
 
 @functools.cache
@@ -129,13 +101,9 @@ class Picture(Figure):
         """
         out = io.BytesIO()
         with mpl.rc_context(_settings() | ({"text.hinting": "none"} if fast else {})):
-            self.savefig(
-                out,
-                format="png",
-                dpi=dpi or self.dpi,
-                metadata={"Software": None, "Description": self._alt},
-                pil_kwargs={"compress_level": 1} if fast else None,
-            )
+            self.savefig(out, format="png", dpi=dpi or self.dpi,
+                         metadata={"Software": None, "Description": self._alt},
+                         pil_kwargs={"compress_level": 1} if fast else None)
         return out.getvalue()
 
     def shown(self) -> tuple[bytes, dict]:
@@ -154,10 +122,8 @@ class Picture(Figure):
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         png, metadata = self.shown()
-        data = {
-            "image/png": base64.b64encode(png).decode(),
-            "text/plain": self._alt or f"<figure, {self.get_figwidth():g} in wide>",
-        }
+        data = {"image/png": base64.b64encode(png).decode(),
+                "text/plain": self._alt or f"<figure, {self.get_figwidth():g} in wide>"}
         return data, {"image/png": metadata}
 
 
@@ -198,11 +164,8 @@ def key_of(name: str) -> str | None:
         for key in ("lse", "delta"):
             if candidate.startswith(key):
                 return key
-        if candidate[:1] in TENSOR_COLORS and not (
-            candidate[:1].islower()
-            and candidate[1:2].isalpha()
-            and candidate[1:] not in ("i", "j", "ij")
-        ):
+        if candidate[:1] in TENSOR_COLORS and not (candidate[:1].islower() and candidate[1:2].isalpha()
+                                                   and candidate[1:] not in ("i", "j", "ij")):
             return candidate[0]
     return None
 
@@ -258,17 +221,12 @@ def tensor_cmap(name: str, low: float = 0.0) -> LinearSegmentedColormap:
     hue = tensor_color(name)
     h, lightness, saturation = colorsys.rgb_to_hls(*to_rgb(hue))
     dark = colorsys.hls_to_rgb(h, 0.24, min(1.0, max(saturation, 0.2)))
-    stops = (
-        [(0.0, "#FFFFFF"), (0.5, hue), (1.0, dark)]
-        if lightness > 0.35
-        else [(0.0, "#FFFFFF"), (0.5, tint(hue, 0.45)), (1.0, hue)]
-    )
+    stops = ([(0.0, "#FFFFFF"), (0.5, hue), (1.0, dark)] if lightness > 0.35
+             else [(0.0, "#FFFFFF"), (0.5, tint(hue, 0.45)), (1.0, hue)])
     full = LinearSegmentedColormap.from_list(f"flashlib_{name}", stops)
     if not low:
         return full
-    return LinearSegmentedColormap.from_list(
-        f"flashlib_{name}_{low}", full(np.linspace(low, 1, 64))
-    )
+    return LinearSegmentedColormap.from_list(f"flashlib_{name}_{low}", full(np.linspace(low, 1, 64)))
 
 
 def version_style(name: str, index: int = 0) -> dict:
@@ -327,15 +285,8 @@ def patch_key(ax: Axes, items, *, at=(1.0, 1.0), loc: str = "lower right"):
         swatch.add_artist(Rectangle((0, 0), 18, 8, **{"lw": 0.6, **look}))
         parts += [swatch, TextArea(text, textprops={"fontsize": TINY, "color": GREY})]
     row = HPacker(children=parts, pad=0, sep=5, align="center")
-    key = AnchoredOffsetbox(
-        loc,
-        child=row,
-        frameon=False,
-        bbox_to_anchor=at,
-        pad=0.1,
-        borderpad=0.2,
-        bbox_transform=ax.transAxes,
-    )
+    key = AnchoredOffsetbox(loc, child=row, frameon=False, bbox_to_anchor=at, pad=0.1, borderpad=0.2,
+                            bbox_transform=ax.transAxes)
     ax.add_artist(key)
     return key
 

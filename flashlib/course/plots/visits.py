@@ -14,17 +14,8 @@ from flashlib.machine.trace import Trace
 
 
 @styled
-def tile_visits(
-    trace: Trace | Replay,
-    Nq: int,
-    Nk: int,
-    upto: int | None = None,
-    *,
-    title: str | None = None,
-    tensor: str = "S",
-    sram_bytes: int | None = None,
-    alt: str | None = None,
-) -> Figure:
+def tile_visits(trace: Trace | Replay, Nq: int, Nk: int, upto: int | None = None, *,
+                title: str | None = None, tensor: str = "S", sram_bytes: int | None = None) -> Figure:
     """Draw one moment of an algorithm: tiles visited, what SRAM holds, HBM bytes so far.
 
     Visited tiles of the matrix darken in the order of their visits and carry its number; the one
@@ -45,44 +36,24 @@ def tile_visits(
     ax = stage.frame(fig, 0.1, 0.86, *size)
     stage.matrix(ax, replay, moment, size, numbers=True)
     stage.sram(stage.frame(fig, 4.55, 0.98, 2.31, 3.38), replay, moment, sram_bytes, (2.31, 3.38))
-    stage.byte_bars(
-        stage.frame(fig, 0.14, 0.14, 6.72, 0.34),
-        [("", moment)],
-        replay.total_bytes,
-        6.72,
-        note="HBM bytes so far",
-    )
+    stage.byte_bars(stage.frame(fig, 0.14, 0.14, 6.72, 0.34), [("", moment)], replay.total_bytes, 6.72,
+                    note="HBM bytes so far")
     done, all_visits = len(moment.visits), len(replay.grid(moment.kernel)[2])
     stage.heading(fig, 0.14, height - 0.24, title or moment.kernel, stage.status(replay, moment))
     look = {"facecolor": theme.tint("#8A8A8A", 0.8), "edgecolor": "#A8A8A8"}
-    theme.patch_key(
-        ax,
-        [
-            ("in HBM", {**look, "hatch": "////"}),
-            ("in SRAM", {"facecolor": "#8A8A8A", "edgecolor": EDGE, "lw": 1.2}),
-            ("not written", {"facecolor": "white", "edgecolor": "#A8A8A8"}),
-        ],
-        at=((6.86 - 0.1) / size[0], (height - 0.36 - 0.86) / size[1]),
-    )
-    text = (
-        f"{title or moment.kernel}: {done} of {all_visits} tiles of the {replay.Nq} × {replay.Nk} "
-        f"matrix visited, {human_bytes(moment.hbm_bytes)} of {human_bytes(replay.total_bytes)} "
-        f"moved between HBM and SRAM."
-    )
-    return theme.describe(fig, alt or text)
+    theme.patch_key(ax, [("in HBM", {**look, "hatch": "////"}),
+                         ("in SRAM", {"facecolor": "#8A8A8A", "edgecolor": EDGE, "lw": 1.2}),
+                         ("not written", {"facecolor": "white", "edgecolor": "#A8A8A8"})],
+                    at=((6.86 - 0.1) / size[0], (height - 0.36 - 0.86) / size[1]))
+    text = (f"{title or moment.kernel}: {done} of {all_visits} tiles of the {replay.Nq} × {replay.Nk} "
+            f"matrix visited, {human_bytes(moment.hbm_bytes)} of {human_bytes(replay.total_bytes)} "
+            f"moved between HBM and SRAM.")
+    return theme.describe(fig, text)
 
 
 @styled
-def key_frames(
-    trace: Trace | Replay,
-    Nq: int,
-    Nk: int,
-    count: int = 4,
-    *,
-    tensor: str = "S",
-    title: str | None = None,
-    alt: str | None = None,
-) -> Figure:
+def key_frames(trace: Trace | Replay, Nq: int, Nk: int, count: int = 4, *, tensor: str = "S",
+               title: str | None = None) -> Figure:
     """Draw the picture of `tile_visits` at `count` moments side by side, the last one the end.
 
     A moment lies in the middle of a visit: what it loads is counted, what it stores is not yet.
@@ -91,9 +62,8 @@ def key_frames(
     if count < 1:
         raise ValueError(f"count: expected at least 1 moment, got {count}")
     frames = replay.frames
-    picks = np.unique(
-        np.round(np.linspace(min(1, len(frames) - 1), len(frames) - 1, count)).astype(int)
-    )
+    picks = np.unique(np.round(np.linspace(min(1, len(frames) - 1), len(frames) - 1,
+                                           count)).astype(int))
     moments = [replay.at(frames[n]) for n in picks]
     total, gap = replay.total_bytes, 0.22
     width = (theme.WIDTH - 0.2 - gap * (len(moments) - 1)) / len(moments)
@@ -103,67 +73,42 @@ def key_frames(
     fig = theme.figure(height, layout=None)
     for n, moment in enumerate(moments):
         left = 0.1 + n * (width + gap)
-        stage.matrix(
-            stage.frame(fig, left, 0.6 + foot, *size), replay, moment, size, numbers=True, small=True
-        )
-        stage.byte_bars(
-            stage.frame(fig, left, 0.32 + foot, width, 0.2), [("", moment)], total, width, small=True
-        )
+        stage.matrix(stage.frame(fig, left, 0.6 + foot, *size), replay, moment, size, numbers=True,
+                     small=True)
+        stage.byte_bars(stage.frame(fig, left, 0.32 + foot, width, 0.2), [("", moment)], total, width,
+                        small=True)
         x, y = left / theme.WIDTH, (0.7 + foot + size[1]) / height
         last = moment.upto == len(replay.trace)
-        name = (
-            "the end"
-            if last
-            else f"tile {len(moment.visits)} of {len(replay.grid(moment.kernel)[2])}"
-        )
+        name = ("the end" if last
+                else f"tile {len(moment.visits)} of {len(replay.grid(moment.kernel)[2])}")
         fig.text(x, y, name, fontsize=9, fontweight="bold", va="bottom")
-        fig.text(
-            x,
-            (0.15 + foot) / height,
-            f"{human_bytes(moment.hbm_bytes)} moved",
-            fontsize=SMALL,
-            va="center",
-        )
+        fig.text(x, (0.15 + foot) / height, f"{human_bytes(moment.hbm_bytes)} moved", fontsize=SMALL,
+                 va="center")
     stage.frames_key(stage.frame(fig, 0, 0, theme.WIDTH, 0.2), replay)
     if title:
-        fig.text(
-            0.1 / theme.WIDTH, 1 - 0.06 / height, title, fontsize=10, fontweight="bold", va="top"
-        )
+        fig.text(0.1 / theme.WIDTH, 1 - 0.06 / height, title, fontsize=10, fontweight="bold", va="top")
     moved = ", ".join(human_bytes(m.hbm_bytes) for m in moments)
-    text = (
-        f"{len(moments)} moments of {replay.trace[-1].kernel} on a {replay.Nq} × {replay.Nk} "
-        f"matrix; HBM bytes moved by then: {moved}."
-    )
-    return theme.describe(fig, alt or text)
+    text = (f"{len(moments)} moments of {replay.trace[-1].kernel} on a {replay.Nq} × {replay.Nk} "
+            f"matrix; HBM bytes moved by then: {moved}.")
+    return theme.describe(fig, text)
 
 
 @styled
-def compare(
-    traces: Mapping[str, Trace | Replay],
-    Nq: int,
-    Nk: int,
-    *,
-    visit: int | None = None,
-    tensor: str = "S",
-    title: str | None = None,
-    alt: str | None = None,
-) -> Figure:
+def compare(traces: Mapping[str, Trace | Replay], Nq: int, Nk: int, *, visit: int | None = None,
+            tensor: str = "S", title: str | None = None) -> Figure:
     """Draw the loop orders of two or three algorithms side by side, and their bytes on one axis.
 
     `visit` replays each up to that visit (counted from 1); None shows the end.
     """
     if not 1 <= len(traces) <= 3:
         raise ValueError(f"traces: expected one to three algorithms, got {len(traces)}")
-    replays = {
-        name: t if isinstance(t, Replay) else Replay(t, Nq, Nk, tensor)
-        for name, t in traces.items()
-    }
+    replays = {name: t if isinstance(t, Replay) else Replay(t, Nq, Nk, tensor)
+               for name, t in traces.items()}
     moments = {}
     for name, replay in replays.items():
         frames = replay.frames
-        moments[name] = replay.at(
-            None if visit is None else frames[min(max(visit, 1), len(frames)) - 1]
-        )
+        moments[name] = replay.at(None if visit is None
+                                  else frames[min(max(visit, 1), len(frames)) - 1])
     gap = 0.35
     width = (theme.WIDTH - 0.2 - gap * (len(replays) - 1)) / len(replays)
     size = (width, min(width, 3.1))
@@ -177,18 +122,10 @@ def compare(
     longest = max(text_width(name, 9) for name in replays) + 0.15
     largest = max(r.total_bytes for r in replays.values())
     inches = theme.WIDTH - 0.24 - longest
-    stage.byte_bars(
-        stage.frame(fig, 0.1 + longest, 0.1, inches, 0.42 * len(replays)),
-        list(moments.items()),
-        largest,
-        inches,
-    )
+    stage.byte_bars(stage.frame(fig, 0.1 + longest, 0.1, inches, 0.42 * len(replays)),
+                    list(moments.items()), largest, inches)
     if title:
-        fig.text(
-            0.1 / theme.WIDTH, 1 - 0.06 / height, title, fontsize=10, fontweight="bold", va="top"
-        )
-    text = "; ".join(
-        f"{name}: {len(m.visits)} tiles visited, {human_bytes(m.hbm_bytes)} moved"
-        for name, m in moments.items()
-    )
-    return theme.describe(fig, alt or f"Loop orders side by side. {text}.")
+        fig.text(0.1 / theme.WIDTH, 1 - 0.06 / height, title, fontsize=10, fontweight="bold", va="top")
+    text = "; ".join(f"{name}: {len(m.visits)} tiles visited, {human_bytes(m.hbm_bytes)} moved"
+                     for name, m in moments.items())
+    return theme.describe(fig, f"Loop orders side by side. {text}.")

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
+from flashlib import hardware
+
 try:
     import ipywidgets
 except ImportError:
@@ -23,10 +25,8 @@ if not hasattr(getattr(ipywidgets, "Widget", None), "_repr_mimebundle_"):
     ipywidgets = None  # version 7, which some hosted notebooks carry, shows itself in another way
 
 FALLBACK = "Interactive: run this notebook to move the sliders; the figure above shows the default."
-MISSING = (
-    "This widget needs ipywidgets 8, which is not installed here, so what follows is its default"
-    " picture. Remedy: `pip install 'ipywidgets>=8.1'`, then restart the kernel."
-)
+MISSING = ("This widget needs ipywidgets 8, which is not installed here, so what follows is its default"
+           " picture. Remedy: `pip install 'ipywidgets>=8.1'`, then restart the kernel.")
 # An inch of a figure is 100 pixels of the page, drawn with two dots each: sharp where a screen has two.
 _PIXELS_PER_INCH = 100
 _DPI = 2 * _PIXELS_PER_INCH
@@ -61,15 +61,8 @@ class SweepRow(NamedTuple):
     seconds: float
 
 
-def choice(
-    options: Iterable,
-    default: Any,
-    description: str,
-    *,
-    tooltip: str | None = None,
-    kind: str = "slider",
-    live: bool = True,
-) -> Choice:
+def choice(options: Iterable, default: Any, description: str, *, tooltip: str | None = None,
+           kind: str = "slider", live: bool = True) -> Choice:
     """Return a control over a fixed list of options, so that an invalid one cannot be chosen.
 
     Args:
@@ -79,10 +72,8 @@ def choice(
         kind: "slider", "dropdown", "toggle" (buttons) or "play" (a slider with a play button).
         live: redraw while a slider is dragged; False where a picture takes long.
     """
-    pairs = tuple(
-        o if isinstance(o, tuple) and len(o) == 2 and isinstance(o[0], str) else (str(o), o)
-        for o in options
-    )
+    pairs = tuple(o if isinstance(o, tuple) and len(o) == 2 and isinstance(o[0], str) else (str(o), o)
+                  for o in options)
     if kind not in _MAKERS:
         raise ValueError(f"kind: expected one of {sorted(_MAKERS)}, got {kind!r}")
     if default not in [value for _, value in pairs]:
@@ -90,6 +81,24 @@ def choice(
     if not description:
         raise ValueError("description: expected the visible name of the control, got ''")
     return Choice(pairs, default, description, tooltip or description, kind, live)
+
+
+def including(value: Any, options: Iterable) -> list:
+    """Return options in order with a value of the reader's own among them; None adds nothing."""
+    return sorted({*options, *([] if value is None else [value])})
+
+
+def over_gpus(draw: Callable[..., Figure], gpu, tooltip: str,
+              names: Iterable | None = None) -> tuple[Choice, Callable[..., Figure]]:
+    """Return a control over GPUs, `gpu` among them, and `draw` for its values, which are names.
+
+    `gpu` is a name or a sheet of the reader's own; `names` are the others, every GPU if None.
+    """
+    first = hardware.get(gpu)
+    sheets = {sheet.name: sheet for sheet in map(hardware.get, names or hardware.ALL)}
+    sheets[first.name] = first
+    control = choice(list(sheets), first.name, "GPU", kind="dropdown", tooltip=tooltip)
+    return control, lambda gpu, **choices: draw(gpu=sheets[gpu], **choices)
 
 
 class Lab:
@@ -104,14 +113,8 @@ class Lab:
         note: a sentence below the picture.
     """
 
-    def __init__(
-        self,
-        name: str,
-        controls: Mapping[str, Choice],
-        draw: Callable[..., Figure],
-        *,
-        note: str = "",
-    ):
+    def __init__(self, name: str, controls: Mapping[str, Choice], draw: Callable[..., Figure], *,
+                 note: str = ""):
         if not controls:
             raise ValueError("controls: expected at least one, as in {'Br': choice(...)}, got none")
         self.name, self.controls, self.note = name, dict(controls), note
@@ -128,9 +131,8 @@ class Lab:
         """Return the picture of the present values, or of some changed: for static readers."""
         unknown = set(changes) - set(self.controls)
         if unknown:
-            raise TypeError(
-                f"{self.name}: expected controls {sorted(self.controls)}, got {sorted(unknown)}"
-            )
+            raise TypeError(f"{self.name}: expected controls {sorted(self.controls)}, got"
+                            f" {sorted(unknown)}")
         return self._draw(**{**self.values, **changes})
 
     def set(self, **values) -> None:
@@ -199,20 +201,16 @@ class Lab:
         self._image.layout.display, self._image.layout.width = None, width
         if hasattr(self._image, "alt"):
             self._image.alt = self.alt
-        self._message.value = (
-            f"<span class='sr-only' style='{_HIDDEN}'>{html.escape(self.alt)}</span>"
-            f"<small style='display:block;line-height:1.3'>{html.escape(self.note)}</small>"
-        )
+        self._message.value = (f"<span class='sr-only' style='{_HIDDEN}'>{html.escape(self.alt)}</span>"
+                               "<small style='display:block;line-height:1.3'>"
+                               f"{html.escape(self.note)}</small>")
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         if ipywidgets is None:
             print(MISSING)
             bundle = self.figure()
-            return (
-                bundle._repr_mimebundle_()
-                if hasattr(bundle, "_repr_mimebundle_")
-                else {"text/plain": repr(bundle)}
-            )
+            return (bundle._repr_mimebundle_() if hasattr(bundle, "_repr_mimebundle_")
+                    else {"text/plain": repr(bundle)})
         data = self.widget._repr_mimebundle_()
         data, meta = data if isinstance(data, tuple) else (data, {})
         return {**data, "text/plain": FALLBACK}, meta
@@ -225,12 +223,8 @@ class Lab:
 _HIDDEN = "position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)"
 
 
-_TWO_COLUMNS = {
-    "grid_template_columns": "repeat(auto-fit, minmax(min(360px, 100%), 1fr))",
-    "grid_auto_flow": "row dense",
-    "grid_gap": "0 16px",
-    "max_width": "860px",
-}
+_TWO_COLUMNS = {"grid_template_columns": "repeat(auto-fit, minmax(min(360px, 100%), 1fr))",
+                "grid_auto_flow": "row dense", "grid_gap": "0 16px", "max_width": "860px"}
 
 
 def _is_wide(control) -> bool:
@@ -265,12 +259,10 @@ def _sentence(name, values, error) -> str:
     setting = ", ".join(f"{key} = {value}" for key, value in values.items())
     where = traceback.extract_tb(error.__traceback__)[-1]
     text = f"{type(error).__name__}: {error}"
-    return (
-        f"<div role='alert' style='border-left:4px solid #CC3311;padding:6px 10px;background:#fff;"
-        f"color:#222;max-width:46em'><b>No picture for {html.escape(setting)}.</b><br>"
-        f"{html.escape(text)}<br><small>in {html.escape(name)}, {html.escape(where.name)}(): "
-        f"move a control to draw again</small></div>"
-    )
+    return (f"<div role='alert' style='border-left:4px solid #CC3311;padding:6px 10px;background:#fff;"
+            f"color:#222;max-width:46em'><b>No picture for {html.escape(setting)}.</b><br>"
+            f"{html.escape(text)}<br><small>in {html.escape(name)}, {html.escape(where.name)}(): "
+            f"move a control to draw again</small></div>")
 
 
 def _numbered(control) -> list[tuple[str, int]]:
@@ -279,18 +271,13 @@ def _numbered(control) -> list[tuple[str, int]]:
 
 
 def _look(control) -> dict:
-    return {
-        "description": control.description,
-        "tooltip": control.tooltip,
-        "style": {"description_width": "13em"},
-        "layout": {"width": "auto", "max_width": "100%"},
-    }
+    return {"description": control.description, "tooltip": control.tooltip,
+            "style": {"description_width": "13em"}, "layout": {"width": "auto", "max_width": "100%"}}
 
 
 def _slider(control, index):
-    handle = ipywidgets.SelectionSlider(
-        options=_numbered(control), value=index, continuous_update=control.live, **_look(control)
-    )
+    handle = ipywidgets.SelectionSlider(options=_numbered(control), value=index,
+                                        continuous_update=control.live, **_look(control))
     return handle, handle
 
 
@@ -300,9 +287,8 @@ def _dropdown(control, index):
     # and letters away from a list that is closed, so the tooltip says how to open it.
     tooltip = html.escape(f"{control.tooltip} (keyboard: Space opens the list)", quote=True)
     look["description"] = f"<span title='{tooltip}'>{html.escape(control.description)}</span>"
-    handle = ipywidgets.Dropdown(
-        options=_numbered(control), value=index, description_allow_html=True, **look
-    )
+    handle = ipywidgets.Dropdown(options=_numbered(control), value=index, description_allow_html=True,
+                                 **look)
     return handle, handle
 
 
@@ -310,9 +296,8 @@ def _toggle(control, index):
     look = _look(control)
     tooltips = [f"{control.tooltip}: {label}" for label, _ in control.options]
     look["style"] = {**look["style"], "button_width": "auto"}
-    handle = ipywidgets.ToggleButtons(
-        options=_numbered(control), value=index, tooltips=tooltips, **look
-    )
+    handle = ipywidgets.ToggleButtons(options=_numbered(control), value=index, tooltips=tooltips,
+                                      **look)
     # Its name stands to the left of the buttons, in line with the names of the other controls.
     handle.add_class("jupyter-widgets")
     handle.add_class("widget-inline-hbox")
@@ -323,27 +308,19 @@ def _play(control, index):
     """Return a slider over the numbers of the options, with a play button linked to it."""
     last = len(control.options) - 1
     look = {**_look(control), "layout": {"width": "36em", "max_width": "100%"}}
-    handle = ipywidgets.IntSlider(
-        min=0, max=last, value=index, continuous_update=control.live, readout=False, **look
-    )
-    button = ipywidgets.Play(
-        min=0, max=last, value=index, interval=450, show_repeat=False, layout={"width": "auto"}
-    )
+    handle = ipywidgets.IntSlider(min=0, max=last, value=index, continuous_update=control.live,
+                                  readout=False, **look)
+    button = ipywidgets.Play(min=0, max=last, value=index, interval=450, show_repeat=False,
+                             layout={"width": "auto"})
     button.tooltip = f"Play: {control.tooltip}"
     shown = ipywidgets.Label(control.options[index][0])
     ipywidgets.link((button, "value"), (handle, "value"))
-    handle.observe(
-        lambda change: setattr(shown, "value", control.options[change["new"]][0]), "value"
-    )
+    handle.observe(lambda change: setattr(shown, "value", control.options[change["new"]][0]), "value")
     return handle, ipywidgets.HBox([handle, button, shown], layout={"flex_flow": "row wrap"})
 
 
-_MAKERS: dict[str, Callable] = {
-    "slider": _slider,
-    "dropdown": _dropdown,
-    "toggle": _toggle,
-    "play": _play,
-}
+_MAKERS: dict[str, Callable] = {"slider": _slider, "dropdown": _dropdown, "toggle": _toggle,
+                                "play": _play}
 
 
 def sweep(names: Sequence[str] | None = None, *, most: int = 200) -> list[SweepRow]:
@@ -395,6 +372,5 @@ def _try(lab, defaults, key, option) -> SweepRow:
 
 
 def _failure(lab, key, option, error) -> RuntimeError:
-    return RuntimeError(
-        f"widget {lab.name!r}, control {key!r}, option {option!r}: {type(error).__name__}: {error}"
-    )
+    return RuntimeError(f"widget {lab.name!r}, control {key!r}, option {option!r}:"
+                        f" {type(error).__name__}: {error}")

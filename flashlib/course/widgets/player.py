@@ -10,17 +10,9 @@ from flashlib.course.widgets.base import Lab, choice
 from flashlib.machine.trace import Trace
 
 
-def play(
-    trace: Trace | Mapping[str, Trace],
-    Nq: int,
-    Nk: int,
-    *,
-    tensor: str = "S",
-    sram_bytes: int | None = None,
-    title: str | None = None,
-    start: int = 1,
-    name: str | None = None,
-) -> Lab:
+def play(trace: Trace | Mapping[str, Trace], Nq: int, Nk: int, *, tensor: str = "S",
+         sram_bytes: int | None = None, title: str | None = None, start: int = 1,
+         name: str | None = None) -> Lab:
     """Return a widget that replays a trace, tile by tile, with a play button and a slider.
 
     Args:
@@ -44,19 +36,11 @@ def play(
         count = len(replay.frames)
 
         def draw(frame):
-            return tile_visits(
-                replay, Nq, Nk, replay.frames[frame - 1], title=title, sram_bytes=sram_bytes
-            )
+            return tile_visits(replay, Nq, Nk, replay.frames[frame - 1], title=title,
+                               sram_bytes=sram_bytes)
 
         label = replay.trace[-1].kernel
-    frames = [
-        (f"tile {n} of {count - 1}" if n < count else "the end", n) for n in range(1, count + 1)
-    ]
-    control = choice(
-        frames,
-        min(max(start, 1), count),
-        "tile",
-        kind="play",
-        tooltip="the moment of the algorithm; arrow keys step",
-    )
+    frames = [(f"tile {n} of {count - 1}" if n < count else "the end", n) for n in range(1, count + 1)]
+    control = choice(frames, min(max(start, 1), count), "tile", kind="play",
+                     tooltip="the moment of the algorithm; arrow keys step")
     return Lab(name or f"play {label}", {"frame": control}, draw)

@@ -10,7 +10,7 @@ pytest.importorskip("matplotlib")
 import flashlib as fl
 from flashlib import hardware, widgets
 from flashlib.course.ch02 import figures, thread_figures
-from flashlib.course.ch02.lab import matmul_lab, matmul_player
+from flashlib.course.ch02.lab import draw, matmul_lab, matmul_player
 from flashlib.course.plots.theme import OVER, alt_text, human_bytes
 from flashlib.models import traffic
 from flashlib.models.matmul import matmul_tiles
@@ -22,7 +22,7 @@ def words(fig):
 
 
 def test_the_default_picture_says_what_the_closed_form_says():
-    shown = words(figures.matmul_lab())
+    shown = words(draw())
     size = dict(M=4096, N=4096, K=4096)
     cost = traffic.tiled_matmul(**size, Bm=128, Bn=128, Bk=32)
     naive = traffic.naive_matmul(**size)
@@ -37,18 +37,18 @@ def test_the_verdict_turns_red_at_the_very_byte(over):
     need = sum(size for *_, size in matmul_tiles(96, 64, 32))
     pocket = hardware.GPU.custom("Pocket", sram_bytes=need - over, hbm_bytes_per_s=5e11,
                                  matmul_flops_per_s=5e13)
-    shown = words(figures.matmul_lab(Bm=96, Bn=64, Bk=32, gpu=pocket))
+    shown = words(draw(Bm=96, Bn=64, Bk=32, gpu=pocket))
     assert ("the tiles fit" in shown) == (over <= 0)
     assert (shown.get("does not fit: 1 B too many") == OVER) == (over == 1)
 
 
 def test_tiles_larger_than_the_matrix_take_what_it_has():
-    small = figures.matmul_lab(Bm=512, Bn=512, Bk=256, shape=(8, 16, 4), gpu="T4")
+    small = draw(Bm=512, Bn=512, Bk=256, shape=(8, 16, 4), gpu="T4")
     assert "the tiles fit" in words(small)
 
 
 def test_a_tile_of_one_element_is_as_bad_as_naive():
-    assert "as many bytes as naive" in words(figures.matmul_lab(Bm=1, Bn=1, Bk=1))
+    assert "as many bytes as naive" in words(draw(Bm=1, Bn=1, Bk=1))
 
 
 def test_every_choice_draws():

@@ -130,7 +130,7 @@ WRONG = [
     (ch06.check_merge_tile, merging("not multiplied"), "multiply it by l before"),
     (ch06.check_merge_tile, merging("tile unscaled"), "own P V"),
     (ch06.check_merge_tile, merging("stale m"), "old maximum"),
-    (ch06.check_merge_tile, lambda *a: merge(*a)[0], "three arrays"),
+    (ch06.check_merge_tile, lambda *a: merge(*a)[0], "expected a tuple (O, m, l)"),
     (ch06.check_choose_blocks, lambda sram, d: paper_blocks(sram // 2, d), "multiples of 16"),
     (ch06.check_choose_blocks,
      lambda sram, d: tuple(b // 16 * 16 for b in paper_blocks(sram // 2, d)), "asymptotic"),

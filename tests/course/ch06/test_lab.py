@@ -9,8 +9,7 @@ pytest.importorskip("matplotlib")
 
 from flashlib import hardware, widgets
 from flashlib.course.ch06 import figures
-from flashlib.course.ch06.figures import resident_tiles
-from flashlib.course.ch06.lab import block_lab
+from flashlib.course.ch06.lab import block_lab, draw, resident_tiles
 from flashlib.course.plots.theme import OVER, alt_text
 from flashlib.models import traffic
 from flashlib.models.blocks import working_set_bytes
@@ -30,7 +29,7 @@ def test_the_gauge_shows_the_working_set(algorithm):
 
 
 def test_the_default_picture_says_that_v1_loses_to_the_ideal_and_wins_against_the_same_blocks():
-    fig = figures.block_lab()
+    fig = draw()
     flash = traffic.flash_v1(Nq=4096, Nk=4096, d=128, Br=64, Bc=64)
     ideal = traffic.standard_attention(Nq=4096, Nk=4096, d=128)
     same = traffic.standard_attention(Nq=4096, Nk=4096, d=128, Br=64, Bc=64)
@@ -45,19 +44,19 @@ def test_the_default_picture_says_that_v1_loses_to_the_ideal_and_wins_against_th
     (512, 64, "A100", True), (1024, 64, "A100", True), (512, 64, "T4", False),
     (4096, 128, "H100", False), (128, 64, "T4", True)])
 def test_the_lab_says_whether_the_ideal_fits(N, d, gpu, fits):
-    text = alt_text(figures.block_lab(N=N, d=d, gpu=gpu, Br=16, Bc=16))
+    text = alt_text(draw(N=N, d=d, gpu=gpu, Br=16, Bc=16))
     assert ("the ideal, which fits too" in text) == fits
     assert ("the ideal, which does not fit" in text) != fits
 
 
 def test_short_times_are_not_zero():
-    text = alt_text(figures.block_lab(N=128, d=32, Br=128, Bc=128))
+    text = alt_text(draw(N=128, d=32, Br=128, Bc=128))
     cost = traffic.flash_v1(Nq=128, Nk=128, d=32, Br=128, Bc=128)
     assert f"at best {1e9 * time_s(cost, 'A100', 'float16').time_s:.0f} ns" in text
 
 
 def test_what_does_not_fit_is_red_and_says_by_how_many_bytes():
-    shown = words(figures.block_lab(Br=256, Bc=128, gpu="T4", algorithm="flash_v2"))
+    shown = words(draw(Br=256, Bc=128, gpu="T4", algorithm="flash_v2"))
     need = working_set_bytes("flash_v2", Br=256, Bc=128, d=128)
     over = need - hardware.get("T4").sram_bytes
     assert over > 0
@@ -67,14 +66,14 @@ def test_what_does_not_fit_is_red_and_says_by_how_many_bytes():
 @pytest.mark.parametrize("over", [-1, 0, 1])
 def test_the_verdict_turns_at_the_very_byte(over):
     need = working_set_bytes("flash_v1", Br=64, Bc=96, d=64)
-    shown = words(figures.block_lab(Br=64, Bc=96, d=64, sram_bytes=need - over))
+    shown = words(draw(Br=64, Bc=96, d=64, sram_bytes=need - over))
     assert ("A100: v1 fits" in shown) == (over <= 0)
     assert ("A100: 1 B too many" in shown) == (over == 1)
 
 
 def test_another_sram_takes_the_place_of_that_of_the_gpu():
-    assert "A100: v1 fits" in words(figures.block_lab())
-    assert "A100: v1 fits" not in words(figures.block_lab(sram_bytes=16 * 1024))
+    assert "A100: v1 fits" in words(draw())
+    assert "A100: v1 fits" not in words(draw(sram_bytes=16 * 1024))
 
 
 def test_every_choice_draws():
@@ -100,7 +99,7 @@ def test_invalid_choices_cannot_be_made():
         with pytest.raises(ValueError, match="expected one of"):
             lab.set(**wrong)
     with pytest.raises(ValueError, match="algorithm"):
-        figures.block_lab(algorithm="flash_v9")
+        draw(algorithm="flash_v9")
 
 
 def test_it_opens_with_a_gpu_and_sizes_of_the_readers_own():

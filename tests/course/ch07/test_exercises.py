@@ -56,7 +56,7 @@ WRONG = [
      "dV has no scale"),
     (ch07.check_dK_dV, lambda t, s: _sum(t, s, dK=lambda Q, dO, P, dS: P.T @ Q), "dK needs dS"),
     (ch07.check_dK_dV, lambda t, s: _sum(t, s, dK=lambda Q, dO, P, dS: dS.T @ dO), "dK needs Q"),
-    (ch07.check_dK_dV, lambda t, s: list(right.dK_dV(t, s)), "expected a tuple"),
+    (ch07.check_dK_dV, lambda t, s: (*right.dK_dV(t, s), 0), "expected a tuple"),
     (ch07.check_dQ_updates, lambda N, d, Br, Bc, e: (
         (N // Br) * (N // Bc), right.dQ_updates(N, d, Br, Bc, e)[1]), "round up"),
     (ch07.check_dQ_updates, lambda N, d, Br, Bc, e: (N * -(-N // Bc), 0), "count tiles"),

@@ -7,8 +7,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from flashlib import hardware, widgets
-from flashlib.course.ch08 import figures
-from flashlib.course.ch08.lab import occupancy_lab
+from flashlib.course.ch08.lab import draw, occupancy_lab
 from flashlib.course.plots.theme import OVER, alt_text
 from flashlib.models import occupancy as oc
 
@@ -18,13 +17,13 @@ def words(fig):
 
 
 def test_the_default_picture_is_the_papers_long_sequence():
-    shown = words(figures.occupancy_lab())
+    shown = words(draw())
     assert {"2,048 programs on 108 SMs", "19 waves", "4 SMs idle in the last wave"} <= set(shown)
     assert "99.8 % of the SMs' time is work" in shown
 
 
 def test_v1_leaves_most_of_the_gpu_idle_and_says_so_in_red():
-    shown = words(figures.occupancy_lab(kernel="v1 forward"))
+    shown = words(draw(kernel="v1 forward"))
     assert shown["92 SMs idle in the last wave"] == OVER
     assert shown["15 % of the SMs' time is work"] == OVER
     assert "1 wave" in shown
@@ -32,7 +31,7 @@ def test_v1_leaves_most_of_the_gpu_idle_and_says_so_in_red():
 
 @pytest.mark.parametrize("kernel", ["v2 forward", "v2 backward"])
 def test_a_causal_head_alone_saves_no_time(kernel):
-    shown = words(figures.occupancy_lab(heads=1, N=4096, kernel=kernel, causal=True))
+    shown = words(draw(heads=1, N=4096, kernel=kernel, causal=True))
     assert "1.00 of the time without a mask, longest first" in shown
 
 
@@ -40,7 +39,7 @@ def test_causal_times_are_those_of_the_schedule():
     for heads, N in itertools.product((1, 12, 64), (1024, 8192)):
         s = oc.schedule_of(oc.causal_lengths(N, 128), heads, 132)
         dense = oc.waves(heads * N // 128, 132).waves * (N // 128)
-        shown = words(figures.occupancy_lab(heads=heads, N=N, gpu="H100", causal=True))
+        shown = words(draw(heads=heads, N=N, gpu="H100", causal=True))
         assert f"{s.time / dense:.2f} of the time without a mask, longest first" in shown
 
 

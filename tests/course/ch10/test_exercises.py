@@ -62,7 +62,7 @@ WRONG = [
     (ch10.check_stages, lambda *a: _stages(*a, cap=False), "beyond the last key"),
     (ch10.check_stages, lambda *a: _stages(*a, first=0), "its own key"),
     (ch10.check_stages, lambda *a: (_stages(*a)[0] // a[2], _stages(*a)[1]), "count keys"),
-    (ch10.check_stages, lambda *a: _stages(*a)[0], "expected (whole, end)"),
+    (ch10.check_stages, lambda *a: _stages(*a)[0], "expected a tuple (whole, end)"),
     (ch10.check_stages, lambda *a: (_stages(*a)[0], -(-_stages(*a)[1] // a[2]) * a[2]),
      "how many keys the last row sees"),
     (ch10.check_fold, lambda *a: _fold(*a, alpha_of=lambda x: np.exp2(-x)), "upside down"),

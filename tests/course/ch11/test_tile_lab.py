@@ -3,7 +3,7 @@
 import pytest
 
 from flashlib import hardware
-from flashlib.course.ch11 import figures
+from flashlib.course.ch11.lab import draw
 from flashlib.course.plots.theme import OVER, alt_text
 from flashlib.models import predict as model
 
@@ -16,7 +16,7 @@ def written(fig):
 
 def test_the_sentences_are_the_models():
     p = model.predict("H200", model.Config(128, 64, 4, 2), **SHAPE)
-    shown = written(figures.tile_lab())
+    shown = written(draw())
     assert f"128 × 64: {1e3 * p.time_s:.2f} ms, longest: {p.bound}" in shown
     assert shown[f"{p.registers} of 255 registers a thread: {p.spilled_words} spill"] == OVER
     assert shown["96 of 227 KiB of shared memory"] != OVER
@@ -25,7 +25,7 @@ def test_the_sentences_are_the_models():
 
 
 def test_the_map_holds_the_models_times_and_marks_the_best():
-    fig = figures.tile_lab(64, 64, 8, 2, "A100")
+    fig = draw(64, 64, 8, 2, "A100")
     texts = {text.get_text() for text in fig.axes[0].texts}
     times = {(r, c): model.predict("A100", model.Config(r, c, 8, 2), **SHAPE).time_s
              for r in (32, 64, 128, 256) for c in (32, 64, 128, 256)}
@@ -44,12 +44,12 @@ def test_the_map_holds_the_models_times_and_marks_the_best():
 
 def test_the_bars_are_the_parts_of_the_prediction():
     p = model.predict("H200", model.Config(64, 128, 4, 2), **SHAPE)
-    bars = {bar.get_gid(): bar.get_width() for bar in figures.tile_lab(64, 128).axes[1].patches}
+    bars = {bar.get_gid(): bar.get_width() for bar in draw(64, 128).axes[1].patches}
     assert bars == {f"part {name}": pytest.approx(1e3 * s) for name, s in p.seconds.items()}
 
 
 def test_what_does_not_fit_is_red_and_has_no_time():
-    shown = written(figures.tile_lab(256, 128, 8, 3, "RTX 4090"))
+    shown = written(draw(256, 128, 8, 3, "RTX 4090"))
     assert shown["256 × 128 does not fit"] == OVER
     assert shown["256 of 99 KiB of shared memory"] == OVER
     assert not any("per SM" in text or "wave" in text for text in shown)
@@ -58,4 +58,4 @@ def test_what_does_not_fit_is_red_and_has_no_time():
 def test_a_gpu_on_which_nothing_fits_says_so():
     pocket = hardware.get("A100").with_(name="Pocket", shared_memory_per_sm_bytes=8 << 10,
                                         shared_memory_per_block_bytes=7 << 10)
-    assert "No tile of the map fits" in alt_text(figures.tile_lab(gpu=pocket))
+    assert "No tile of the map fits" in alt_text(draw(gpu=pocket))

@@ -7,8 +7,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from flashlib import hardware, widgets
-from flashlib.course.ch12 import figures
-from flashlib.course.ch12.lab import schedule_lab
+from flashlib.course.ch12.lab import draw, schedule_lab
 from flashlib.course.plots.theme import OVER, alt_text
 from flashlib.models.sm import programs
 
@@ -19,16 +18,16 @@ def words(fig):
 
 def test_the_title_says_what_the_simulator_says():
     s = programs.schedule_of("specialized", d=64, tiles=24)
-    title = next(t for t in words(figures.schedule_lab(program="specialized", d=64)) if "cycles" in t)
+    title = next(t for t in words(draw(program="specialized", d=64)) if "cycles" in t)
     assert f"specialized: {s.cycles_per_tile:,.0f} cycles per tile of 128 × 128" in title
     assert "need 1,024" in title
 
 
 def test_what_does_not_fit_says_the_sum_in_red():
-    shown = words(figures.schedule_lab(d=192, keys=192, stages=1))
+    shown = words(draw(d=192, keys=192, stages=1))
     assert shown["This program does not fit on an SM."] == OVER
     assert any(t.startswith("registers: warpgroup 0 needs 272 a thread") for t in shown)
-    shown = words(figures.schedule_lab(stages=4))
+    shown = words(draw(stages=4))
     assert any("asks for 294,912 B" in t for t in shown)
 
 

@@ -38,7 +38,7 @@ WRONG = [
     (ch14.check_take_apart, lambda x: (np.floor(x), np.abs(x) % 1), "behind the point"),
     (ch14.check_take_apart, lambda x: (np.floor(x), np.modf(x)[0]), "cut off towards zero"),
     (ch14.check_take_apart, np.modf, "np.modf"),
-    (ch14.check_take_apart, np.floor, "two things"),
+    (ch14.check_take_apart, np.floor, "expected a tuple (n, f)"),
     (ch14.check_polynomial_exp2, lambda x, c: right.polynomial_exp2(x, c[::-1]), "wrong order"),
     (ch14.check_polynomial_exp2, lambda x, c: poly(x - np.floor(x), c), "2ⁿ is missing"),
     (ch14.check_polynomial_exp2, lambda x, c: poly(x, c) * np.exp2(np.floor(x)), "p takes f"),

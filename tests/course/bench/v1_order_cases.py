@@ -7,8 +7,8 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 
+from flashlib.course.bench import v1_order
 from flashlib.course.notebook.interpreter_trace import watch
-from flashlib.kernels.triton import v1_order
 
 
 def main():

@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 
 @pytest.fixture(scope="module")
 def found():
-    return run_once("-m", "tests.kernels.v1_order_cases")
+    return run_once("-m", "tests.course.bench.v1_order_cases")
 
 
 def test_it_is_right_up_to_the_rounding_of_o_at_every_key_tile(found):

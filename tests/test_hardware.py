@@ -10,6 +10,7 @@ from html import escape
 import pytest
 
 from flashlib import hardware
+from flashlib.generations import GENERATIONS
 from flashlib.hardware import ALL, GPU, Fact, get, human, this_machine
 
 SCALARS = list(hardware._FIELDS)
@@ -213,6 +214,15 @@ def test_this_machine_takes_sizes_from_the_driver_and_rates_from_the_sheet(monke
         assert int(getattr(here, name)) == int(getattr(get("H200"), name))
 
 
+def test_an_sm_is_that_of_the_sheet_with_the_warps_of_its_generation():
+    for gpu in ALL:
+        assert gpu.sm == GENERATIONS[gpu.generation]
+    a100 = get("A100")
+    assert a100.with_(sram_bytes=50 * 1024).sm == a100.sm._replace(shared_per_block_bytes=50 * 1024)
+    assert a100.with_(registers_per_sm_bytes=2**17).sm.registers == 2**15
+    assert get("RTX 4090").sm.warps == 48 and get("RTX 4090").with_(generation="").sm.warps == 64
+
+
 def test_this_machine_derives_rates_of_an_unknown_board(monkeypatch):
     props = types.SimpleNamespace(**H200_PROPS | {"name": "NVIDIA Something Else"})
     monkeypatch.setitem(sys.modules, "torch", fake_torch(props))
@@ -221,7 +231,7 @@ def test_this_machine_derives_rates_of_an_unknown_board(monkeypatch):
     assert float(here.vector_flops_per_s) == pytest.approx(66.9e12, rel=0.01)
     assert "derived" in here.vector_flops_per_s.source
     assert set(here.matmul_flops_per_s) == {"float32"}
-    assert "with_" in here.note
+    assert "with_" in here.note and here.generation == "sm_90"
 
 
 @pytest.mark.parametrize("cuda", [None, "13.0"], ids=["not-cuda", "old-torch"])
@@ -230,7 +240,7 @@ def test_this_machine_leaves_out_what_it_cannot_know(monkeypatch, cuda):
     monkeypatch.setitem(sys.modules, "torch", fake_torch(props, cuda))
     here = this_machine()
     assert (int(here.sms), here.l2_bytes, here.exps_per_s) == (304, None, None)
-    assert not here.matmul_flops_per_s
+    assert not here.matmul_flops_per_s and here.generation not in GENERATIONS
 
 
 def broken():

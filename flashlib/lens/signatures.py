@@ -87,10 +87,11 @@ def example(arch: Arch, *, dtype="bfloat16", head_dim=128, causal=False, window=
     if heads % kv_heads or head_dim > 256:
         raise ValueError("kv_heads, head_dim: expected a divisor of heads and at most 256, got"
                          f" {kv_heads} of {heads} and {head_dim}")
+    sms = int(hardware.H100.sms)                            # pyright: ignore[reportArgumentType]
     return Problem.example(
         H=heads, H_K=kv_heads, N_Q=Nq, N_K=Nk, D=head_dim, window=window_of(bool(causal), window),
         dtype=getattr(torch, dtype.replace("e4m3", "e4m3fn")),
-        device=Device("cuda", None, arch.capability, int(hardware.H100.sms), ""))
+        device=Device("cuda", None, arch.capability, sms, ""))
 
 
 def _what(p) -> str:

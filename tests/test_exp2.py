@@ -142,7 +142,7 @@ def test_the_simulator_charges_the_same_slots_for_degree_3():
 
 def test_the_kernels_cubic_is_the_library_s():
     """Read from the source: its module needs Triton."""
-    kernels = (Path(exp2.__file__).parent / "kernels").glob("*.py")
+    kernels = (Path(exp2.__file__).parent / "kernels").rglob("*.py")
     sources = [path.read_text(encoding="utf-8") for path in kernels]
     (line,) = re.findall(r"(?m)^CUBIC = (\(.*\))$", "\n".join(sources))
     np.testing.assert_allclose(ast.literal_eval(line), exp2.coefficients(3), rtol=0, atol=5e-9)

@@ -179,7 +179,7 @@ MUTANTS = [
     _bug("the number of visits asks the row after the tile", "masks",
          "np.minimum(start + Br, Nq) - 1", "np.minimum(start + Br, Nq)", "check_ranges",
          ["check_forward", "check_cost"]),
-    _bug("a negative bound is a window", "masks", "if bound < 0:", "if bound < -9:", "check_refusals",
+    _bug("a negative bound is a window", "masks", "wrong or bound < 0:", "wrong or bound < -9:", "check_refusals",
          ["check_forward"]),
     _bug("True is a bound", "masks", "isinstance(bound, bool) or ", "", "check_refusals",
          ["check_forward"]),

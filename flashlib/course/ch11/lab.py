@@ -28,8 +28,8 @@ def draw(Br=128, Bc=64, warps=4, stages=2, gpu="H200", d=128, N=4096):
 
     times = {(rows, columns): predicted(rows, columns).time_s
              for rows in sorted({*MAP, Br}) for columns in sorted({*MAP, Bc})}
-    title = (f"Computed, not measured: {gpu.name}, (B, H, N, d) = ({BATCH}, {HEADS}, {N}, {d}),"
-             f" {warps} warps, {stages} stages")
+    title = (f"Predicted: {gpu.name}, (B, H, N, d) = ({BATCH}, {HEADS}, {N}, {d}), {warps} warps,"
+             f" {stages} stages")
     return picture(times, (Br, Bc), predicted(Br, Bc), gpu, title=title)
 
 

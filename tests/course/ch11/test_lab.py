@@ -22,7 +22,7 @@ def test_the_corners_draw_too(gpu):
     lab = tile_lab(gpu=gpu)
     for Br, Bc, warps, stages, d in itertools.product((16, 256), (16, 256), (4, 8), (2, 4), (32, 256)):
         words = alt_text(lab.figure(Br=Br, Bc=Bc, warps=warps, stages=stages, d=d, N=256))
-        assert words.startswith(f"Tile lab. Computed, not measured: {gpu}")
+        assert words.startswith(f"Tile lab. Predicted: {gpu}")
 
 
 def test_it_opens_with_a_gpu_of_the_readers_own():

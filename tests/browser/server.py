@@ -17,6 +17,7 @@ from scripts import setup_env
 ROOT = Path(__file__).resolve().parent.parent.parent
 START_S = 60
 
+
 class Server(NamedTuple):
     """Where a JupyterLab answers, the folder that it serves, and the file of its messages."""
 

@@ -15,7 +15,7 @@ def outcomes():
     return run_once("-m", "tests.kernels.interpreter_cases")
 
 
-NAMES = [*(f"{promise}-float32" for promise in PROMISES), 
+NAMES = [*(f"{promise}-float32" for promise in PROMISES),
          *(f"{promise}-float16" for promise in PROMISES if promise not in LAYOUT),
          *(f"tiles of {M}×{N}" for M, N in OBLONG),
          *(f"{shape}-{dtype}" for dtype in ("float32", "float16") for shape in SMALL_SHAPES)]

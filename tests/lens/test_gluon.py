@@ -430,7 +430,7 @@ def test_the_lens_compiles_what_a_launch_would(options, tmp_path):
     """A launch on tensors, through a stub driver, gives the same PTX as the lens by example."""
     causal, pipelined, fp8 = (word in options for word in ("causal=True", "SPECIALIZED", "fp8"))
     N = 1024 if "few" in options else 4096                  # at d = 128 the table has two entries
-    script = textwrap.dedent(f'''
+    script = textwrap.dedent(f"""
         import sys
         import torch, triton
         from triton.backends.compiler import GPUTarget
@@ -467,7 +467,7 @@ def test_the_lens_compiles_what_a_launch_would(options, tmp_path):
         arguments = Launch(plan, p).bound(*tensors, lse, *scales, 0.1)
         kernel = plan.kernel.warmup(*arguments, grid=(1,), **plan.options)
         sys.stdout.write(kernel.asm["ptx"])
-        ''')
+        """)
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     env |= {"PYTHONPATH": os.pathsep.join(sys.path), "TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)

@@ -93,7 +93,7 @@ def test_ptx_matrix_instructions():
 
 
 def test_places_are_followed_through_calls_names_and_fusions():
-    text = '''#loc = loc("/x/k.py":10:0)
+    text = """#loc = loc("/x/k.py":10:0)
 module {
     %a = tt.load %p : tensor<4xf32> loc(#loc5)
     %b = arith.addf %a, %a : tensor<4xf32> loc(#loc6)
@@ -104,7 +104,7 @@ module {
 #loc4 = loc(callsite(#loc3 at #loc2))
 #loc5 = loc("y"(#loc4))
 #loc6 = loc(fused[#loc2, #loc1])
-'''
+"""
     (load, _), (add, _) = lines._operations(text)
     assert load == (("helper.py", 3), ("k.py", 12)) and add == (("k.py", 12),)
 

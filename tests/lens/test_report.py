@@ -158,7 +158,7 @@ def test_softmax_kernels_are_known(kernel):
 def test_a_kernel_from_a_cell_compiles_under_the_interpreter(tmp_path):
     """A notebook sets TRITON_INTERPRET and defines kernels in `__main__`; ours must be found, too."""
     cell = tmp_path / "cell.py"
-    cell.write_text(textwrap.dedent('''
+    cell.write_text(textwrap.dedent("""
         import triton
         import triton.language as tl
         import flashlib.lens as lens
@@ -182,7 +182,7 @@ def test_a_kernel_from_a_cell_compiles_under_the_interpreter(tmp_path):
         print(report.side_by_side("double(tl.load"))
         from flashlib.kernels.triton.backward import flash_bwd_delta_kernel
         print(lens.compile(flash_bwd_delta_kernel, arch="sm_80").registers)
-        '''), encoding="utf-8")
+        """), encoding="utf-8")
     env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, str(cell)], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -249,7 +249,7 @@ def test_each_generation_emits_the_family_that_its_target_names():
 def test_the_lens_compiles_what_a_launch_would(forward, tmp_path):
     """The builder imitates Triton's launcher: a launch through a stub driver gives the same PTX."""
     pytest.importorskip("torch")
-    script = textwrap.dedent('''
+    script = textwrap.dedent("""
         import sys
         import torch, triton
         from triton.backends.compiler import GPUTarget
@@ -272,7 +272,7 @@ def test_the_lens_compiles_what_a_launch_would(forward, tmp_path):
         import flashlib.lens as lens
         print(lens.inspect(kernel).registers)
         sys.stdout.write(kernel.asm["ptx"])
-        ''')
+        """)
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     env |= {"PYTHONPATH": os.pathsep.join(sys.path), "TRITON_CACHE_DIR": str(tmp_path)}
     # from a file: Triton reads the source of what it compiles

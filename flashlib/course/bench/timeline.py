@@ -27,7 +27,7 @@ TILES = 2                                                   # query tiles that a
 # softmax, and the wait for P·V.
 EVENTS = {0: "step", 1: "issued", 2: "scores", 3: "output", 4: "last step", 5: "next scores",
           6: "last output", 7: "finished"}
-STAMP = f'''READINGS = gl.constexpr({READINGS})
+STAMP = f"""READINGS = gl.constexpr({READINGS})
 COUNT = gl.constexpr({3 * READINGS})
 
 @gluon.jit
@@ -36,7 +36,7 @@ def stamp(readings, n, event: gl.constexpr):
                                   is_pure=False, pack=1)
     gl.store(readings + n, (t & -16) | event, mask=n < COUNT)
     return n + 1
-'''
+"""
 PLACES = [  # (function, a call in it, which of several, where the reading is taken, its event)
     ("products", "my_turn", 0, "after", 1),
     ("attend", "products", 0, "before", 0),

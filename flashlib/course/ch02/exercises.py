@@ -73,7 +73,7 @@ def check_largest_tile(largest_tile):
 @exercise("02.3", "Write the kernel", difficulty=2, minutes=15, solution="my_tiled_matmul",
           hints=("Three loops: over rows of tiles, over columns of tiles, over steps along K. Which"
                  " tiles live how long?",
-                 "Make the tile of C before the loop over K, with kind=\"accumulator\" and fill=0.0;"
+                 'Make the tile of C before the loop over K, with kind="accumulator" and fill=0.0;'
                  " add Aik @ Bkj to it in every step; store it once, after the loop.",
                  "with sram.scope(): frees what was made inside it. One scope around a tile of C,"
                  " another around each step."))

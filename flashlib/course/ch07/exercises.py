@@ -147,5 +147,5 @@ def check_dQ_updates(dQ_updates):
             "these are elements, not bytes": right / e,
             "the number of passes over dQ is set by the tiles of keys, not of queries":
                 (1 + 2 * Tr) * row,
-            "that is dQ written once, as in order \"q\"": row})
+            'that is dQ written once, as in order "q"': row})
     return "and now you know what a larger tile of keys buys."

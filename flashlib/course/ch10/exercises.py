@@ -40,7 +40,6 @@ def check_lse(natural_lse):
     return "one multiplication per row, and nobody outside has to know about base 2."
 
 
-
 @exercise("10.2", "Fix a stride bug", difficulty=2, minutes=10, solution="address",
           hints=("A stride says how many elements lie between one index and the next, in this tensor."
                  " No size of the tensor is needed besides.",

@@ -128,8 +128,8 @@ def check_split_registers(split_registers):
 @exercise("12.4", "Write the ping-pong", difficulty=3, minutes=25, solution="my_pingpong",
           hints=("Start from `specialized` and put a turn around the matmuls. P·V of tile j and Q·Kᵀ"
                  " of tile j + 1 belong into one turn, so that only softmax lies between two turns.",
-                 "`sync(f\"turn[{w}]\")` waits for two arrivals, yours and that of the other, which"
-                 " says `then=(\"turn[…]\",)` on the last matmul of its turn. Who arrives before"
+                 '`sync(f"turn[{w}]")` waits for two arrivals, yours and that of the other, which'
+                 ' says `then=("turn[…]",)` on the last matmul of its turn. Who arrives before'
                  " anybody had a turn?",
                  "The last warpgroup arrives at turn[0] once, before its loop."))
 def check_my_pingpong(my_pingpong):
@@ -167,7 +167,7 @@ def check_my_pingpong(my_pingpong):
         raise Wrong("nobody has stored O: `yield run(sm.store(w))` comes last")
     if not all(waited[w, "Q full"] for w in (0, 1)):
         raise Wrong("it runs, by luck: Q happens to come before the first K. Both warpgroups have to"
-                    " wait for it, `yield wait(\"Q full\", 0)`")
+                    ' wait for it, `yield wait("Q full", 0)`')
     for w, ring in itertools.product((0, 1), "KV"):
         if waited[w, f"{ring} full"] < options["tiles"]:
             raise Wrong(f"it runs, by luck: warpgroup {w} waited for {waited[w, f'{ring} full']} of the"

@@ -52,7 +52,7 @@ def gantt(schedule: Schedule, *, tiles: tuple[int, int] | None = None,
     rows = [u for u in units if u in schedule.program.units]
     lanes = "alu" in rows
     if lanes and rows[-1] != "alu":
-        raise ValueError(f"units: expected \"alu\" in the last place, got {tuple(units)}")
+        raise ValueError(f'units: expected "alu" in the last place, got {tuple(units)}')
     deep = len(rows) + 2 * lanes                           # in rows of the usual height
     roles = [role.name for role in schedule.program.roles]
     height = 0.3 * (deep + 1) + 0.3 * len(roles) + 0.85

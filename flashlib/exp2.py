@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import numbers
+from typing import Any
 
 import numpy as np
 
@@ -46,6 +47,7 @@ def coefficients(degree: int) -> tuple[float, ...]:
     target = 1 - 2.0 ** -grid                              # powers @ c − target = p(f)/2ᶠ − 1
     signs = (-1.0) ** np.arange(degree + 1)
     at = np.rint(8192 * (1 - np.cos(np.pi * np.arange(1, degree + 2) / (degree + 1))) / 2).astype(int)
+    c = []
     for _ in range(30):
         *c, _ = np.linalg.solve(np.column_stack([powers[at], signs]), target[at])
         error = powers @ c - target
@@ -58,7 +60,7 @@ def coefficients(degree: int) -> tuple[float, ...]:
     return (1.0, *map(float, c))
 
 
-def software_exp2(x, degree: int):
+def software_exp2(x, degree):
     """Return 2ˣ without an exponential: one way for arrays, and for tiles, whose work counts itself.
 
     Args:
@@ -84,7 +86,7 @@ def software_exp2(x, degree: int):
         x = np.maximum(x, lowest)
         n = np.floor(x)
         f = x - n
-        p = c[-1]
+        p: Any = c[-1]
         for smaller in c[-2::-1]:                              # Horner: ((c₃·f + c₂)·f + c₁)·f + 1
             p = p * f + smaller
         exponent = n.astype(integer) << mantissa_bits

@@ -26,7 +26,6 @@ _HOMES = {
     "why_not": "compiler",
     "defaults": "signatures",
     "kernels": "signatures",
-    "register": "signatures",
     "Case": "signatures",
     "Compiled": "report",
     "Occupancy": "report",

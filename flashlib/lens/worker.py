@@ -10,7 +10,7 @@ import base64
 import contextlib
 import ctypes
 import importlib
-import importlib.util
+import importlib.machinery
 import io
 import json
 import os
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import types
 from pathlib import Path
 
 
@@ -113,9 +114,8 @@ def load(where: dict, folder: str):
     if "source" in where:
         path = Path(folder, f"{where['attribute']}.py")
         path.write_text(where["source"], encoding="utf-8")
-        spec = importlib.util.spec_from_file_location(f"_lens_{where['attribute']}", path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        module = types.ModuleType(f"_lens_{where['attribute']}")
+        importlib.machinery.SourceFileLoader(module.__name__, str(path)).exec_module(module)
     else:
         module = importlib.import_module(where["module"])
     return getattr(module, where["attribute"])
@@ -124,12 +124,13 @@ def load(where: dict, folder: str):
 def build(job: dict, folder: str) -> dict:
     """Compile one request and return the text of every stage, the cubin and ptxas' own words."""
     import triton
+    from triton import knobs
     from triton.backends.compiler import GPUTarget
     from triton.runtime.cache import get_cache_manager
 
     fn = load(job["kernel"], folder)
     source = source_for(fn, job["arguments"])
-    triton.knobs.nvidia.dump_ptxas_log = True
+    knobs.nvidia.dump_ptxas_log = True
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         kernel = triton.compile(source, target=GPUTarget("cuda", job["arch"], 32),

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -49,7 +50,7 @@ class SRAM:
         self._machine._move("load", source, self._kernel, self.used_bytes)
         return tile
 
-    def store(self, value: Value, target: HBMArray, *, atomic: bool = False) -> None:
+    def store(self, value, target: HBMArray, *, atomic: bool = False) -> None:
         """Write a tile, or a value of the same shape, to a range of HBM, and count its bytes.
 
         `atomic` marks, in the trace, the end of a read-add-write that other programs of the same
@@ -64,8 +65,8 @@ class SRAM:
         target._array[...] = array
         self._machine._move("store", target, self._kernel, self.used_bytes, atomic)
 
-    def tile(self, name: str, *extent: slice | int, kind: str = "element", fill: float = np.nan,
-             dtype=None) -> Tile:
+    def tile(self, name: str, *extent: slice | int, kind: str = "element",
+             fill: float | np.floating = np.nan, dtype=None) -> Tile:
         """Make room for a tile; an extent is a length, or a slice that tells where the tile lies.
 
         The room holds `fill`, NaN unless told otherwise, so that reading what was never written
@@ -99,7 +100,7 @@ class SRAM:
         finally:
             self.free(*(tile for key, tile in list(self.tiles.items()) if key not in before))
 
-    def vote(self, question: str, rows: slice, ballot: Value) -> bool:
+    def vote(self, question: str, rows: slice, ballot) -> bool:
         """Tell whether any element of `ballot` is true: a kernel may branch on that, and on no value.
 
         It counts one vector FLOP an element, as a reduction does, and stands in the trace under the
@@ -208,7 +209,7 @@ class Machine:
             raise ValueError(f"kind: expected one of {KINDS}, got {kind!r}")
         return getattr(self, f"{kind}_bytes")
 
-    def hbm(self, *, kind: str = "element", **arrays: np.ndarray) -> HBMArray | list[HBMArray]:
+    def hbm(self, *, kind: str = "element", **arrays: np.ndarray) -> Any:
         """Put arrays into HBM under their keyword names; return one, or a list in that order."""
         self.bytes_of(kind)
         if self.sram is not None:
@@ -267,7 +268,7 @@ class Machine:
         if self._keep:
             self.trace.events.append(event)
 
-    def _operand(self, value):
+    def _operand(self, value) -> Any:
         if isinstance(value, Value):
             if value._machine is not self:
                 raise HBMReadError("a tile of another machine cannot be used here")

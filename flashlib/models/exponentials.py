@@ -45,7 +45,7 @@ def units(gpu, *, rows=128, keys=128, d=128, dtype="float16", share=0.0, degree=
     """
     rows, keys, d = (check_block(n, v) for n, v in (("rows", rows), ("keys", keys), ("d", d)))
     share, chip = check_share("share", share), rates(gpu, dtype)
-    fma = float(hardware.get(gpu).vector_flops_per_s) / 2 / chip.sms / chip.clock_hz
+    fma = float(hardware.get(gpu).fact("vector_flops_per_s")) / 2 / chip.sms / chip.clock_hz
     lanes = 64 * round(fma / 64)           # some sheets rate float32 at a higher clock than matmuls
     logits = rows * keys
     vector = SOFTMAX_SLOTS + share * slots(degree)

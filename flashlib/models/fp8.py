@@ -66,7 +66,7 @@ class Problem(NamedTuple):
     O: np.ndarray
 
 
-def outliers(shape, *, rate=0.001, size=10.0, seed=0) -> np.ndarray:
+def outliers(shape, *, rate=0.001, size=10.0, seed: int | np.random.Generator = 0) -> np.ndarray:
     """Return N(0, 1) + N(0, size²)·Bernoulli(rate): the data of the FlashAttention-3 paper.
 
     `seed` is a whole number, or a generator that is drawn from.

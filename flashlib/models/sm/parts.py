@@ -205,7 +205,7 @@ class Schedule:
         """
         ends: dict[int, float] = {}
         for event in self.events:
-            if event.what == "PV":
+            if event.what == "PV" and event.tile is not None:
                 ends[event.tile] = max(ends.get(event.tile, 0.0), event.done)
         order = [ends[tile] for tile in sorted(ends)]
         if len(order) < 2:

@@ -1,4 +1,4 @@
-"""What the paper machine refuses: tiles that do not fit, and reads that no load paid for."""
+"""What the paper machine refuses: tiles that do not fit, and reads of what no load brought."""
 
 from __future__ import annotations
 

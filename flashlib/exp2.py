@@ -8,7 +8,6 @@ softmax like this, on the units that add and multiply. Taught in notebook 14.
 from __future__ import annotations
 
 import functools
-import numbers
 from typing import Any
 
 import numpy as np
@@ -110,8 +109,6 @@ def slots(degree: int) -> int:
 
 def largest_error(degree: int, dtype=np.float64, points: int = 1 << 20) -> float:
     """Return the largest relative error of `software_exp2` over points spread evenly over [0, 1)."""
-    if not isinstance(points, numbers.Integral) or points < 2:
-        raise ValueError(f"points: expected a whole number of at least 2, got {points!r}")
-    f = np.linspace(0, 1, points, endpoint=False).astype(dtype)
+    f = np.linspace(0, 1, check_block("points", points, least=2), endpoint=False).astype(dtype)
     exact = np.exp2(f.astype(np.float64))
     return float(np.abs(software_exp2(f, degree) / exact - 1).max())

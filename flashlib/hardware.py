@@ -133,7 +133,7 @@ class GPU:
     `shared_memory_per_block_bytes` is the most that one block may ask for (opt-in), which is what
     the paper machine calls SRAM: see `sram_bytes`. `matmul_flops_per_s` is keyed by dtype; its
     'float32' is the FMA rate of the CUDA cores and equals `vector_flops_per_s`, which a lone add or
-    maximum reaches by half. `hbm` names the big memory also where it is GDDR (`memory` says which).
+    maximum reaches by half. `hbm` is the large memory, also where it is GDDR (`memory` says which).
     `measured` holds what we measured, keyed by name; `generation` is one of `GENERATIONS`.
     """
 
@@ -204,7 +204,7 @@ class GPU:
 
     @property
     def sm(self) -> SM:
-        """One SM by this sheet; of an unknown generation it holds the warps and blocks of sm_90."""
+        """One SM by this sheet, with the warps and blocks of sm_90 if the generation is unknown."""
         like = GENERATIONS.get(self.generation, GENERATIONS["sm_90"])
         shared, block, registers = (int(self.fact(name)) for name in (
             "shared_memory_per_sm_bytes", "shared_memory_per_block_bytes", "registers_per_sm_bytes"))

@@ -168,8 +168,7 @@ def gluon_call(*, arch, fp8=False, SPECIALIZED=True, config=None, **choices) -> 
                    label=" ".join((f"{c.BLOCK_M}×{c.BLOCK_N}, {workers}, {c.STAGES} stages", *said)))
 
 
-def softmax_call(*, arch, dtype="bfloat16", impl="fused", M=4096, N=4096, BLOCK_M=None, BLOCK_N=None,
-                 num_warps=None, STAGES=None) -> Call:
+def softmax_call(*, arch, dtype="bfloat16", impl="fused", M=4096, N=4096) -> Call:
     """Call a softmax kernel on M contiguous rows of N columns, in the configuration of its table."""
     from flashlib.kernels import softmax
 
@@ -180,18 +179,17 @@ def softmax_call(*, arch, dtype="bfloat16", impl="fused", M=4096, N=4096, BLOCK_
                  "stride_yn": 1}
     if impl == "fused":
         rows, warps, _, stages = softmax.fused_config(N, size)
-        arguments |= {"M": M, "N": N, "BLOCK_M": BLOCK_M or rows,
-                      "BLOCK_N": BLOCK_N or 1 << (N - 1).bit_length(), "STAGES": STAGES or stages}
+        arguments |= {"M": M, "N": N, "BLOCK_M": rows, "BLOCK_N": 1 << (N - 1).bit_length(),
+                      "STAGES": stages}
     else:
         block, warps = softmax.streaming_config(N)
-        arguments |= {"N": N, "BLOCK_N": BLOCK_N or block}
-    return Call(arguments, num_warps or warps, label=f"{dtype} rows of {N}, {num_warps or warps} warps")
+        arguments |= {"N": N, "BLOCK_N": block}
+    return Call(arguments, warps, label=f"{dtype} rows of {N}, {warps} warps")
 
 
 _HOME, _TUNED = "flashlib.kernels", ("config", "BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
 _GLUON = (*SIZES, "config", "BLOCK_N", "CONSUMERS", "STAGES")
 _RING = ("Q_SLOTS", "O_PARTS", "PING_PONG")
-_ROWS = ("dtype", "M", "N", "BLOCK_M", "BLOCK_N", "num_warps", "STAGES")
 # name: (the module that holds it, its builder, what a caller may choose)
 KERNELS: dict[str, tuple[str, Callable[..., Call], tuple[str, ...]]] = {
     "flash_fwd_kernel": (f"{_HOME}.triton.forward", triton_call, (*SIZES, *_TUNED)),
@@ -207,8 +205,8 @@ KERNELS: dict[str, tuple[str, Callable[..., Call], tuple[str, ...]]] = {
                              (*_GLUON, *_RING)),
     "flash_fwd_pipelined_kernel": (f"{_HOME}.gluon.forward_unspecialized",
                                    partial(gluon_call, SPECIALIZED=False), (*_GLUON, "OVERLAP")),
-    **{f"softmax_{impl}_fwd_kernel": (f"{_HOME}.softmax", partial(softmax_call, impl=impl), _ROWS)
-       for impl in ("3pass", "online", "fused")},
+    **{f"softmax_{impl}_fwd_kernel": (f"{_HOME}.softmax", partial(softmax_call, impl=impl),
+                                      ("dtype", "M", "N")) for impl in ("3pass", "online", "fused")},
 }
 
 
@@ -245,8 +243,7 @@ def defaults(arch, dtype: str = "bfloat16", *, head_dims=(16, 32, 64, 128, 256))
         backend: Any = choose(p, "auto", direction)     # a Planner: the reference is for CPUs
         for part, plan in backend.plan(p, direction, backend.table(p, direction)).items():
             name = plan.kernel.fn.__name__
-            one = {"dk": {"want_dv": False}, "dv": {"want_dk": False}}.get(part, {})
-            given = choices | one
+            given = choices | {"dk": {"want_dv": False}, "dv": {"want_dk": False}}.get(part, {})
             if part == "delta":                             # the same with and without a mask
                 del given["causal"]
             case = known(name, arch, given)

@@ -9,8 +9,8 @@ What counts is fixed here, and not by the author of a program:
   store that would depend on which warp came first raises `WarpRace`.
 
 The operands of a matmul stream through registers a sliver at a time, as on a tensor core, so only
-declared tiles (accumulators, statistics) take room there. How tiles reach shared memory from HBM is
-the business of `flashlib.Machine`. Taught in notebook 08.
+declared tiles (accumulators, statistics) take room there. `flashlib.Machine` counts how tiles reach
+shared memory from HBM. Taught in notebook 08.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How long the units of an SM work on one tile of attention: matmul, exponentials, vector lanes.
 
-Cycles at the peak rate of each unit, so lower bounds; the schedule simulator says what a kernel can
-make of them. Taught in notebook 14.
+The cycles are those at the peak rate of each unit, so they are lower bounds; the schedule simulator
+says how near a program comes to them. Taught in notebook 14.
 """
 
 from __future__ import annotations
@@ -20,11 +20,6 @@ class Units(NamedTuple):
     matmul: float
     exp: float
     vector: float
-
-    @property
-    def longest(self) -> str:
-        """The unit that bounds the time; of equals the first."""
-        return max(self._fields, key=lambda name: getattr(self, name))
 
     @property
     def softmax(self) -> float:

@@ -24,7 +24,7 @@ LEVELS = ("bytes", "arithmetic", "L2", "occupancy", "spills", "shapes")
 # L2 → SMs: the A100's whitepaper gives 5,120 B a clock; no later sheet says, so it stands for all.
 L2_BYTES_PER_CLOCK = 5120
 L1_BYTES_PER_CLOCK = 128           # one SM, spilled registers go through it
-# Of a thread that does all, beside tiles: addresses, counters, m and l. What compilers tend to need.
+# Registers of a thread beside its tiles: addresses, counters, m and l. An estimate.
 OTHER_REGISTERS = 40
 # mma.sync on Hopper in place of wgmma, as measured in arXiv:2402.13499.
 MMA_SYNC_SHARE = 0.63

@@ -16,8 +16,8 @@ the vector FLOPs per tile are these, for a tile of b rows and c keys:
 
 Masking is paid only on tiles that a mask cuts through. The tile of the outer loop is loaded even where
 nobody sees it: in `flash_v1` and the backward pass a tile of keys beside every window, elsewhere one of
-rows that see nothing. Of the masks the sums share the definition with the algorithms,
-`Window.keys_of`, and nothing that is made of it.
+rows that see nothing. The sums and the algorithms share one definition of a mask, `Window.keys_of`,
+and nothing that is built on it.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from flashlib.models.sm.simulator import Op, arrive, run, wait
 
 LANES = 128                        # float32 instructions per clock and SM
 SHARED_BYTES_PER_CLOCK = 128       # per SM
-COPY_LATENCY = 500                 # cycles from a request to its first byte: a round, assumed figure
+COPY_LATENCY = 500                 # cycles from a request to its first byte; a round figure, assumed
 # Instruction slots of a logit, in full-rate ones; max runs at half rate (CUDA C++ Best Practices
 # Guide, Throughput of Native Arithmetic Instructions, compute capability 9.0).
 MAX_SLOTS = 2
@@ -86,7 +86,7 @@ class Ring:
         return wait(f"{self.name} full[{slot}]", parity)
 
     def empty(self, j: int):
-        """The producer waits until the slot of tile j is free; around the first lap it is."""
+        """The producer waits until the slot of tile j is free, as it is on the first lap."""
         slot, parity = self.place(j, self.stages)
         return wait(f"{self.name} empty[{slot}]", parity ^ 1)
 

@@ -100,11 +100,9 @@ class Traffic:
 
     def __str__(self) -> str:
         lines = [f"{'tensor':<8}{'read bytes':>16}{'written bytes':>16}"]
-        lines += [f"{n:<8}{m.read_bytes:>16,}{m.write_bytes:>16,}"
-                  for n, m in self.by_tensor.items()]
+        lines += [f"{n:<8}{m.read_bytes:>16,}{m.write_bytes:>16,}" for n, m in self.by_tensor.items()]
         lines.append(f"{'all':<8}{self.hbm_read_bytes:>16,}{self.hbm_write_bytes:>16,}")
         lines.append(f"matmul FLOPs {self.matmul_flops:,}   vector FLOPs {self.vector_flops:,}"
                      f"   exponentials {self.exps:,}")
-        lines.append(f"peak SRAM {self.sram_peak_bytes:,} B   "
-                     f"intensity {self.intensity:.2f} FLOP/B")
+        lines.append(f"peak SRAM {self.sram_peak_bytes:,} B   intensity {self.intensity:.2f} FLOP/B")
         return "\n".join(lines)

@@ -99,7 +99,7 @@ def resident(gpu, config: Config, d: int) -> tuple[int, str]:
     found = occupancy(hardware.get(gpu).sm, threads=config.threads,
                       registers=min(registers(config, d), MOST_REGISTERS),
                       shared_bytes=shared_bytes(config, d))
-    limit = min(("shared memory", "registers", "warps", "slots"), key=found.by_limit.__getitem__)
+    limit = min(("shared memory", "registers", "warps", "slots"), key=lambda name: found.by_limit[name])
     return found.programs, limit
 
 

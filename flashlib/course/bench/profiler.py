@@ -49,15 +49,15 @@ def run(module, *options, timeout=180):
     return done.stdout
 
 
-def count(module, parse):
+def count(module, parse, more=(), timeout=180):
     """Return what `parse` makes of the table of `METRICS`, or of those that every version has.
 
-    `parse` raises ValueError where it cannot trust the table.
+    `more` are further metrics. `parse` raises ValueError where it cannot trust the table.
     """
     fewer = [metric for metric in METRICS if metric not in OPTIONAL_METRICS]
     for metrics in (METRICS, fewer):
         try:
-            text = run(module, *TABLE, "--metrics", ",".join(metrics))
+            text = run(module, *TABLE, "--metrics", ",".join([*metrics, *more]), timeout=timeout)
             return parse(text)
         except ValueError as error:
             reason = NoCounters(f"{error} (ncu printed: {_tail(text)})")
@@ -98,9 +98,9 @@ def amount(cells, metric):
     return int(float(cell)) if re.fullmatch(r"[\d.]+(e[+-]?\d+)?", cell) else None
 
 
-def counted(cells) -> dict:
-    """Return the columns of a kernel's counters."""
-    found = {column: amount(cells, metric) for metric, column in METRICS.items()}
+def counted(cells, more=()) -> dict:
+    """Return the columns of a kernel's counters; `more` maps further metrics to their columns."""
+    found = {column: amount(cells, metric) for metric, column in (METRICS | dict(more)).items()}
     return found | {"seconds": None if found["seconds"] is None else found["seconds"] * 1e-9}
 
 

@@ -22,7 +22,7 @@ MIB = 2**20
 SIZES = [n * MIB for n in (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 128, 256, 1024)]
 COUNTED = [n * MIB for n in (16, 48, 1024)]
 MOST_TOGETHER = 24 * MIB                                    # no program reads more than 32 MiB
-IMPLS = {"loads": "16-byte loads past L1, programs apart",
+IMPLS = {"loads": "loads of 16 bytes past L1, programs apart",
          "loads_together": "the same, all at one place",
          "copies": "the copy engine, tiles of 128 × 64 of 16 bits, programs apart",
          "copies_together": "the same, all at one place"}

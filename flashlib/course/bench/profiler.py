@@ -66,6 +66,25 @@ def count(module, parse, more=(), timeout=180):
     raise reason
 
 
+def known(metrics):
+    """Return those of some metrics, named without `.sum` and the like, that ncu has for this GPU.
+
+    Raises:
+        NoCounters: ncu is not there, lists nothing or takes too long.
+    """
+    tool = shutil.which("ncu")
+    if tool is None:
+        raise NoCounters("Nsight Compute (ncu) is not on the PATH")
+    try:
+        done = subprocess.run([tool, "--query-metrics"], capture_output=True, text=True, timeout=60)
+    except subprocess.TimeoutExpired:
+        raise NoCounters("ncu did not list its metrics within 60 s") from None
+    listed = {words[0] for words in map(str.split, done.stdout.splitlines()) if words}
+    if not listed & {metric.split(".")[0] for metric in METRICS}:
+        raise NoCounters(f"ncu lists no metrics: {_tail(done.stdout + done.stderr)}")
+    return [metric for metric in metrics if metric in listed]
+
+
 def report(path, page, *options):
     """Return one page of a report that ncu has written."""
     return subprocess.run([shutil.which("ncu"), "-i", path, "--page", page, "--csv", *options],

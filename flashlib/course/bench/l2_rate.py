@@ -20,13 +20,14 @@ from flashlib.course.bench.provenance import collect, options_for, write
 
 MIB = 2**20
 SIZES = [n * MIB for n in (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 128, 256, 1024)]
-COUNTED = [n * MIB for n in (16, 48, 1024)]
+COUNTED = [n * MIB for n in (1, 16, 24, 48, 64, 1024)]
 MOST_TOGETHER = 24 * MIB                                    # no program reads more than 32 MiB
 IMPLS = {"loads": "loads of 16 bytes past L1, programs apart",
          "loads_together": "the same, all at one place",
          "copies": "the copy engine, tiles of 128 × 64 of 16 bits, programs apart",
          "copies_together": "the same, all at one place"}
-COUNTERS = ("dram_read_bytes", "l2_to_sm_bytes")
+ASKED = {"lts__t_sectors_srcunit_tex_op_read.sum": "l2_asked_sectors"}      # by SMs, not by L2 itself
+COUNTERS = ("dram_read_bytes", "l2_to_sm_bytes", "l2_read_sectors", *ASKED.values())
 TOTAL_BYTES = 16 * 1024 * MIB
 BLOCK, AHEAD, WARPS, PROGRAMS = 1024, 8, 8, 4               # of `read_kernel`: PROGRAMS on an SM
 TILE, STAGES, COPIERS = (128, 64), 6, 2                     # of `copy_kernel`: COPIERS on an SM
@@ -125,7 +126,7 @@ def parse(text, cases):
                if cells["Kernel Name"].startswith(("read_kernel", "copy_kernel"))]
     if len(kernels) != len(cases):
         raise ValueError(f"text: expected {len(cases)} kernels, got {len(kernels)}")
-    return {case: {key: profiler.counted(cells)[key] for key in COUNTERS}
+    return {case: {key: profiler.counted(cells, ASKED)[key] for key in COUNTERS}
             for case, cells in zip(cases, kernels, strict=True)}
 
 
@@ -162,17 +163,19 @@ def main(argv=None):
             sys.exit(f"This measurement stops: the {kind} did not pass their check in {CHECK_S} s.")
     counters = {}
     try:
-        counters = profiler.count(__spec__.name, lambda text: parse(text, cases(impls, COUNTED)))
+        more = [metric for metric in ASKED if profiler.known([metric.removesuffix(".sum")])]
+        counters = profiler.count(__spec__.name, lambda text: parse(text, cases(impls, COUNTED)), more)
     except profiler.NoCounters as reason:
         print(f"No hardware counters: {reason}.")
     head = collect(options.command, timing=harness.ALTERNATING,
                    **{f"impl_{impl}": IMPLS[impl] for impl in impls}, **profiler.NOTES,
+                   **{column: metric for metric, column in ASKED.items()},
                    **harness.copy_ceiling(harness.clock_for("cuda", 300), "cuda"))
     rows = []
     for row in measure(impls, counters, options.rounds):
         print(f"{row['impl']:16}{row['working_set_bytes'] / MIB:6.0f} MiB"
               f"{row['read_bytes_per_s'] / 1e12:7.2f} TB/s at {row['sm_clock_hz'] / 1e9:.2f} GHz",
-              row["dram_read_bytes"] or "", row["l2_to_sm_bytes"] or "", flush=True)
+              *(row[key] or "" for key in COUNTERS), flush=True)
         rows.append(row)
     write(options, "l2_rate", rows, head)
     return None

@@ -17,7 +17,7 @@ import itertools
 import re
 
 from flashlib.course.bench import harness, profiler
-from flashlib.course.bench.harness import case_of, device_for
+from flashlib.course.bench.harness import case_of, device_for, torch
 from flashlib.course.bench.provenance import collect, options_for, write
 
 # (B, H, N, d): a sweep over N, then GPT-2 medium as the FlashAttention paper measured it.
@@ -35,8 +35,6 @@ CASE_MARK = "spin_kernel"
 
 def standard(q, k, v):
     """Attention in three operations; q arrives already multiplied by 1/√d."""
-    import torch
-
     return torch.matmul(torch.softmax(torch.matmul(q, k.transpose(-2, -1)), dim=-1), v)
 
 
@@ -74,8 +72,6 @@ def caller(impl, mode, qkv, dO):
 
 def check(device):
     """Return each implementation's largest errors against float64, of the output and each gradient."""
-    import torch
-
     qkv, dO = inputs((2, 3, 384, 64), device, seed=1)
     reference, errors = _all_of(standard, [t.double() for t in (*qkv, dO)]), {}
     for impl, fn in IMPLEMENTATIONS.items():
@@ -95,8 +91,6 @@ def _all_of(fn, tensors):
 
 def extra_bytes(fn, device):
     """Return the most memory that one run holds beyond its inputs."""
-    import torch
-
     if device != "cuda":
         fn()
         return None
@@ -111,8 +105,6 @@ def extra_bytes(fn, device):
 
 def measure(shapes, device, clock):
     """Yield one row for every implementation, mode and shape; a run out of memory has no time."""
-    import torch
-
     for shape, impl, mode in itertools.product(shapes, IMPLEMENTATIONS, MODES):
         B, H, N, d = shape
         qkv, dO = inputs(shape, device, grad=mode != "forward")
@@ -137,8 +129,6 @@ def measure(shapes, device, clock):
 
 def probe(shapes):
     """Run every case once between marks that Nsight Compute sees; called under `ncu`."""
-    import torch
-
     for shape, impl, mode in itertools.product(shapes, IMPLEMENTATIONS, MODES):
         qkv, dO = inputs(shape, "cuda", grad=mode != "forward")
         run = caller(impl, mode, qkv, dO)

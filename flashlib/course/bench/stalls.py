@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from flashlib.course.bench import profiler
-from flashlib.course.bench.harness import case_of, device_for, is_hopper
+from flashlib.course.bench.harness import case_of, device_for, inputs, is_hopper, torch
 from flashlib.course.bench.provenance import collect, options_for, write
 
 SHAPE = (4, 16, 4096, 128)                                  # (B, H, N, d)
@@ -33,9 +33,6 @@ CYCLES = "sm__cycles_elapsed.max"
 
 def launches():
     """Return a function of no arguments for every variant."""
-    import torch
-
-    from flashlib.course.bench.attention import inputs
     from flashlib.course.bench.gluon_ablation import forward, variants
     from flashlib.kernels import fp8
     from flashlib.kernels.backends.gluon import FP8
@@ -151,8 +148,6 @@ def main(argv=None):
     if options.probe:
         probe()
         return
-    import torch
-
     try:
         text, cycles = _profile()
     except profiler.NoCounters as reason:

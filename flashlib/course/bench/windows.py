@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 
 from flashlib.course.bench import harness
-from flashlib.course.bench.harness import case_of, device_for, input_dtype, inputs
+from flashlib.course.bench.harness import case_of, device_for, input_dtype, inputs, torch
 from flashlib.course.bench.provenance import collect, options_for, write
 from flashlib.masks import Window, mask_of, visits
 
@@ -52,8 +52,6 @@ def check(fn, tensors, window):
 
     dO is zero in all other rows, so that these rows are enough to know dQ, dK and dV whole.
     """
-    import torch
-
     N = tensors[0].shape[2]
     rows = torch.linspace(0, N - 1, min(N, SAMPLED_ROWS), device=tensors[0].device).long()
     dO = torch.zeros_like(tensors[3]).index_copy_(2, rows, tensors[3][:, :, rows])

@@ -9,8 +9,6 @@ two ceilings (a large matmul, a large copy) are measured in the same run. Notebo
 On a machine without a GPU, `--dry-run` goes through the same steps at toy sizes.
 """
 
-from __future__ import annotations
-
 import itertools
 import statistics
 import time

@@ -11,8 +11,6 @@ each kernel took from DRAM and from the L2 cache.
 On a machine without a GPU, `--dry-run` goes through the same steps at toy sizes.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 

@@ -6,8 +6,6 @@ Every configuration is held against float64 on one head before it is timed; one 
 is wrong keeps its row, with the reason. Notebook 11 shows the result.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 from flashlib.course.bench import binaries, harness

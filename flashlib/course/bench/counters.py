@@ -7,8 +7,6 @@ The second, `loop_order_counters`, has v1's loop order beside v2's, at shapes at
 `flashlib.course.bench.attention_demo` counts standard attention.
 """
 
-from __future__ import annotations
-
 import sys
 
 from flashlib.course.bench import blocks_sweep, profiler

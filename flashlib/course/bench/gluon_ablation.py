@@ -6,8 +6,6 @@ Needs a Hopper GPU. Every variant is held against float64 before it is timed; ti
 rounds in which the variants alternate. Notebooks 12, 13 and 14 show the results.
 """
 
-from __future__ import annotations
-
 import statistics
 
 from flashlib.course.bench import binaries, harness

@@ -4,8 +4,6 @@ Shapes are (B, H, N, d) everywhere. A rate that is measured here is held against
 implementations of a comparison alternate, in an order that is drawn anew for every other round.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import multiprocessing

@@ -3,8 +3,6 @@
 Every peer is optional. `available` says which this machine has, and why the others are absent.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 

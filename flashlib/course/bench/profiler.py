@@ -1,7 +1,5 @@
 """Run a benchmark under Nsight Compute (`ncu`) and read its tables of hardware counters."""
 
-from __future__ import annotations
-
 import csv
 import re
 import shutil

@@ -6,8 +6,6 @@ reads them back. Neither the machine's name nor a path on it is recorded. What c
 called, and in which unit they count, stands in `assets/measurements/README.md` for all files together.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import csv

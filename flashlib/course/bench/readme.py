@@ -3,8 +3,6 @@
     python -m flashlib.course.bench.readme
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

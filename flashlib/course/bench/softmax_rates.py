@@ -10,8 +10,6 @@ and a copy of the very same matrix. Notebook 09 shows the result.
 On a machine without a GPU, `--dry-run` goes through the same steps at toy sizes, torch's softmax only.
 """
 
-from __future__ import annotations
-
 import itertools
 
 from flashlib.course.bench import harness

@@ -6,8 +6,6 @@ Needs a Hopper GPU and Nsight Compute (`ncu`), whose sampler looks at every warp
 key tile of one warpgroup, without a mask; notebook 13 draws how long it stays in each phase.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -7,8 +7,6 @@ Needs a Hopper GPU. A copy of the kernel gets a line that stores the SM's clock 
 so the rate of the kernel without them stands beside. Notebook 12 draws the result.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import statistics

@@ -6,8 +6,6 @@
 fit into LIMIT_S are left out.
 """
 
-from __future__ import annotations
-
 import time
 
 from flashlib.course.bench.harness import device_for, input_dtype, torch, warm_all

@@ -5,8 +5,6 @@ only: O, m and ℓ cross memory once for every key tile. What that moves is coun
 `flashlib.course.bench.counters`.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -9,8 +9,6 @@ of the kernel that ran, and how many of them are visited. Notebook 10 shows the 
 On a machine without a GPU, `--dry-run` goes through the same steps at toy sizes.
 """
 
-from __future__ import annotations
-
 import itertools
 
 from flashlib.course.bench import harness

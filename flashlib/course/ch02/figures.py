@@ -1,7 +1,5 @@
 """The figures of chapter 02: a tiled matmul replayed, its intensity by tile, and its lab."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The widgets of chapter 02: tiles of a matmul, and a tiled matmul replayed step by step."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from flashlib import hardware

@@ -1,7 +1,5 @@
 """Chapter 02's pictures of the GPU's threads: grid to thread, lines of HBM, banks of SRAM."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 

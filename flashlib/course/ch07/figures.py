@@ -1,7 +1,5 @@
 """The figures of chapter 07: what is kept for the backward pass, its loop orders, and its time."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The figures of chapter 08: idle SMs, schedules of causal rows, warps, and the occupancy lab."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Exercises of chapter 09: pointers, ragged ends, the online-softmax kernel, programs per SM."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Chapter 09's pictures: which program touches which element, and softmax rates by row length."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import matplotlib

@@ -1,7 +1,5 @@
 """The figures of chapter 10: recorded times of attention kernels, and what softmax alone costs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Exercises of chapter 11: room for two programs, waves, the bytes behind L2, another GPU's tile."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

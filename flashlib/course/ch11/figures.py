@@ -1,7 +1,5 @@
 """Tile sizes on a GPU: predicted and measured times side by side, and how well their orders agree."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

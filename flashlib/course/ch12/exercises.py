@@ -1,7 +1,5 @@
 """Exercises of chapter 12: break-even dimension, slots and parities, registers, a ping-pong program."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import numbers

@@ -1,7 +1,5 @@
 """The figures of chapter 12: who works when on an SM, which units are busy, what each gains."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 

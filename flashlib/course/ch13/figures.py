@@ -1,7 +1,5 @@
 """Chapter 13's pictures: the bits of a number, what a rotation does to an outlier, errors by recipe."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The figures of chapter 14: units racing each other, a polynomial's error, a maximum out of date."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

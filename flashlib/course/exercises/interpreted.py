@@ -4,8 +4,6 @@ Triton reads `TRITON_INTERPRET` when it is imported, and a kernel that goes astr
 reader's session with it: addresses outside the tensors are caught by `interpreter_trace`.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

@@ -1,7 +1,5 @@
 """The table of chapters: what the map, the README and `doctor` all read."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -5,8 +5,6 @@ heads of a trained language model over one English sentence. Recorded GPU measur
 here too, with the header that says where each came from.
 """
 
-from __future__ import annotations
-
 import csv
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -5,8 +5,6 @@ they are not (macOS, Windows), `import_triton` puts the output of the course's o
 and says so once.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import json

@@ -4,8 +4,6 @@ Every function returns a figure that shows itself in a notebook, or draws into `
 that. Importing this module also teaches IPython to show small arrays as colored grids.
 """
 
-from __future__ import annotations
-
 import sys
 
 from flashlib.lazy import attach

@@ -1,7 +1,5 @@
 """What a causal mask leaves: full tiles, tiles that the diagonal cuts, and tiles that are skipped."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 

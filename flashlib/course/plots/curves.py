@@ -1,7 +1,5 @@
 """Sweeps over a size on log-log axes, with direct labels: predicted dashed, counted as markers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

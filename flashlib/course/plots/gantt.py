@@ -1,7 +1,5 @@
 """Who works when on an SM: a Gantt chart of a schedule, a row for every unit and every role."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

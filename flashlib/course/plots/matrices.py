@@ -1,7 +1,5 @@
 """Small matrices as colored grids with their numbers."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """What figures are put together from: boxes, grids of cells, bars of parts, axes without lines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np

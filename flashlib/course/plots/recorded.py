@@ -1,7 +1,5 @@
 """What a figure says of a measurement that was recorded."""
 
-from __future__ import annotations
-
 from flashlib.course.notebook.data import Measurement
 
 

@@ -1,7 +1,5 @@
 """Where one algorithm beats another, over block sizes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

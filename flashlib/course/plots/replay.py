@@ -1,7 +1,5 @@
 """What a trace says about one moment: the tiles visited, what is in SRAM, the bytes so far."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

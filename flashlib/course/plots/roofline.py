@@ -1,7 +1,5 @@
 """The roofline of a GPU, with algorithms on it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

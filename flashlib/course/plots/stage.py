@@ -3,8 +3,6 @@
 Lengths are inches, so that every text knows whether it has room.
 """
 
-from __future__ import annotations
-
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
 from matplotlib.patches import Rectangle

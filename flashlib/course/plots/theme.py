@@ -5,8 +5,6 @@ time of the drawing only, and returns a `Picture`: a figure that shows itself in
 its alt text and needs no pyplot, so that nothing is shown twice and nothing has to be closed.
 """
 
-from __future__ import annotations
-
 import base64
 import colorsys
 import functools

@@ -1,7 +1,5 @@
 """Bytes: bars by tensor, the gauge of an SRAM, and sweeps over a size."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import numpy as np

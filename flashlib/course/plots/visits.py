@@ -1,7 +1,5 @@
 """The key figure of the course: the attention matrix, tile by tile, with its HBM bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The player: an algorithm replayed tile by tile on the key figure of the course."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from flashlib.course.plots.replay import Replay

@@ -11,12 +11,11 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from flashlib.course.plots import theme
 from flashlib.course.plots.curves import spread
 from flashlib.course.plots.parts import bare, rect
-from flashlib.course.plots.stage import frame
+from flashlib.course.plots.replay import Replay
+from flashlib.course.plots.stage import byte_bars, frame
 from flashlib.course.plots.theme import EDGE, GREY, INK, OVER, SMALL, TINY, human_bytes, styled
-from flashlib.course.plots.traffic import stack
 from flashlib.hardware import human
 from flashlib.machine.trace import Trace
-from flashlib.machine.traffic import Moved
 
 
 @styled
@@ -170,33 +169,14 @@ def backward_orders(traces: Mapping[str, Trace], Nq: int, Nk: int) -> Figure:
         _visits(ax, events, Nq, Nk, size)
         fig.text(left / theme.WIDTH, 1 - 0.2 / height, title, fontsize=10, fontweight="bold")
         fig.text(left / theme.WIDTH, 1 - 0.37 / height, f"makes {makes}", fontsize=SMALL, color=GREY)
-    moments = [(label, _Moved(trace)) for label, trace in traces.items()]
+    moments = [(label, Replay(trace, Nq, Nk).at()) for label, trace in traces.items()]
     longest = max(theme.text_width(label, 9) for label in traces) + 0.15
     inches = theme.WIDTH - 0.24 - longest
-    bars = frame(fig, 0.1 + longest, 0.05, inches, 0.5 * len(traces))
-    inch = max(m.hbm_bytes for _, m in moments) / (inches - 0.85)
-    bars.set(xlim=(0, inch * inches), ylim=(len(moments) - 0.5, -0.5))
-    for y, (label, m) in enumerate(moments):
-        stack(bars, y, m.moved, height=0.72, inch=inch)
-        bars.text(-0.08 * inch, y, label, ha="right", va="center_baseline", fontsize=9)
-        bars.text(m.hbm_bytes + 0.08 * inch, y, human_bytes(m.hbm_bytes), va="center_baseline",
-                  fontsize=9, fontweight="bold")
-    theme.read_write_key(bars)
+    byte_bars(frame(fig, 0.1 + longest, 0.05, inches, 0.5 * len(traces)), moments,
+              max(m.hbm_bytes for _, m in moments), inches, rail=False)
     text = "; ".join(f"{label}: {human_bytes(m.hbm_bytes)}, {traces[label].atomic_updates()} atomic"
                      " updates" for label, m in moments)
     return theme.describe(fig, f"Loop orders of the backward pass. {text}.")
-
-
-class _Moved:
-    """The bytes of a whole trace, as the byte bars want them."""
-
-    def __init__(self, trace: Trace):
-        reads, writes = Counter(), Counter()
-        for event in trace:
-            if event.op in ("load", "store"):
-                (reads if event.op == "load" else writes)[event.tensor] += event.bytes
-        self.moved = {n: Moved(reads[n], writes[n]) for n in dict.fromkeys([*reads, *writes])}
-        self.hbm_bytes = sum(m.total_bytes for m in self.moved.values())
 
 
 def _visits(ax, events, Nq, Nk, size) -> None:

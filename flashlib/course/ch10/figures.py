@@ -7,8 +7,7 @@ from matplotlib.figure import Figure
 
 from flashlib.course.notebook.data import Measurement
 from flashlib.course.plots import theme
-from flashlib.course.plots.parts import rect
-from flashlib.course.plots.recorded import origin
+from flashlib.course.plots.parts import origin, rect
 from flashlib.course.plots.theme import GREY, INK, SMALL, TINY, styled
 
 # Who ran: a name for people, a color, a marker. What is ours stands out, the others are quiet.

@@ -10,8 +10,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from flashlib.course.notebook.data import Measurement
 from flashlib.course.plots import theme
-from flashlib.course.plots.parts import bare, rect
-from flashlib.course.plots.recorded import origin
+from flashlib.course.plots.parts import bare, origin, rect
 from flashlib.course.plots.theme import FAINT, GREY, INK, OVER, SMALL, TINY, styled
 
 SIGN, EXPONENT, MANTISSA = "#D9D9D9", "#BFD3E6", "#F3DDB0"

@@ -81,12 +81,10 @@ def exp2_errors(f, errors: Mapping[int, np.ndarray], *, ax=None):
            ylabel="|p(f) / 2ᶠ − 1|")
     ax.set_yticks([1e-8, 1e-6, 1e-4, 1e-2], ["10⁻⁸", "10⁻⁶", "10⁻⁴", "10⁻²"])
     ax.set_yticks([], minor=True)
-    if not own:
-        return ax
     words = ", ".join(f"{d}: {np.abs(e).max():.1e}" for d, e in errors.items())
-    return theme.describe(fig, "Relative error of the polynomial over the fraction, log scale;"
-                               f" largest by degree {words}. Half a step of bfloat16 falls"
-                               f" from {BFLOAT16_HALF_STEP:.1e} to {BFLOAT16_HALF_STEP / 2:.1e}.")
+    return theme.finished(fig, own, ax, None, "Relative error of the polynomial over the fraction, log"
+                          f" scale; largest by degree {words}. Half a step of bfloat16 falls from"
+                          f" {BFLOAT16_HALF_STEP:.1e} to {BFLOAT16_HALF_STEP / 2:.1e}.")
 
 
 @styled
@@ -157,9 +155,8 @@ def stale_maximum(maxima, used: Mapping[float, np.ndarray], *, ax=None):
     ax.set(xlabel="key tile", ylabel="logit · log₂ e", xlim=(0.4, len(maxima) + 0.6))
     ax.legend(fontsize=TINY, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=4,
               borderaxespad=0.1, handlelength=1.6, columnspacing=1.2)
-    if not own:
-        return ax
-    return theme.describe(fig, f"A row's maximum over {len(maxima)} key tiles; {'; '.join(words)}.")
+    return theme.finished(fig, own, ax, None,
+                          f"A row's maximum over {len(maxima)} key tiles; {'; '.join(words)}.")
 
 
 @styled

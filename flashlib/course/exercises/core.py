@@ -139,8 +139,8 @@ def _where(error) -> str:
 
 
 def given(got):
-    """Return what a reader's function returned; a None, alone or in a list, is no answer yet."""
-    if got is None or (isinstance(got, list) and any(part is None for part in got)):
+    """Return what a reader's function returned; a None, alone or among others, is no answer yet."""
+    if got is None or (isinstance(got, tuple | list) and any(part is None for part in got)):
         raise NotImplementedError
     return got
 

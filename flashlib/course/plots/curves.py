@@ -62,13 +62,9 @@ def sweep(x, series: Mapping[str, Sequence[float]] | None = None, xlabel: str = 
         _guides(ax, slope_guides, xs, drawn)
     _labels(ax, ends)
     _kind_key(ax, [kind for kind, curves in kinds.items() if curves])
-    if title:
-        ax.set_title(title)
-    if not own:
-        return ax
     parts = [f"{label} from {cy[0]:.3g} to {cy[-1]:.3g}" for label, _, _, cy in ends]
-    return theme.describe(fig, f"{ylabel or 'Values'} over {xlabel or 'x'}, from {xs[0]:g} to "
-                               f"{xs[-1]:g}: {'; '.join(parts)}.")
+    return theme.finished(fig, own, ax, title, f"{ylabel or 'Values'} over {xlabel or 'x'}, from"
+                          f" {xs[0]:g} to {xs[-1]:g}: {'; '.join(parts)}.")
 
 
 def _looks(labels) -> dict[str, dict]:

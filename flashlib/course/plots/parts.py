@@ -52,6 +52,11 @@ def cells(ax: Axes, colors, texts, xs: Sequence, ys: Sequence, *, size: float = 
     bare(ax)
 
 
+def origin(race) -> str:
+    """Return where and when a `Measurement` was recorded, in words."""
+    return f"recorded on {race.provenance['gpu']}, {race.provenance['date']}"
+
+
 def fitting(texts: Iterable[str], room: float, size: float = SMALL) -> str:
     """Return the first text that fits into `room` inches, "" if none does."""
     return next((t for t in texts if text_width(t, size) < room), "")

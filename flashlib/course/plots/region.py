@@ -64,13 +64,9 @@ def ratio_map(Br_values: Sequence[int], Bc_values: Sequence[int], ratio, *, base
         theme.patch_key(ax, [("does not fit into SRAM", {"facecolor": "white", "lw": 0.8,
                                                          "edgecolor": theme.tint(theme.OVER, 0.35),
                                                          "hatch": "////"})])
-    if title:
-        ax.set_title(title)
-    if not own:
-        return ax
     wins = int((fits & (ratio < 1)).sum())
-    return theme.describe(fig, f"Map of {quantity} relative to {baseline} over Br and Bc: less"
-                               f" in {wins} of {fits.size} cells; {int((~fits).sum())} do not fit.")
+    return theme.finished(fig, own, ax, title, f"Map of {quantity} relative to {baseline} over Br and"
+                          f" Bc: less in {wins} of {fits.size} cells; {int((~fits).sum())} do not fit.")
 
 
 def _border(less, fits):

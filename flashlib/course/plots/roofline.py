@@ -81,14 +81,10 @@ def roofline(gpu, costs: Mapping[str, Traffic], dtype: str = "float16", *,
     anchors = [(p[0], p[1], costs[p[0]].flops / measured[p[0]] if p[0] in measured else p[2])
                for p in points]
     _label_points(ax, anchors, marks)
-    if title:
-        ax.set_title(title)
-    if not own:
-        return ax
     text = "; ".join(f"{label} at {px:.3g} FLOP/B, {hardware.human(py, 'FLOP/s')}"
                      for label, px, py, _ in points)
-    return theme.describe(fig, f"Roofline of {gpu.name} in {dtype}, ridge at {ridge:.0f} FLOP/B:"
-                               f" {text}.")
+    return theme.finished(fig, own, ax, title, f"Roofline of {gpu.name} in {dtype}, ridge at"
+                          f" {ridge:.0f} FLOP/B: {text}.")
 
 
 def _on_slope(ax, x, roof, ridge, taken, text) -> None:

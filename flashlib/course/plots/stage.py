@@ -245,12 +245,13 @@ def _apart(wanted, gap, low, high) -> list[float]:
     return placed
 
 
-def byte_bars(ax, bars, most, inches, *, note: str = "", small: bool = False) -> None:
-    """Draw stacked bars of the HBM bytes so far, on an axis that ends at `most`."""
+def byte_bars(ax, bars, most, inches, *, note="", small=False, rail=True) -> None:
+    """Draw stacked bars of the HBM bytes so far, on an axis (with a `rail`) that ends at `most`."""
     inch = most / (inches - (0.0 if small else 0.85))
     ax.set(xlim=(0, inch * inches), ylim=(len(bars) - 0.5, -0.5))
     for y, (label, moment) in enumerate(bars):
-        rect(ax, 0, y - 0.36, most, 0.72, fc="#F4F4F4", ec="#D5D5D5", lw=0.6)
+        if rail:
+            rect(ax, 0, y - 0.36, most, 0.72, fc="#F4F4F4", ec="#D5D5D5", lw=0.6)
         end = stack(ax, y, moment.moved, height=0.72, inch=inch, label=True,
                     size=TINY if small else SMALL)
         if label:

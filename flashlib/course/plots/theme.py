@@ -151,6 +151,13 @@ def describe(fig: Figure, text: str) -> Figure:
     return fig
 
 
+def finished(fig: Figure, own: bool, ax: Axes, title: str | None, text: str) -> Figure | Axes:
+    """Write the title, if any; return the axes, or the figure with its alt text if it is our `own`."""
+    if title:
+        ax.set_title(title)
+    return describe(fig, text) if own else ax
+
+
 def alt_text(fig: Figure) -> str:
     """Return the alt text of a figure, "" if it has none."""
     return getattr(fig, "_alt", "")

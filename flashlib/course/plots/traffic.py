@@ -99,12 +99,8 @@ def traffic_bars(costs: Mapping[str, Traffic], logx: bool = False, *, title: str
         theme.read_write_key(ax)
     ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: human_bytes(v)))
     ax.xaxis.grid(True)
-    if title:
-        ax.set_title(title)
-    if not own:
-        return ax
     text = ", ".join(f"{label} {human_bytes(costs[label].hbm_bytes)}" for label in labels)
-    return theme.describe(fig, f"Bars of HBM bytes by tensor: {text}.")
+    return theme.finished(fig, own, ax, title, f"Bars of HBM bytes by tensor: {text}.")
 
 
 def _ratio(value, reference) -> str:
@@ -159,6 +155,4 @@ def sram_gauge(tiles, capacity_bytes: int, *, title: str | None = None,
                 fontweight="bold", color=theme.OVER if over > 0 else INK, gid="verdict")
     ax.set(xlim=(-0.005 * right, right), ylim=(-1.3, 1.05))
     ax.axis("off")
-    if title:
-        ax.set_title(title)
-    return theme.describe(fig, f"Gauge of the SRAM: {verdict}.") if own else ax
+    return theme.finished(fig, own, ax, title, f"Gauge of the SRAM: {verdict}.")

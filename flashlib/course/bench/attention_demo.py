@@ -17,6 +17,7 @@ import re
 from flashlib.course.bench import harness, profiler
 from flashlib.course.bench.harness import case_of, device_for, torch
 from flashlib.course.bench.provenance import collect, options_for, write
+from flashlib.course.notebook import show
 
 # (B, H, N, d): a sweep over N, then GPT-2 medium as the FlashAttention paper measured it.
 SWEEP = [(4, 16, n, 64) for n in (512, 1024, 2048, 4096, 8192, 16384)]
@@ -90,14 +91,12 @@ def _all_of(fn, tensors):
 def extra_bytes(fn, device):
     """Return the most memory that one run holds beyond its inputs."""
     if device != "cuda":
-        fn()
         return None
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    kept = fn()
+    fn()
     torch.cuda.synchronize()
-    del kept
     return torch.cuda.max_memory_allocated() - before
 
 
@@ -168,16 +167,12 @@ def short_name(kernel):
     return re.split(r"[<(]", named, maxsplit=1)[0].strip().split("::")[-1]
 
 
-def show(rows):
-    """Print what a reader wants to see first."""
-    print(f"{'impl':9}{'mode':18}{'shape':>18}{'ms':>10}{'TFLOP/s':>9}{'extra GB':>10}")
-    for row in rows:
-        shape = ",".join(str(row[key]) for key in ("B", "H", "N_q", "d"))
-        seconds, room = row["seconds"], row["extra_bytes"]
-        rate = f"{row['matmul_flops'] / seconds / 1e12:.1f}" if seconds else "-"
-        print(f"{row['impl']:9}{row['mode']:18}{shape:>18}"
-              f"{'out of memory' if seconds is None else f'{seconds * 1e3:.3f}':>10}"
-              f"{rate:>9}{'-' if room is None else f'{room / 1e9:.3f}':>10}")
+def summary(row):
+    """Return what a reader wants to see first; a run that was out of memory has no time."""
+    seconds = row["seconds"]
+    shown = ("impl", "mode", "B", "H", "N_q", "d", "seconds", "extra_bytes")
+    rate = seconds and row["matmul_flops"] / seconds / 1e12
+    return {key: row[key] for key in shown} | {"TFLOP/s": rate}
 
 
 def main(argv=None):
@@ -197,7 +192,7 @@ def main(argv=None):
     for key, value in timed.items():
         print(f"{key}: {value}")
     rows = list(measure(shapes, device, harness.clock_for(device, 400)))
-    show(rows)
+    show.table(list(map(summary, rows)))
     write(options, "attention_demo", rows, timed)
     if options.dry_run or options.no_counters:
         return None
@@ -206,8 +201,7 @@ def main(argv=None):
     except profiler.NoCounters as reason:
         print(f"No hardware counters: {reason}.")
         return None
-    for row in counted:
-        print(*row.values())
+    show.table(counted)
     write(options, "attention_demo_counters", counted, head | profiler.NOTES)
     return None
 

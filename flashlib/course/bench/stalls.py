@@ -16,6 +16,7 @@ from pathlib import Path
 from flashlib.course.bench import profiler
 from flashlib.course.bench.harness import case_of, device_for, inputs, is_hopper, torch
 from flashlib.course.bench.provenance import collect, options_for, write
+from flashlib.course.notebook import show
 
 SHAPE = (4, 16, 4096, 128)                                  # (B, H, N, d)
 # The first phase begins with a step's first instruction, each other one at the first instruction that
@@ -151,8 +152,7 @@ def main(argv=None):
     except profiler.NoCounters as reason:
         sys.exit(f"This measurement needs the profiler's samples: {reason}.")
     rows = table(text, cycles, torch.cuda.get_device_properties(0).multi_processor_count)
-    for row in rows:
-        print(*row.values())
+    show.table(rows)
     write(options, "stalls", rows, collect(
         options.command, counters="ncu --clock-control none, one run",
         cycles="of one key tile of one warpgroup, shared out by samples of the program counter"))

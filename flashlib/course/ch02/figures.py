@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from flashlib import hardware
@@ -12,7 +11,7 @@ from flashlib.course.plots import stage, theme
 from flashlib.course.plots.parts import heading, rect, sentences
 from flashlib.course.plots.replay import Replay
 from flashlib.course.plots.roofline import decades
-from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, human_bytes, styled, text_width
+from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, Figure, human_bytes, styled, text_width
 from flashlib.course.plots.traffic import sram_gauge, stack
 from flashlib.machine.trace import Trace
 from flashlib.machine.traffic import Traffic

@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.collections import LineCollection, PatchCollection
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from flashlib.course.plots import stage, theme
 from flashlib.course.plots.parts import rect
-from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, styled
+from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, Figure, styled
 from flashlib.models.coalescing import (
     BANKS,
     LINE_BYTES,

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from flashlib.course.plots import theme
@@ -13,7 +12,7 @@ from flashlib.course.plots.curves import spread
 from flashlib.course.plots.parts import bare, rect
 from flashlib.course.plots.replay import Replay
 from flashlib.course.plots.stage import byte_bars, frame
-from flashlib.course.plots.theme import EDGE, GREY, INK, OVER, SMALL, TINY, human_bytes, styled
+from flashlib.course.plots.theme import EDGE, GREY, INK, OVER, SMALL, TINY, Figure, human_bytes, styled
 from flashlib.hardware import human
 from flashlib.machine.trace import Trace
 

@@ -4,13 +4,12 @@ from collections.abc import Mapping, Sequence
 
 import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullFormatter
 
 from flashlib.course.plots import theme
 from flashlib.course.plots.parts import rect
-from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, styled
+from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, Figure, styled
 
 _PROGRAMS = ("#6FA8C9", "#E0B36A", "#9BBF85", "#C79BC2", "#D98E7E", "#8FA0B5")
 _STEP = matplotlib.colormaps["viridis"]

@@ -3,12 +3,11 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from flashlib.course.notebook.data import Measurement
 from flashlib.course.plots import theme
 from flashlib.course.plots.parts import origin, rect
-from flashlib.course.plots.theme import GREY, INK, SMALL, TINY, styled
+from flashlib.course.plots.theme import GREY, INK, SMALL, TINY, Figure, styled
 
 # Who ran: a name for people, a color, a marker. What is ours stands out, the others are quiet.
 _RACERS = {

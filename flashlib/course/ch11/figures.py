@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
 
 from flashlib.course.plots import theme
 from flashlib.course.plots.parts import cells, heading, rect, sentences
-from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, styled
+from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, Figure, styled
 from flashlib.models import predict as model
 
 # Light is fast: the best tile stays readable, slow ones sink into the dark.

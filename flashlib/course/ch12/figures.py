@@ -4,13 +4,12 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from flashlib.course.plots import theme
 from flashlib.course.plots.gantt import UNITS, bar, face
 from flashlib.course.plots.parts import heading
-from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, styled
+from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, Figure, styled
 from flashlib.models.sm.simulator import Schedule
 
 _UNIT_COLORS = {"copy": ("#DDCC77", ""), "tensor": ("#31688E", ""), "exp": ("#999933", "///"),

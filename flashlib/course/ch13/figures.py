@@ -3,15 +3,13 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from flashlib.course.notebook.data import Measurement
 from flashlib.course.plots import theme
 from flashlib.course.plots.parts import bare, origin, rect
-from flashlib.course.plots.theme import FAINT, GREY, INK, OVER, SMALL, TINY, styled
+from flashlib.course.plots.theme import FAINT, GREY, INK, OVER, SMALL, TINY, Axes, Figure, styled
 
 SIGN, EXPONENT, MANTISSA = "#D9D9D9", "#BFD3E6", "#F3DDB0"
 _FORMATS = {"e4m3": ("#33628D", "o"), "e5m2": ("#8A6D3B", "^"), "int8": ("#882255", "s"),

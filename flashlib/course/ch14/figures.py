@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
 from flashlib.course.plots import theme
 from flashlib.course.plots.parts import cells, rect
-from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, styled
+from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, Figure, styled
 
 # Unit: its name for people, color, hatch, marker.
 UNITS = {"matmul": ("matmul", "#31688E", "", "s"),

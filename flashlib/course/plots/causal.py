@@ -3,11 +3,9 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from matplotlib.figure import Figure
-
 from flashlib.course.plots import theme
 from flashlib.course.plots.parts import rect
-from flashlib.course.plots.theme import GREY, INK, SMALL, TINY, percent, styled
+from flashlib.course.plots.theme import GREY, INK, SMALL, TINY, Figure, percent, styled
 from flashlib.masks import mask_of, tile_class, tiles
 
 

@@ -3,12 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from flashlib.course.plots import theme
-from flashlib.course.plots.theme import GREY, SMALL, human_bytes, human_count, styled
+from flashlib.course.plots.theme import GREY, SMALL, Axes, Figure, human_bytes, human_count, styled
 
 _KINDS = ("measured", "counted", "predicted")
 

@@ -3,12 +3,11 @@
 import itertools
 from collections.abc import Sequence
 
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from flashlib.course.plots import theme
 from flashlib.course.plots.parts import fitting, heading, rect
-from flashlib.course.plots.theme import GREY, SMALL, TINY, styled
+from flashlib.course.plots.theme import GREY, SMALL, TINY, Figure, styled
 from flashlib.models.sm.simulator import Schedule
 
 UNITS = {"copy": "copy engine", "tensor": "tensor cores", "exp": "exponentials", "alu": "float32 lanes",

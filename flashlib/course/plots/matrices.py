@@ -6,12 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.collections import LineCollection, PatchCollection
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from flashlib.course.plots import theme
 from flashlib.course.plots.parts import rect, whole
-from flashlib.course.plots.theme import EDGE, GREY, SMALL, styled, text_width
+from flashlib.course.plots.theme import EDGE, GREY, SMALL, Figure, styled, text_width
 
 MOST_NUMBERS = 12
 _STATS = ("m", "l", "lse", "delta")

@@ -3,12 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from flashlib.course.plots import theme
-from flashlib.course.plots.theme import SMALL, text_width
+from flashlib.course.plots.theme import SMALL, Axes, Figure, text_width
 
 
 def rect(ax: Axes, x: float, y: float, width: float, height: float, **look) -> Rectangle:

@@ -3,14 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
-from matplotlib.figure import Figure
 
 from flashlib.course.plots import theme
 from flashlib.course.plots.parts import bare, rect
-from flashlib.course.plots.theme import INK, SMALL, TINY, styled, text_width
+from flashlib.course.plots.theme import INK, SMALL, TINY, Axes, Figure, styled, text_width
 
 # Teal is less, brown is more: apart under every color deficiency, and red stays for "does not fit".
 LESS_MORE = LinearSegmentedColormap.from_list("flashlib_ratio", [

@@ -3,14 +3,12 @@
 from collections.abc import Mapping
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Polygon
 from matplotlib.ticker import FuncFormatter
 
 from flashlib import hardware
 from flashlib.course.plots import theme
-from flashlib.course.plots.theme import GREY, INK, SMALL, styled, text_width
+from flashlib.course.plots.theme import GREY, INK, SMALL, Axes, Figure, styled, text_width
 from flashlib.machine.traffic import Traffic
 from flashlib.models import roofline as model
 

@@ -3,14 +3,13 @@
 Lengths are inches, so that every text knows whether it has room.
 """
 
-from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
 from matplotlib.patches import Rectangle
 
 from flashlib.course.plots import theme
 from flashlib.course.plots.parts import rect
 from flashlib.course.plots.replay import Moment, Replay
-from flashlib.course.plots.theme import EDGE, GREY, INK, SMALL, TINY, human_bytes, text_width
+from flashlib.course.plots.theme import EDGE, GREY, INK, SMALL, TINY, Axes, human_bytes, text_width
 from flashlib.course.plots.traffic import ordered, stack
 
 _STRIP, _GAP = 0.2, 0.07

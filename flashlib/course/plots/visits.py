@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from flashlib.course.plots import stage, theme
 from flashlib.course.plots.replay import Replay
-from flashlib.course.plots.theme import EDGE, SMALL, human_bytes, styled, text_width
+from flashlib.course.plots.theme import EDGE, SMALL, Figure, human_bytes, styled, text_width
 from flashlib.machine.trace import Trace
 
 

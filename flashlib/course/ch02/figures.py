@@ -8,7 +8,7 @@ from matplotlib.patches import Rectangle
 
 from flashlib import hardware
 from flashlib.course.plots import stage, theme
-from flashlib.course.plots.parts import heading, rect, sentences
+from flashlib.course.plots.parts import beside, heading, rect, sentences
 from flashlib.course.plots.replay import Replay
 from flashlib.course.plots.roofline import decades
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, Figure, human_bytes, styled, text_width
@@ -196,9 +196,8 @@ def intensity_by_tile(edges: Sequence[int], predicted: Sequence[float], counted:
     for n, (name, (height, fits)) in enumerate(order):
         color, here = hues[name], float(np.interp(fits, edges, predicted))
         ax.hlines(height, edges[0] * 0.85, edges[-1] * 1.1, color=color, lw=1.1)
-        ax.annotate(f"{name}, ridge {height:.0f}", (edges[-1] * 1.12, height), fontsize=SMALL,
-                    xytext=(0, 5 * (n - (len(order) - 1) / 2)), textcoords="offset points",
-                    va="center", color=theme.readable(color))
+        beside(ax, f"{name}, ridge {height:.0f}", (edges[-1] * 1.12, height),
+               (0, 5 * (n - (len(order) - 1) / 2)), fontsize=SMALL, color=theme.readable(color))
         ax.vlines(fits, here, height, color=color, lw=1.3, ls=(0, (1, 1.2)))
         ax.plot([fits], [here], marker="s", ms=7, color=color, mec="white", zorder=5, ls="none")
         if (predicted >= height).any():
@@ -268,9 +267,8 @@ def _bars(ax, costs) -> None:
                         fontweight="bold")
         if y:
             ratio = cost.hbm_bytes / ideal
-            ax.annotate(f"× {ratio:,.{0 if ratio >= 100 else 1}f}", (1, 0.5), xycoords=total,
-                        xytext=(8, 0), textcoords="offset points", va="center", fontsize=SMALL,
-                        color=GREY)
+            beside(ax, f"× {ratio:,.{0 if ratio >= 100 else 1}f}", (1, 0.5), (8, 0), xycoords=total,
+                   fontsize=SMALL, color=GREY)
 
 
 def _roof(ax, gpu, costs, dtype="float16") -> None:

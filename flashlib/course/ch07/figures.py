@@ -9,7 +9,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from flashlib.course.plots import theme
 from flashlib.course.plots.curves import spread
-from flashlib.course.plots.parts import bare, rect
+from flashlib.course.plots.parts import bare, beside, rect
 from flashlib.course.plots.replay import Replay
 from flashlib.course.plots.stage import byte_bars, frame
 from flashlib.course.plots.theme import EDGE, GREY, INK, OVER, SMALL, TINY, Figure, human_bytes, styled
@@ -43,27 +43,25 @@ def saved_memory(N: Sequence[int], curves: Mapping[str, Sequence[float]],
         y = np.asarray(y, dtype=float)
         at = np.flatnonzero(y < top / 2.2)[-1]
         steep = at < len(N) - 1
-        ax.annotate(label, (N[at], y[at]), fontsize=9, fontweight="bold", zorder=6,
-                    color=theme.mix(look["color"], "#000000", 0.15), path_effects=theme.halo(),
-                    xytext=(-10, 4) if steep else (-6, 14), textcoords="offset points",
-                    ha="right", va="center" if steep else "bottom")
+        beside(ax, label, (N[at], y[at]), (-10, 4) if steep else (-6, 14),
+               va="center" if steep else "bottom", fontsize=9, fontweight="bold", zorder=6,
+               color=theme.mix(look["color"], "#000000", 0.15), path_effects=theme.halo(), ha="right")
     logs = np.log(sorted(limits.values()))
     inches = fig.get_figheight() * 0.78 * 72
     scale = inches / np.log(top / lowest)
     placed = spread(list((logs - np.log(lowest)) * scale), 10.5, inches)
     for (gpu, size), y in zip(sorted(limits.items(), key=lambda item: item[1]), placed, strict=True):
         ax.axhline(size, color="#9A9A9A", lw=0.9, ls=(0, (2, 2)), zorder=1, gid=f"limit {gpu}")
-        ax.annotate(f"{gpu}  {human_bytes(size)}", (N[-1], np.exp(y / scale) * lowest), va="center",
-                    xytext=(6, 0), textcoords="offset points", fontsize=SMALL, color=GREY,
-                    annotation_clip=False)
+        beside(ax, f"{gpu}  {human_bytes(size)}", (N[-1], np.exp(y / scale) * lowest), (6, 0),
+               fontsize=SMALL, color=GREY, annotation_clip=False)
     for n, label in enumerate(fits or {}):
         look = theme.version_style(label, n)
         for place, (gpu, longest) in enumerate(fits[label].items()):
             ax.plot([longest], [limits[gpu]], ls="none", ms=7, mec="white", mew=0.8, zorder=5, **look)
             if place == len(fits[label]) - 1:
-                ax.annotate(f"{gpu} full at\nN = {longest:,}", (longest, limits[gpu]), xytext=(9, -5),
-                            textcoords="offset points", ha="left", va="top", fontsize=SMALL, color=INK,
-                            path_effects=theme.halo(), zorder=6, linespacing=1.25)
+                beside(ax, f"{gpu} full at\nN = {longest:,}", (longest, limits[gpu]), (9, -5), va="top",
+                       ha="left", fontsize=SMALL, color=INK, path_effects=theme.halo(), zorder=6,
+                       linespacing=1.25)
     ticks = [t for t in 2 ** np.arange(4, 31) if N[0] <= t <= N[-1]]
     ticks = ticks[:: max(1, len(ticks) // 7)]
     ax.set_xticks(ticks, [f"{t:,}" if t < 10_000 else f"{t / 1024:,.0f}k" for t in ticks])
@@ -248,14 +246,13 @@ def training_time(predicted: Mapping[str, Mapping[str, float]], *,
             ax.plot([seconds], [y], ls="none", ms=8, zorder=3, **{**look, **face})
             bound = "" if is_measured else bounds.get(gpu, {}).get(name, "")
             text = f"{human_seconds(seconds)}  {bound}".strip()
-            ax.annotate(text, (seconds, y), xytext=(9, 0) if seconds == slow else (-9, 0),
-                        textcoords="offset points", ha="left" if seconds == slow else "right",
-                        va="center_baseline", fontsize=SMALL, color=INK)
+            beside(ax, text, (seconds, y), (9, 0) if seconds == slow else (-9, 0), va="center_baseline",
+                   ha="left" if seconds == slow else "right", fontsize=SMALL, color=INK)
             if y == 0:
-                ax.annotate(name, (seconds, y), xytext=(0, 9), textcoords="offset points",
-                            ha="center", fontsize=9, fontweight="bold", color=look["color"])
-        ax.annotate(f"÷ {slow / fast:.1f}", (np.sqrt(slow * fast), y), xytext=(0, 2.5),
-                    textcoords="offset points", ha="center", fontsize=SMALL, color=GREY)
+                beside(ax, name, (seconds, y), (0, 9), va="baseline", ha="center", fontsize=9,
+                       fontweight="bold", color=look["color"])
+        beside(ax, f"÷ {slow / fast:.1f}", (np.sqrt(slow * fast), y), (0, 2.5), va="baseline",
+               ha="center", fontsize=SMALL, color=GREY)
     ax.set_yticks(range(len(rows)), [f"{gpu}, measured" if m else gpu for gpu, _, m in rows],
                   fontsize=9, color=INK)
     bare(ax, "left")

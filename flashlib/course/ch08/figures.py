@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from flashlib.course.plots import theme
-from flashlib.course.plots.parts import bare, rect, whole
+from flashlib.course.plots.parts import bare, beside, rect, whole
 from flashlib.course.plots.theme import EDGE, GREY, INK, OVER, SMALL, TINY, human_bytes, percent, styled
 from flashlib.course.plots.traffic import stack
 from flashlib.models.occupancy import Schedule, Waves
@@ -72,8 +72,7 @@ def wave_steps(counts: Sequence[int], efficiency: Mapping[str, Sequence[float]],
         ax.plot(counts, y, color=color, ls=dash, lw=1.5, label=label)
     for text, (x, y) in (mark or {}).items():
         ax.plot([x], [y], "o", ms=7, mfc="white", mec=OVER, mew=1.6, zorder=5)
-        ax.annotate(text, (x, y), xytext=(8, -3), textcoords="offset points", fontsize=SMALL,
-                    va="top", path_effects=theme.halo())
+        beside(ax, text, (x, y), (8, -3), va="top", fontsize=SMALL, path_effects=theme.halo())
     ax.set(xlim=(0, max(counts)), ylim=(0, 1.04), xlabel="programs (thread blocks), one per SM",
            ylabel="share of SM time that is work")
     ax.legend(loc="lower right", frameon=False, fontsize=SMALL, ncols=len(efficiency))
@@ -128,8 +127,7 @@ def time_parts(times: Mapping[str, Mapping[str, float]], *, unit_s: float = 1e-6
                         color=theme.ink_on(color), bbox={"boxstyle": "round,pad=0.15", "fc": color,
                                                          "ec": "none"} if hatch else None)
             left += width
-        ax.annotate(f"{left:.1f} {unit}", (left, y), xytext=(6, 0), textcoords="offset points",
-                    va="center_baseline", fontweight="bold")
+        beside(ax, f"{left:.1f} {unit}", (left, y), (6, 0), va="center_baseline", fontweight="bold")
     ax.set(xlim=(0, 1.14 * longest), ylim=(len(times) - 0.5, -0.5), xlabel=f"{unit}, end to end")
     ax.set_yticks(range(len(times)), list(times), fontsize=9, color=INK)
     bare(ax, "left")

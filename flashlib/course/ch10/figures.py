@@ -6,7 +6,7 @@ import numpy as np
 
 from flashlib.course.notebook.data import Measurement
 from flashlib.course.plots import theme
-from flashlib.course.plots.parts import origin, rect
+from flashlib.course.plots.parts import beside, origin, rect
 from flashlib.course.plots.theme import GREY, INK, SMALL, TINY, Figure, styled
 
 # Who ran: a name for people, a color, a marker. What is ours stands out, the others are quiet.
@@ -219,8 +219,8 @@ def softmax_share(cases: Mapping[str, Mapping[str, Sequence[tuple[str, float]]]]
                             fontsize=TINY, color=theme.ink_on(color))
                 left += width
                 words.append(f"{case}, {impl}: {text} ms")
-            ax.annotate(f"{left:.2f} ms", (left, y), xytext=(5, 0), textcoords="offset points",
-                        va="center_baseline", fontsize=SMALL, fontweight="bold")
+            beside(ax, f"{left:.2f} ms", (left, y), (5, 0), va="center_baseline", fontsize=SMALL,
+                   fontweight="bold")
         ax.set(xlim=(0, 1.14 * longest), ylim=(len(impls) - 0.45, -0.55), xticks=[])
         ax.set_yticks(range(len(impls)), list(impls), fontsize=SMALL, color=INK)
         ax.tick_params(axis="y", length=0)

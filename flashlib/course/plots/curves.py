@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from flashlib.course.plots import theme
+from flashlib.course.plots.parts import beside
 from flashlib.course.plots.theme import GREY, SMALL, Axes, Figure, human_bytes, human_count, styled
 
 _KINDS = ("measured", "counted", "predicted")
@@ -122,9 +123,9 @@ def _guides(ax, slopes, xs, drawn) -> None:
         room = min((np.min(c - slope * fine) for c in curves), default=0.0)
         guide = guide + room - below * (0.07 + 0.09 * n)
         ax.plot(np.exp(span), np.exp(guide), color="#9A9A9A", lw=1.3, zorder=1, gid=f"slope {slope:g}")
-        ax.annotate(f"slope {slope:g}".replace("-", "−"), np.exp([span.mean(), guide.mean()]),
-                    xytext=(6, -6) if slope > 0 else (-6, -6), textcoords="offset points",
-                    fontsize=SMALL, color=GREY, va="top", ha="left" if slope > 0 else "right")
+        beside(ax, f"slope {slope:g}".replace("-", "−"), np.exp([span.mean(), guide.mean()]),
+               (6, -6) if slope > 0 else (-6, -6), va="top", fontsize=SMALL, color=GREY,
+               ha="left" if slope > 0 else "right")
 
 
 def _labels(ax, ends) -> None:
@@ -142,9 +143,8 @@ def _labels(ax, ends) -> None:
     placed = spread(wanted, 12.5, height)
     right = max(end[2] for end in last)
     for (label, color, x, y), at, want in zip(order, placed, wanted, strict=True):
-        ax.annotate(label, (x if x < right else right, y), xytext=(9, at - want), va="center",
-                    textcoords="offset points", color=theme.mix(color, "#000000", 0.15),
-                    annotation_clip=False, gid=f"label {label}")
+        beside(ax, label, (x if x < right else right, y), (9, at - want),
+               color=theme.mix(color, "#000000", 0.15), annotation_clip=False, gid=f"label {label}")
 
 
 def spread(wanted: Sequence[float], gap: float, top: float) -> list[float]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.patches import Rectangle
+from matplotlib.text import Annotation
 
 from flashlib.course.plots import theme
 from flashlib.course.plots.theme import SMALL, Axes, Figure, text_width
@@ -53,6 +54,11 @@ def cells(ax: Axes, colors, texts, xs: Sequence, ys: Sequence, *, size: float = 
 def origin(race) -> str:
     """Return where and when a `Measurement` was recorded, in words."""
     return f"recorded on {race.provenance['gpu']}, {race.provenance['date']}"
+
+
+def beside(ax: Axes, text: str, at: tuple, by: tuple, **look) -> Annotation:
+    """Write a text at a point of the data, moved `by` so many points to the right and up."""
+    return ax.annotate(text, at, xytext=by, textcoords="offset points", **{"va": "center", **look})
 
 
 def fitting(texts: Iterable[str], room: float, size: float = SMALL) -> str:

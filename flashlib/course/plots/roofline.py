@@ -8,6 +8,7 @@ from matplotlib.ticker import FuncFormatter
 
 from flashlib import hardware
 from flashlib.course.plots import theme
+from flashlib.course.plots.parts import beside
 from flashlib.course.plots.theme import GREY, INK, SMALL, Axes, Figure, styled, text_width
 from flashlib.machine.traffic import Traffic
 from flashlib.models import roofline as model
@@ -92,9 +93,9 @@ def _on_slope(ax, x, roof, ridge, taken, text) -> None:
     far = [min((abs(np.log(x[n] / t)) for t in taken), default=0) for n in spots]
     n = int(spots[int(np.argmax(far))])
     (x0, y0), (x1, y1) = ax.transData.transform([(x[n], roof[n]), (x[n + 1], roof[n + 1])])
-    ax.annotate(text, (x[n], roof[n]), xytext=(-5, 5), textcoords="offset points", fontsize=SMALL,
-                color=_ROOF, fontweight="bold", ha="center", va="bottom", rotation_mode="anchor",
-                rotation=np.degrees(np.arctan2(y1 - y0, x1 - x0)))
+    beside(ax, text, (x[n], roof[n]), (-5, 5), va="bottom", fontsize=SMALL, color=_ROOF,
+           fontweight="bold", ha="center", rotation_mode="anchor",
+           rotation=np.degrees(np.arctan2(y1 - y0, x1 - x0)))
 
 
 def _label_points(ax, points, marks) -> None:
@@ -115,9 +116,8 @@ def _label_points(ax, points, marks) -> None:
                 break
         taken.append(spot)
         line = {"arrowstyle": "-", "color": "#9A9A9A", "lw": 0.7, "shrinkA": 1, "shrinkB": 5}
-        ax.annotate(label, (x, y), xytext=(dx, dy), textcoords="offset points", ha=ha, va="center",
-                    color=INK, arrowprops=line if abs(dy) > 15 else None, gid=f"label {label}",
-                    zorder=6, path_effects=theme.halo())
+        beside(ax, label, (x, y), (dx, dy), ha=ha, color=INK, arrowprops=line if abs(dy) > 15 else None,
+               gid=f"label {label}", zorder=6, path_effects=theme.halo())
 
 
 def _places():

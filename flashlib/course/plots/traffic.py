@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from flashlib.course.plots import theme
-from flashlib.course.plots.parts import bare, fitting, rect
+from flashlib.course.plots.parts import bare, beside, fitting, rect
 from flashlib.course.plots.theme import GREY, INK, SMALL, human_bytes, human_room, styled, text_width
 from flashlib.machine.traffic import Moved, Traffic
 
@@ -144,15 +144,14 @@ def sram_gauge(tiles, capacity_bytes: int, *, title: str | None = None,
     line = theme.OVER if over > 0 else INK
     ax.plot([capacity_bytes] * 2, [-0.72, 0.62], color=line, lw=1.8, zorder=6, gid="line",
             solid_capstyle="butt")
-    ax.annotate(f"SRAM holds {human_room(capacity_bytes)}", (capacity_bytes, 0.62), xytext=(0, 3),
-                textcoords="offset points", color=line, fontsize=SMALL, zorder=6,
-                ha="right" if capacity_bytes > right / 2 else "left", va="bottom")
+    beside(ax, f"SRAM holds {human_room(capacity_bytes)}", (capacity_bytes, 0.62), (0, 3), va="bottom",
+           color=line, fontsize=SMALL, zorder=6, ha="right" if capacity_bytes > right / 2 else "left")
     one = len(tiles) == 1
     need = f"{len(tiles)} {'tile needs' if one else 'tiles need'} {human_room(used)}"
     fit = "it fits" if one else "they fit"
     verdict = f"{need}: {over:,} B too many" if over > 0 else f"{need}: {fit}, {-over:,} B are free"
-    ax.annotate(verdict, (0, -0.5), xytext=(0, -7), textcoords="offset points", va="top",
-                fontweight="bold", color=theme.OVER if over > 0 else INK, gid="verdict")
+    beside(ax, verdict, (0, -0.5), (0, -7), va="top", fontweight="bold",
+           color=theme.OVER if over > 0 else INK, gid="verdict")
     ax.set(xlim=(-0.005 * right, right), ylim=(-1.3, 1.05))
     ax.axis("off")
     return theme.finished(fig, own, ax, title, f"Gauge of the SRAM: {verdict}.")

@@ -100,15 +100,13 @@ def forward(q, k, v, causal, config=None):
     return BACKEND.forward(q, k, v, p, q.shape[3] ** -0.5, config)
 
 
-def ablation(shape, causal, rounds=ROUNDS, milliseconds=30, names=None):
+def ablation(shape, causal, rounds=ROUNDS, milliseconds=30):
     """Check and time the variants at one shape, in bfloat16, and return one row each."""
     q, k, v = inputs(shape)
     rows = torch.arange(0, shape[2], max(1, shape[2] // SAMPLED_ROWS), device="cuda")
     exact = exact_rows(q, k, v, causal, rows)
     calls, built = {}, {}
     for name, config in variants(shape[3], causal, shape[2]).items():
-        if names is not None and name not in names:
-            continue
 
         def call(config=config):
             return forward(q, k, v, causal, config)

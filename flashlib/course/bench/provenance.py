@@ -1,6 +1,6 @@
 """Say where a measurement comes from, and keep it as CSV under a header that says so.
 
-A recorded number without its GPU, versions, date and command is a rumor. Every CSV file in
+A recorded number without its GPU, versions, date and command cannot be checked. Every CSV file in
 `assets/measurements` begins with these as `# key: value` lines; `flashlib.data.measurements`
 reads them back. Neither the machine's name nor a path on it is recorded. What columns and keys are
 called, and in which unit they count, stands in `assets/measurements/README.md` for all files together.

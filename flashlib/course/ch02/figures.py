@@ -271,12 +271,12 @@ def _bars(ax, costs) -> None:
                    fontsize=SMALL, color=GREY)
 
 
-def _roof(ax, gpu, costs, dtype="float16") -> None:
+def _roof(ax, gpu, costs) -> None:
     """Draw the roofline in decades, without an axis: a tenth of the time of one with ticks."""
-    points, (x0, x1, low, top, _) = decades(ax, gpu, costs, dtype, reach=(-0.5, 0.25), depth=1.3,
+    points, (x0, x1, low, top, _) = decades(ax, gpu, costs, "float16", reach=(-0.5, 0.25), depth=1.3,
                                             ticks=(0.09, 0.15, 1.08))
     ax.set(xlim=(x0 - 0.12, x1 + 0.05), ylim=(low - 1.2, top + 1.0))
-    peak = hardware.human(float(gpu.matmul_flops_per_s[dtype]), "FLOP/s")
+    peak = hardware.human(float(gpu.matmul_flops_per_s["float16"]), "FLOP/s")
     ax.text(x1, top + 0.3, f"{gpu.name}: {peak}, "
             f"{hardware.human(float(gpu.hbm_bytes_per_s), 'B/s')}", ha="right", va="bottom",
             fontsize=SMALL, fontweight="bold", color="#444444")

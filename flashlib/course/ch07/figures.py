@@ -19,8 +19,8 @@ from flashlib.machine.trace import Trace
 
 @styled
 def saved_memory(N: Sequence[int], curves: Mapping[str, Sequence[float]],
-                 limits: Mapping[str, float], *, fits: Mapping[str, Mapping[str, int]] | None = None,
-                 title: str | None = None) -> Figure:
+                 limits: Mapping[str, float], *,
+                 fits: Mapping[str, Mapping[str, int]] | None = None) -> Figure:
     """Draw the bytes kept for the backward pass over N, with the memories of GPUs as lines.
 
     Args:
@@ -69,8 +69,6 @@ def saved_memory(N: Sequence[int], curves: Mapping[str, Sequence[float]],
     ax.yaxis.set_major_locator(LogLocator(numticks=12))
     ax.yaxis.set_minor_locator(NullLocator())
     ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: human_bytes(v)))
-    if title:
-        ax.set_title(title)
     parts = [f"{label}: {gpu} is full at {longest:,} tokens" for label, by_gpu in (fits or {}).items()
              for gpu, longest in by_gpu.items()]
     ends = [f"{label} from {human_bytes(y[0])} to {human_bytes(y[-1])}" for label, y in curves.items()]
@@ -219,8 +217,7 @@ def _visits(ax, events, Nq, Nk, size) -> None:
 @styled
 def training_time(predicted: Mapping[str, Mapping[str, float]], *,
                   measured: Mapping[str, Mapping[str, float]] | None = None,
-                  bounds: Mapping[str, Mapping[str, str]] | None = None,
-                  title: str | None = None) -> Figure:
+                  bounds: Mapping[str, Mapping[str, str]] | None = None) -> Figure:
     """Draw seconds by GPU for two algorithms on one log axis: predicted hollow, measured solid.
 
     Args:
@@ -261,8 +258,6 @@ def training_time(predicted: Mapping[str, Mapping[str, float]], *,
     ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: human_seconds(v)))
     ax.set_xlabel("time; hollow: roofline of the machine's bytes, solid: recorded")
     ax.xaxis.grid(True)
-    if title:
-        ax.set_title(title)
     words = "; ".join(f"{gpu}{' measured' if m else ' predicted'}: " + ", ".join(
         f"{name} {human_seconds(s)}" for name, s in times.items()) for gpu, times, m in rows)
     return theme.describe(fig, f"Time by GPU. {words}.")

@@ -25,7 +25,7 @@ _PARTS = {"matmul": ("#4C5B6B", ""), "vector": ("#93A1AF", "///"), "exp": ("#CBD
 
 @styled
 def occupancy_grid(grids: Mapping[str, Sequence[Sequence[Waves]]], rows: Sequence[int],
-                   cols: Sequence[int], *, title: str | None = None) -> Figure:
+                   cols: Sequence[int]) -> Figure:
     """Draw how full a GPU is, over batch · heads (rows) and sequence length (columns).
 
     Every cell carries the share of the SMs' time that is work, in percent, and is darker the smaller
@@ -57,8 +57,6 @@ def occupancy_grid(grids: Mapping[str, Sequence[Sequence[Waves]]], rows: Sequenc
     bar.ax.set_yticklabels(["0 %", "50 %", "100 %"], fontsize=TINY)
     bar.set_label("share of SM time that is work", fontsize=TINY)
     bar.outline.set_visible(False)
-    if title:
-        fig.suptitle(title, fontsize=10, fontweight="bold", x=0.01, ha="left")
     return theme.describe(fig, f"Share of the SMs' time that is work. {'; '.join(words)}.")
 
 
@@ -82,7 +80,7 @@ def wave_steps(counts: Sequence[int], efficiency: Mapping[str, Sequence[float]],
 
 
 @styled
-def schedules(runs: Mapping[str, Schedule], *, unit: str = "tiles of S") -> Figure:
+def schedules(runs: Mapping[str, Schedule]) -> Figure:
     """Draw programs of unequal length on SMs, one picture for each order; idle time is hatched."""
     longest = max(s.time for s in runs.values()) or 1
     slots = max(s.slots for s in runs.values())
@@ -104,22 +102,21 @@ def schedules(runs: Mapping[str, Schedule], *, unit: str = "tiles of S") -> Figu
             ax.spines[side].set_visible(False)
         words.append(f"{name} ends at {s.time:,}, {percent(s.efficiency)} work")
     axes[-1, 0].xaxis.set_major_locator(MaxNLocator(10, integer=True))
-    axes[-1, 0].set_xlabel(f"time, in {unit}; darker programs are longer, hatched is idle",
+    axes[-1, 0].set_xlabel("time, in tiles of S; darker programs are longer, hatched is idle",
                            fontsize=SMALL)
     return theme.describe(fig, f"Programs on SMs over time. {'; '.join(words)}.")
 
 
 @styled
-def time_parts(times: Mapping[str, Mapping[str, float]], *, unit_s: float = 1e-6,
-               unit: str = "µs") -> Figure:
+def time_parts(times: Mapping[str, Mapping[str, float]]) -> Figure:
     """Draw the seconds of each part of a roofline as stacked bars, as if nothing overlapped."""
     fig, ax = theme.subplots(height=0.95 + 0.42 * len(times))
-    longest = max(sum(parts.values()) for parts in times.values()) / unit_s
+    longest = max(sum(parts.values()) for parts in times.values()) * 1e6
     for y, parts in enumerate(times.values()):
         left = 0.0
         for part, seconds in parts.items():
             color, hatch = _PARTS[part]
-            width = seconds / unit_s
+            width = seconds * 1e6
             rect(ax, left, y - 0.31, width, 0.62, fc=color, ec="white", hatch=hatch, lw=0.6, gid=part)
             text = f"{part} {width:.1f}"
             if theme.text_width(text, SMALL) + 0.2 < 5.0 * width / longest:
@@ -127,16 +124,16 @@ def time_parts(times: Mapping[str, Mapping[str, float]], *, unit_s: float = 1e-6
                         color=theme.ink_on(color), bbox={"boxstyle": "round,pad=0.15", "fc": color,
                                                          "ec": "none"} if hatch else None)
             left += width
-        beside(ax, f"{left:.1f} {unit}", (left, y), (6, 0), va="center_baseline", fontweight="bold")
-    ax.set(xlim=(0, 1.14 * longest), ylim=(len(times) - 0.5, -0.5), xlabel=f"{unit}, end to end")
+        beside(ax, f"{left:.1f} µs", (left, y), (6, 0), va="center_baseline", fontweight="bold")
+    ax.set(xlim=(0, 1.14 * longest), ylim=(len(times) - 0.5, -0.5), xlabel="µs, end to end")
     ax.set_yticks(range(len(times)), list(times), fontsize=9, color=INK)
     bare(ax, "left")
     shown = dict.fromkeys(part for parts in times.values() for part in parts)
     theme.patch_key(ax, [(part, {"fc": _PARTS[part][0], "ec": "#8A8A8A", "hatch": _PARTS[part][1]})
                          for part in shown])
-    words = "; ".join(f"{name}: " + ", ".join(f"{part} {s / unit_s:.1f}" for part, s in parts.items())
+    words = "; ".join(f"{name}: " + ", ".join(f"{part} {s * 1e6:.1f}" for part, s in parts.items())
                       for name, parts in times.items())
-    return theme.describe(fig, f"Time by part in {unit}. {words}.")
+    return theme.describe(fig, f"Time by part in µs. {words}.")
 
 
 @styled

@@ -186,7 +186,7 @@ def scale_dilemma(limits: Sequence[float], errors: Mapping[str, Sequence[float]]
 # Errors by recipe.
 
 @styled
-def error_bars(rows: Sequence[Mapping], *, title: str = "") -> Figure:
+def error_bars(rows: Sequence[Mapping]) -> Figure:
     """Draw root mean square errors as bars on a logarithmic axis, with spread and paper where given.
 
     A row has "recipe" and "rmse"; "lowest", "highest" (of a single seed) and "paper" are optional.
@@ -205,7 +205,7 @@ def error_bars(rows: Sequence[Mapping], *, title: str = "") -> Figure:
                 f"{row['rmse']:.2e}", va="center_baseline", fontsize=SMALL)
     low = min(row["rmse"] for row in rows) / 4
     high = max(row["rmse"] for row in rows) * 4
-    ax.set(xscale="log", xlim=(low, high), ylim=(len(rows) - 0.5, -0.5), title=title,
+    ax.set(xscale="log", xlim=(low, high), ylim=(len(rows) - 0.5, -0.5),
            xlabel="root mean square error of O")
     ax.set_yticks(range(len(rows)), [row["recipe"] for row in rows], color=INK, fontsize=9)
     ax.tick_params(axis="y", length=0)

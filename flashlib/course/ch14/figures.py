@@ -78,9 +78,10 @@ def exp2_errors(f, errors: Mapping[int, np.ndarray], *, ax=None):
     ax.set_yticks([1e-8, 1e-6, 1e-4, 1e-2], ["10⁻⁸", "10⁻⁶", "10⁻⁴", "10⁻²"])
     ax.set_yticks([], minor=True)
     words = ", ".join(f"{d}: {np.abs(e).max():.1e}" for d, e in errors.items())
-    return theme.finished(fig, own, ax, None, "Relative error of the polynomial over the fraction, log"
-                          f" scale; largest by degree {words}. Half a step of bfloat16 falls from"
-                          f" {BFLOAT16_HALF_STEP:.1e} to {BFLOAT16_HALF_STEP / 2:.1e}.")
+    text = ("Relative error of the polynomial over the fraction, log scale; largest by degree"
+            f" {words}. Half a step of bfloat16 falls from {BFLOAT16_HALF_STEP:.1e} to"
+            f" {BFLOAT16_HALF_STEP / 2:.1e}.")
+    return theme.describe(fig, text) if own else ax
 
 
 @styled
@@ -151,8 +152,8 @@ def stale_maximum(maxima, used: Mapping[float, np.ndarray], *, ax=None):
     ax.set(xlabel="key tile", ylabel="logit · log₂ e", xlim=(0.4, len(maxima) + 0.6))
     ax.legend(fontsize=TINY, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=4,
               borderaxespad=0.1, handlelength=1.6, columnspacing=1.2)
-    return theme.finished(fig, own, ax, None,
-                          f"A row's maximum over {len(maxima)} key tiles; {'; '.join(words)}.")
+    text = f"A row's maximum over {len(maxima)} key tiles; {'; '.join(words)}."
+    return theme.describe(fig, text) if own else ax
 
 
 @styled

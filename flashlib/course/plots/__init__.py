@@ -1,7 +1,7 @@
 """Pictures that several chapters draw: data in, a figure out; a chapter's own are its `figures`.
 
-Every function returns a figure that shows itself in a notebook, or draws into `ax=` and returns
-that. Importing this module also teaches IPython to show small arrays as colored grids.
+Every function returns a figure that shows itself in a notebook; `sram_gauge` can also draw into
+an `ax=`. Importing this module also teaches IPython to show small arrays as colored grids.
 """
 
 import sys

@@ -7,7 +7,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLoca
 
 from flashlib.course.plots import theme
 from flashlib.course.plots.parts import beside
-from flashlib.course.plots.theme import GREY, SMALL, Axes, Figure, human_bytes, human_count, styled
+from flashlib.course.plots.theme import GREY, SMALL, Figure, human_bytes, human_count, styled
 
 _KINDS = ("measured", "counted", "predicted")
 
@@ -16,8 +16,7 @@ _KINDS = ("measured", "counted", "predicted")
 def sweep(x, series: Mapping[str, Sequence[float]] | None = None, xlabel: str = "", ylabel: str = "", *,
           predicted: Mapping[str, Sequence[float]] | None = None,
           counted: Mapping[str, Sequence[float]] | None = None, slope_guides: Sequence[float] = (),
-          title: str | None = None, log: bool = True, xticks: Sequence[float] | None = None,
-          ax: Axes | None = None) -> Figure | Axes:
+          xticks: Sequence[float] | None = None) -> Figure:
     """Draw quantities over a size, log-log, each labeled at its right end.
 
     One label has one color, whichever kinds of curve it has; a second curve of the same version
@@ -28,7 +27,6 @@ def sweep(x, series: Mapping[str, Sequence[float]] | None = None, xlabel: str = 
         series: measured, {label: y}: a solid line with markers.
         predicted: closed forms: a dashed line.  counted: by a machine: solid markers alone.
         slope_guides: exponents; a grey line with each slope, labeled.
-        log: False for linear axes that start at 0.
         xticks: where to put ticks; None for all x if there are few.
     A y with another x is given as a pair, {label: (x, y)}.
     """
@@ -36,8 +34,7 @@ def sweep(x, series: Mapping[str, Sequence[float]] | None = None, xlabel: str = 
     labels = list(dict.fromkeys(label for curves in kinds.values() for label in curves))
     if not labels:
         raise ValueError("series, predicted, counted: expected at least one {label: y}, got none")
-    own = ax is None
-    fig, ax = theme.canvas(ax, height=3.7)
+    fig, ax = theme.subplots(height=3.7)
     ends, drawn, looks = [], [], _looks(labels)
     for label in labels:
         look = looks[label]
@@ -52,18 +49,14 @@ def sweep(x, series: Mapping[str, Sequence[float]] | None = None, xlabel: str = 
         ends.append((label, theme.readable(look["color"]), cx, cy))
     xs = np.unique(np.concatenate([cx for cx, _ in drawn]))
     values = np.concatenate([cy[np.isfinite(cy)] for _, cy in drawn])
-    if log:
-        ax.set(xscale="log", yscale="log")
-    else:
-        ax.set_ylim(bottom=0)
-    _axes(ax, xs, values, xlabel, ylabel, xticks, log)
-    if log:
-        _guides(ax, slope_guides, xs, drawn)
+    ax.set(xscale="log", yscale="log")
+    _axes(ax, xs, values, xlabel, ylabel, xticks)
+    _guides(ax, slope_guides, xs, drawn)
     _labels(ax, ends)
     _kind_key(ax, [kind for kind, curves in kinds.items() if curves])
     parts = [f"{label} from {cy[0]:.3g} to {cy[-1]:.3g}" for label, _, _, cy in ends]
-    return theme.finished(fig, own, ax, title, f"{ylabel or 'Values'} over {xlabel or 'x'}, from"
-                          f" {xs[0]:g} to {xs[-1]:g}: {'; '.join(parts)}.")
+    return theme.describe(fig, f"{ylabel or 'Values'} over {xlabel or 'x'}, from {xs[0]:g} to"
+                               f" {xs[-1]:g}: {'; '.join(parts)}.")
 
 
 def _looks(labels) -> dict[str, dict]:
@@ -92,20 +85,19 @@ def _pair(x, y, label):
     return x, y
 
 
-def _axes(ax, xs, values, xlabel, ylabel, xticks, log) -> None:
+def _axes(ax, xs, values, xlabel, ylabel, xticks) -> None:
     ax.set(xlabel=xlabel, ylabel=ylabel)
-    if xticks is None and len(xs) <= 9 and log:
+    if xticks is None and len(xs) <= 9:
         xticks = xs
     if xticks is not None:
         ax.set_xticks(xticks, [f"{v:,.0f}" if v >= 1 else f"{v:g}" for v in xticks])
         ax.xaxis.set_minor_locator(NullLocator())
     show = human_bytes if "byte" in ylabel.lower() else human_count
-    if log:
-        positive = values[values > 0]
-        decades = np.log10(positive.max() / positive.min()) if len(positive) else 1
-        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 2 else (1,), numticks=12))
-        ax.yaxis.set_minor_formatter(NullFormatter())
-    if not (log and "byte" not in ylabel.lower() and values.min() < 0.1):
+    positive = values[values > 0]
+    decades = np.log10(positive.max() / positive.min()) if len(positive) else 1
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 2 else (1,), numticks=12))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+    if "byte" in ylabel.lower() or values.min() >= 0.1:
         ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: show(v)))
     ax.yaxis.grid(True)
 
@@ -131,13 +123,14 @@ def _guides(ax, slopes, xs, drawn) -> None:
 def _labels(ax, ends) -> None:
     """Write each label at the right end of its curve, moved apart where they would touch."""
     ax.margins(x=0.03)
-    log = ax.get_yscale() == "log"
     last = [(label, color, cx[np.isfinite(cy)][-1], cy[np.isfinite(cy)][-1])
             for label, color, cx, cy in ends if np.isfinite(cy).any()]
     height = ax.figure.get_figheight() * ax.get_position().height * 72
     low, high = ax.get_ylim()
-    position = ((lambda v: np.log(max(v, 1e-300) / low) / np.log(high / low)) if log
-                else (lambda v: (v - low) / (high - low)))
+
+    def position(v):
+        return np.log(max(v, 1e-300) / low) / np.log(high / low)
+
     order = sorted(last, key=lambda end: position(end[3]))
     wanted = [position(end[3]) * height for end in order]
     placed = spread(wanted, 12.5, height)

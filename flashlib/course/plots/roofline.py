@@ -9,7 +9,7 @@ from matplotlib.ticker import FuncFormatter
 from flashlib import hardware
 from flashlib.course.plots import theme
 from flashlib.course.plots.parts import beside
-from flashlib.course.plots.theme import GREY, INK, SMALL, Axes, Figure, styled, text_width
+from flashlib.course.plots.theme import GREY, INK, SMALL, Figure, styled, text_width
 from flashlib.machine.traffic import Traffic
 from flashlib.models import roofline as model
 
@@ -18,8 +18,7 @@ _ROOF = "#444444"
 
 @styled
 def roofline(gpu, costs: Mapping[str, Traffic], dtype: str = "float16", *,
-             measured: Mapping[str, float] | None = None, title: str | None = None,
-             ax: Axes | None = None) -> Figure | Axes:
+             measured: Mapping[str, float] | None = None) -> Figure:
     """Draw the roof of a GPU over arithmetic intensity, and where algorithms stand under it.
 
     A point stands at what the model predicts, which may be below the roof where vector work or
@@ -31,7 +30,7 @@ def roofline(gpu, costs: Mapping[str, Traffic], dtype: str = "float16", *,
         costs: {label: Traffic}.
         dtype: what the matmul units work in.
     """
-    gpu, own, measured = hardware.get(gpu), ax is None, measured or {}
+    gpu, measured = hardware.get(gpu), measured or {}
     unknown = set(measured) - set(costs)
     if unknown:
         raise ValueError(f"measured: expected labels of costs, got {sorted(unknown)}")
@@ -39,7 +38,7 @@ def roofline(gpu, costs: Mapping[str, Traffic], dtype: str = "float16", *,
         if not (cost.hbm_bytes and cost.flops):
             raise ValueError(f"{label}: expected a cost with bytes and FLOPs, got {cost.hbm_bytes}"
                              f" bytes and {cost.flops} FLOPs")
-    fig, ax = theme.canvas(ax, height=3.9)
+    fig, ax = theme.subplots(height=3.9)
     ridge = model.ridge(gpu, dtype)
     points = [(label, c.intensity, c.flops / model.time_s(c, gpu, dtype).time_s,
                theme.version_style(label, n)) for n, (label, c) in enumerate(costs.items())]
@@ -82,8 +81,8 @@ def roofline(gpu, costs: Mapping[str, Traffic], dtype: str = "float16", *,
     _label_points(ax, anchors, marks)
     text = "; ".join(f"{label} at {px:.3g} FLOP/B, {hardware.human(py, 'FLOP/s')}"
                      for label, px, py, _ in points)
-    return theme.finished(fig, own, ax, title, f"Roofline of {gpu.name} in {dtype}, ridge at"
-                          f" {ridge:.0f} FLOP/B: {text}.")
+    return theme.describe(fig, f"Roofline of {gpu.name} in {dtype}, ridge at {ridge:.0f} FLOP/B:"
+                               f" {text}.")
 
 
 def _on_slope(ax, x, roof, ridge, taken, text) -> None:

@@ -138,24 +138,17 @@ def subplots(rows: int = 1, cols: int = 1, *, height: float = 3.2, width: float 
         return fig, fig.subplots(rows, cols, **kwargs)
 
 
-def canvas(ax: Axes | None, height: float, width: float = WIDTH) -> tuple[Figure, Axes]:
+def canvas(ax: Axes | None, height: float) -> tuple[Figure, Axes]:
     """Return the figure and the axes to draw on: a new one, or the one that `ax` belongs to."""
     if ax is not None:
         return ax.figure, ax
-    return subplots(height=height, width=width)
+    return subplots(height=height)
 
 
 def describe(fig: Figure, text: str) -> Figure:
     """Store the alt text of a figure, and return the figure."""
     fig._alt = " ".join(text.split())
     return fig
-
-
-def finished(fig: Figure, own: bool, ax: Axes, title: str | None, text: str) -> Figure | Axes:
-    """Write the title, if any; return the axes, or the figure with its alt text if it is our `own`."""
-    if title:
-        ax.set_title(title)
-    return describe(fig, text) if own else ax
 
 
 def alt_text(fig: Figure) -> str:

@@ -54,8 +54,8 @@ def stack(ax: Axes, y: float, moved: Mapping[str, Moved], *, height: float, inch
 
 
 @styled
-def traffic_bars(costs: Mapping[str, Traffic], logx: bool = False, *, title: str | None = None,
-                 ax: Axes | None = None) -> Figure | Axes:
+def traffic_bars(costs: Mapping[str, Traffic], logx: bool = False, *,
+                 title: str | None = None) -> Figure:
     """Draw the HBM bytes of several algorithms as bars, stacked by tensor.
 
     Read bytes are solid and written ones hatched; the total stands at the end, with its ratio to
@@ -63,9 +63,9 @@ def traffic_bars(costs: Mapping[str, Traffic], logx: bool = False, *, title: str
     """
     if not costs:
         raise ValueError("costs: expected at least one {label: Traffic}, got none")
-    labels, own = list(costs), ax is None
+    labels = list(costs)
     longest = max(text_width(label, 9) for label in labels)
-    fig, ax = theme.canvas(ax, height=0.46 * len(labels) + 1.0 + 0.3 * bool(title))
+    fig, ax = theme.subplots(height=0.46 * len(labels) + 1.0 + 0.3 * bool(title))
     largest = max(cost.hbm_bytes for cost in costs.values()) or 1
     first = costs[labels[0]].hbm_bytes
     inch = largest / max(theme.WIDTH - longest - 2.3, 1.5)
@@ -99,8 +99,10 @@ def traffic_bars(costs: Mapping[str, Traffic], logx: bool = False, *, title: str
         theme.read_write_key(ax)
     ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: human_bytes(v)))
     ax.xaxis.grid(True)
+    if title:
+        ax.set_title(title)
     text = ", ".join(f"{label} {human_bytes(costs[label].hbm_bytes)}" for label in labels)
-    return theme.finished(fig, own, ax, title, f"Bars of HBM bytes by tensor: {text}.")
+    return theme.describe(fig, f"Bars of HBM bytes by tensor: {text}.")
 
 
 def _ratio(value, reference) -> str:
@@ -154,4 +156,6 @@ def sram_gauge(tiles, capacity_bytes: int, *, title: str | None = None,
            color=theme.OVER if over > 0 else INK, gid="verdict")
     ax.set(xlim=(-0.005 * right, right), ylim=(-1.3, 1.05))
     ax.axis("off")
-    return theme.finished(fig, own, ax, title, f"Gauge of the SRAM: {verdict}.")
+    if title:
+        ax.set_title(title)
+    return theme.describe(fig, f"Gauge of the SRAM: {verdict}.") if own else ax

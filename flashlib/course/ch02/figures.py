@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.patches import Rectangle
 
 from flashlib import hardware
 from flashlib.course.plots import stage, theme
@@ -147,19 +146,18 @@ def _tile(ax, name, rows, cols, x, y, s, *, times, most, framed, stored) -> None
     hue = theme.tensor_color(name)
     left, top = x + s * cols[0], y + s * rows[0]
     w, h = s * (cols[1] - cols[0]), s * (rows[1] - rows[0])
-    place = {"xy": (left, top), "width": w, "height": h}
     share = 0.55 + 0.33 * (1 - times / most)
     color = hue if framed else theme.tint(hue, 0.4 if name == "C" else share)
     fine = min(w, h) < 0.06
     if name != "C" or stored or framed:
         hatch = None if framed or fine else "////"
         edge = "face" if fine else theme.tint(hue, 0.25 if name == "C" else 0.45)
-        ax.add_artist(Rectangle(**place, facecolor=color, edgecolor=edge, lw=0.4, hatch=hatch,
-                                gid=f"{name} {'sram' if framed else 'hbm'}"))
+        rect(ax, left, top, w, h, facecolor=color, edgecolor=edge, lw=0.4, hatch=hatch,
+             gid=f"{name} {'sram' if framed else 'hbm'}")
     elif not fine:
-        ax.add_artist(Rectangle(**place, fill=False, edgecolor="#DADADA", lw=0.5))
+        rect(ax, left, top, w, h, fill=False, edgecolor="#DADADA", lw=0.5)
     if framed:
-        ax.add_artist(Rectangle(**place, fill=False, ec=INK, lw=1.6, zorder=6))
+        rect(ax, left, top, w, h, fill=False, ec=INK, lw=1.6, zorder=6)
     if times and text_width(str(times), SMALL) + 0.05 < w and h > 0.14:
         ax.text(left + w / 2, top + h / 2, str(times), ha="center", va="center_baseline",
                 fontsize=SMALL, color=theme.ink_on(color), gid="times", zorder=7,

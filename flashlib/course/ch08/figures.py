@@ -3,14 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.collections import PatchCollection
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from flashlib.course.plots import theme
-from flashlib.course.plots.parts import bare, beside, rect, whole
+from flashlib.course.plots.parts import bare, beside, boxes, rect, whole
 from flashlib.course.plots.theme import EDGE, GREY, INK, OVER, SMALL, TINY, human_bytes, percent, styled
 from flashlib.course.plots.traffic import stack
 from flashlib.models.occupancy import Schedule, Waves
@@ -178,9 +176,9 @@ def _split_picture(ax, dealt, warps) -> None:
     shades = [theme.tint(_BUSY, 0.15 + 0.62 * n / max(warps - 1, 1)) for n in range(warps)]
     for n, color in enumerate(shades):
         a, size = n * side / warps, side / warps
-        across, part = dealt == "keys", {"fc": color, "ec": "white", "lw": 0.8}
-        ax.add_patch(Rectangle((x0 + a, y0), size, side, **part) if across
-                     else Rectangle((x0, y0 + a), side, size, **part))
+        across = dealt == "keys"
+        box = (x0 + a, y0, size, side) if across else (x0, y0 + a, side, size)
+        rect(ax, *box, fc=color, ec="white", lw=0.8)
         at = (x0 + a + size / 2, y0 + side / 2) if across else (x0 + side / 2, y0 + a + size / 2)
         ax.text(*at, f"w{n}", ha="center", va="center", fontsize=TINY, color=theme.ink_on(color))
     for name, box, cut in (("Q", (x0 - thick - 0.06, y0, thick, side), dealt == "queries"),
@@ -228,13 +226,10 @@ def _chip(ax, w, x, y, width) -> None:
     """Draw the SMs as squares; those that the last wave leaves empty are white."""
     cols = 14 if w.sms > 60 else 10
     rows, step = -(-w.sms // cols), min(width / cols, 2.45 / -(-w.sms // cols))
-    for busy, look in ((True, {"fc": _BUSY, "ec": "white"}),
-                       (False, {"fc": "#F6F6F6", "ec": "#B5B5B5", "hatch": "////"})):
-        cells = [Rectangle((x + step * (n % cols), y + step * (n // cols)), 0.86 * step, 0.86 * step)
-                 for n in range(w.sms) if (n < w.sms - w.idle_sms) == busy]
-        if cells:
-            look = {"facecolor": look["fc"], "edgecolor": look["ec"], "hatch": look.get("hatch")}
-            ax.add_collection(PatchCollection(cells, lw=0.6, **look))
+    for busy, look in ((True, {"facecolor": _BUSY, "edgecolor": "white"}),
+                       (False, {"facecolor": "#F6F6F6", "edgecolor": "#B5B5B5", "hatch": "////"})):
+        boxes(ax, [(x + step * (n % cols), y + step * (n // cols), 0.86 * step, 0.86 * step)
+                   for n in range(w.sms) if (n < w.sms - w.idle_sms) == busy], lw=0.6, **look)
     ax.text(x, y + step * rows + 0.16, "SMs in the last wave: blue works, hatched is idle",
             fontsize=TINY, color=GREY, va="center")
 

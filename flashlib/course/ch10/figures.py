@@ -6,7 +6,7 @@ import numpy as np
 
 from flashlib.course.notebook.data import Measurement
 from flashlib.course.plots import theme
-from flashlib.course.plots.parts import beside, origin, rect
+from flashlib.course.plots.parts import bare, beside, origin, rect
 from flashlib.course.plots.theme import GREY, INK, SMALL, TINY, Figure, styled
 
 # Who ran: a name for people, a color, a marker. What is ours stands out, the others are quiet.
@@ -223,9 +223,7 @@ def softmax_share(cases: Mapping[str, Mapping[str, Sequence[tuple[str, float]]]]
                    fontweight="bold")
         ax.set(xlim=(0, 1.14 * longest), ylim=(len(impls) - 0.45, -0.55), xticks=[])
         ax.set_yticks(range(len(impls)), list(impls), fontsize=SMALL, color=INK)
-        ax.tick_params(axis="y", length=0)
         ax.set_title(case, fontsize=SMALL, loc="left")
-        for side in ("left", "bottom"):
-            ax.spines[side].set_visible(False)
+        bare(ax)
     fig.suptitle(note, fontsize=9, fontweight="bold", x=0.01, ha="left")
     return theme.describe(fig, f"{note}. {'; '.join(words)}. {len(bars)} bars.")

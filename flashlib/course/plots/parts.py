@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+from matplotlib.collections import PatchCollection
 from matplotlib.patches import Rectangle
 from matplotlib.text import Annotation
 
@@ -13,6 +14,12 @@ from flashlib.course.plots.theme import SMALL, Axes, Figure, text_width
 def rect(ax: Axes, x: float, y: float, width: float, height: float, **look) -> Rectangle:
     """Draw a rectangle from one corner, without moving the limits of the axes, and return it."""
     return ax.add_artist(Rectangle((x, y), width, height, **look))
+
+
+def boxes(ax: Axes, places: Iterable[tuple], **look) -> None:
+    """Draw many rectangles, (x, y, width, height), at once, without moving the limits of the axes."""
+    made = [Rectangle((x, y), width, height) for x, y, width, height in places]
+    ax.add_collection(PatchCollection(made, **look), autolim=False)
 
 
 def bare(ax: Axes, *sides: str) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from flashlib.course.plots import theme
@@ -35,9 +34,8 @@ def stack(ax: Axes, y: float, moved: Mapping[str, Moved], *, height: float, inch
         start = left
         for count, written in zip(moved[name], (False, True), strict=True):
             if count:
-                bar = Rectangle((left, y - height / 2), count, height, facecolor=color, ec="white",
-                                lw=0.6, gid=f"{'write' if written else 'read'} {name}")
-                ax.add_artist(bar)
+                rect(ax, left, y - height / 2, count, height, facecolor=color, ec="white", lw=0.6,
+                     gid=f"{'write' if written else 'read'} {name}")
                 if written:
                     rect(ax, left, y - height / 2, count, height, fill=False, lw=0, ec=edge,
                          hatch="/////")

@@ -6,8 +6,6 @@ Every peer is optional. `available` says which this machine has, and why the oth
 import functools
 import importlib.util
 
-from flashlib.course.bench.harness import torch
-
 NAMES = {
     "ours": "flashlib.flash_attention",
     "ours_triton": "flashlib.flash_attention(impl='triton')",
@@ -41,6 +39,7 @@ def _sdpa(backend, q, k, v, causal):
 
 @functools.cache
 def _compiled_flex():
+    import torch
     from torch.nn.attention.flex_attention import flex_attention
 
     torch._dynamo.config.recompile_limit = 512           # one graph for each shape, mask and mode

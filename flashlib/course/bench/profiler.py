@@ -1,12 +1,12 @@
 """Run a benchmark under Nsight Compute (`ncu`) and read its tables of hardware counters."""
 
-from __future__ import annotations
-
 import csv
 import re
 import shutil
 import subprocess
 import sys
+
+from flashlib.course.bench.harness import torch
 
 # What a hardware counter is called in our files.
 METRICS = {
@@ -93,8 +93,6 @@ def report(path, page, *options):
 
 def profile(call):
     """Run a call once between the profiler's marks; what ran before is not counted."""
-    import torch
-
     torch.cuda.synchronize()
     torch.cuda.profiler.start()
     call()

@@ -24,6 +24,8 @@ def check_count_waves(count_waves):
         expected = occupancy.waves(occupancy.programs(batch=B, heads=H, N=N, block=Br), sms).waves
         expect_close(count_waves(B, H, N, Br, sms), expected,
                      f"waves at B={B}, H={H}, N={N}, Br={Br} on {sms} SMs", mistakes={
+            "one ceiling is not enough: a ragged row tile is a program of its own in every head":
+                -(-B * H * N // (Br * sms)),
             "the last wave counts although it is not full: round up": B * H * ragged // sms,
             "the last row tile counts although it is ragged: ⌈N/Br⌉": -(-B * H * (N // Br) // sms),
             "these are v1's programs, one per head: v2 has one per row tile": -(-B * H // sms),
@@ -57,6 +59,9 @@ def check_update(update):
     alpha, P = np.exp(m - m_new), np.exp(S - m_new[:, None])
     own = np.exp(S - m_tile[:, None])
     l_new, O_new = alpha * l + P.sum(axis=1), alpha[:, None] * O + P @ V
+    if all(np.shape(a) == b.shape and np.allclose(a, b) for a, b in zip(got, (m_new, l_new, O_new),
+                                                                        strict=True)):
+        raise Wrong("the values are right, but in the order (m, l, O): return (O, m, l)")
     expect_close(got[1], m_new, "m", mistakes={
         "this is the maximum of the tile alone: earlier keys count, too": m_tile,
         "the maximum did not move": m})
@@ -86,6 +91,11 @@ def check_update(update):
     return "one multiplication and one division less per element of O and tile than v1."
 
 
+def _whole(got, names):
+    """Return the parts of an answer, which may come as a row of an array."""
+    return parts(got.tolist() if isinstance(got, np.ndarray) and got.ndim else got, names)
+
+
 def _classes(N, Br, Bc):
     found = Counter(tile_class(mask_of(True, N, N), rows, keys)
                     for rows in tiles(N, Br) for keys in tiles(N, Bc))
@@ -96,13 +106,13 @@ def _classes(N, Br, Bc):
           hints=("Take one row tile, rows a to b. Which keys does its first row see, which its last?",
                  "Row i sees the keys 0 … i. A tile is full if its last key is seen by the *first*"
                  " row a, and skipped if its first key lies beyond the *last* row b.",
-                 "Tiles visited: ⌈(b + 1)/Bc⌉. Tiles full: ⌊(a + 1)/Bc⌋, and the last one of all, which"
-                 " may be narrower, where row a is the last row."))
+                 "Tiles visited: ⌈(b + 1)/Bc⌉. Tiles full: ⌊(a + 1)/Bc⌋; but where row a is the last"
+                 " row of all it sees every tile whole, a narrow last one too: ⌈N/Bc⌉."))
 def check_count_classes(count_classes):
     """Accept `count_classes(N, Br, Bc) -> (full, partial, skipped)` for square attention."""
     for N, Br, Bc in ((56, 14, 14), (64, 16, 8), (64, 8, 16), (512, 128, 64), (50, 16, 12),
-                      (17, 16, 4)):
-        got = parts(count_classes(N, Br, Bc), "(full, partial, skipped)")
+                      (17, 16, 4), (49, 16, 16), (33, 32, 8)):
+        got = _whole(count_classes(N, Br, Bc), "(full, partial, skipped)")
         full, partial, skipped = _classes(N, Br, Bc)
         Tr, Tc = -(-N // Br), -(-N // Bc)
         where = f"tiles at N={N}, Br={Br}, Bc={Bc}"
@@ -133,7 +143,7 @@ def check_split_k_exchange(split_k_exchange):
     """Accept `split_k_exchange(Br, d, warps, stats_bytes, accumulator_bytes) -> (barriers, bytes)`."""
     for Br, d, W, s, a in ((64, 64, 4, 4, 4), (16, 128, 8, 4, 2), (128, 32, 2, 8, 4)):
         cost = warp_traffic.split_k(Br=Br, Nk=W, d=d, warps=W, stats_bytes=s, accumulator_bytes=a)
-        got = parts(split_k_exchange(Br, d, W, s, a), "(barriers, bytes)")
+        got = _whole(split_k_exchange(Br, d, W, s, a), "(barriers, bytes)")
         where = f"at Br={Br}, d={d}, {W} warps"
         expect_close(got[0], cost.barriers, f"barriers {where}", mistakes={
             "the maxima must have arrived before P is formed, the outputs before they are added:"

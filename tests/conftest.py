@@ -1,4 +1,4 @@
-"""What holds for every test: no window, no figure left open, and property tests without a clock."""
+"""What holds for every test: an order, no window, no figure left open, no clock."""
 
 import os
 import sys
@@ -12,6 +12,12 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 settings.register_profile("course", deadline=None, print_blob=True)
 settings.register_profile("ci", settings.get_profile("course"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "course")
+
+
+def pytest_collection_modifyitems(items):
+    """Put files with slow tests first, or one process would end on a long file and the other wait."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(autouse=True)

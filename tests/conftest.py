@@ -7,6 +7,8 @@ import pytest
 from hypothesis import settings
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+# For nbformat jsonschema would build a grammar of addresses, two seconds long, that no notebook needs.
+sys.modules.setdefault("rfc3987_syntax", None)
 
 # A slow machine is no counterexample, and CI searches the same examples every time.
 settings.register_profile("course", deadline=None, print_blob=True)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -16,10 +17,20 @@ settings.register_profile("ci", settings.get_profile("course"), derandomize=True
 settings.load_profile("ci" if os.environ.get("CI") else "course")
 
 
+# The files that take longest, those first: one process would end on one of them, and the other wait.
+LONG = ("lens/test_gluon.py", "kernels/test_interpreter.py", "lens/test_defaults.py",
+        "algorithms/test_attention.py", "algorithms/test_backward.py", "algorithms/test_properties.py",
+        "algorithms/test_windows.py", "models/test_traffic.py", "kernels/test_kernel_mutants.py",
+        "lens/test_report.py", "course/exercises/test_interpreted.py", "kernels/test_backends.py")
+
+
 def pytest_collection_modifyitems(items):
-    """Put files with slow tests first, or one process would end on a long file and the other wait."""
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    """Put long files first; the tests of a file stay in their order."""
+    here = Path(__file__).parent
+    place = {here / name: n for n, name in enumerate(LONG)}
+    if missing := [str(path) for path in place if not path.is_file()]:
+        raise pytest.UsageError(f"LONG: expected files of tests, got {', '.join(missing)}")
+    items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
 @pytest.fixture(autouse=True)

@@ -42,9 +42,9 @@ def seen_tiles(Nq, Nk, Br, Bc, **mask):
 @st.composite
 def problems(draw):
     """Draw Q, K, V, block sizes, and a mask: a window, with causal or without."""
-    Nq, Nk, d = draw(st.integers(1, 14)), draw(st.integers(0, 14)), draw(st.integers(1, 4))
+    Nq, Nk, d = draw(st.integers(1, 10)), draw(st.integers(0, 10)), draw(st.integers(1, 4))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    bound = st.one_of(st.none(), st.integers(0, 16))
+    bound = st.one_of(st.none(), st.integers(0, 12))
     mask = {"window": (draw(bound), draw(bound)), "causal": draw(st.booleans())}
     blocks = {"Br": draw(st.integers(1, Nq + 1)), "Bc": draw(st.integers(1, Nk + 1))}
     Q, K, V = (rng.normal(size=(n, d)) for n in (Nq, Nk, Nk))

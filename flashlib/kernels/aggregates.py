@@ -8,16 +8,13 @@ from triton.language.core import _aggregate as aggregate
 from triton.language.core import constexpr
 
 
-def record(cls):
-    """Make a class of annotated names an aggregate, made of values in the order of the names.
-
-    What is annotated as a constexpr becomes one, and so does None.
-    """
+def constants(cls):
+    """Make a class of annotated names an aggregate of constexprs, given in the order of the names."""
 
     @triton.constexpr_function
     def __init__(self, *values):
-        for (name, kind), value in zip(cls.__annotations__.items(), values, strict=True):
-            setattr(self, name, constexpr(value) if kind is constexpr or value is None else value)
+        for name, value in zip(cls.__annotations__, values, strict=True):
+            setattr(self, name, constexpr(value))
 
     cls.__init__ = __init__
     return aggregate(cls)

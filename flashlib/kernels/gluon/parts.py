@@ -8,7 +8,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from flashlib import exp2
-from flashlib.kernels.aggregates import record
+from flashlib.kernels.aggregates import aggregate, constants
 
 LN2 = gl.constexpr(exp2.LN2)
 ROWS = gl.constexpr(64)                                     # query rows of a warpgroup
@@ -33,7 +33,7 @@ def mma_layout(columns, warps=4, depth=16):
                                      instr_shape=[16, columns, depth])
 
 
-@record
+@constants
 class Options:
     """What is fixed when a warp-specialised kernel is compiled: see `flash_fwd_hopper_kernel`."""
 
@@ -52,7 +52,7 @@ class Options:
     TAU: gl.constexpr
 
 
-@record
+@aggregate
 class Shared:
     """Shared memory: slots for tiles of Q, K, V and O; barriers for each of Q, K and V.
 
@@ -70,8 +70,15 @@ class Shared:
     v_full: gl.shared_memory_descriptor
     v_empty: gl.shared_memory_descriptor
 
+    @gluon.constexpr_function
+    def __init__(self, q, k, v, o, q_full, q_empty, k_full, k_empty, v_full, v_empty):
+        self.q, self.k, self.v, self.o = q, k, v, o
+        self.q_full, self.q_empty = q_full, q_empty
+        self.k_full, self.k_empty = k_full, k_empty
+        self.v_full, self.v_empty = v_full, v_empty
 
-@record
+
+@aggregate
 class Work:
     """This program's list of query tiles (see `read_entry`); heads, lengths, window of the whole."""
 
@@ -81,6 +88,11 @@ class Work:
     N_Q: gl.tensor
     N_K: gl.tensor
     window: gl.tuple | gl.constexpr
+
+    @gluon.constexpr_function
+    def __init__(self, order, H, GROUP, N_Q, N_K, window):
+        self.order, self.H, self.GROUP, self.N_Q, self.N_K = order, H, GROUP, N_Q, N_K
+        self.window = gl.constexpr(None) if window is None else window
 
 
 @gluon.constexpr_function

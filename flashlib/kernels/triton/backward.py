@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from flashlib import exp2
-from flashlib.kernels.aggregates import record
+from flashlib.kernels.aggregates import constants
 from flashlib.kernels.triton.tiles import (
     Options,
     key_range,
@@ -46,7 +46,7 @@ def flash_bwd_delta_kernel(O, DO, DLSE, DELTA, stride_o, stride_do, H, N_Q, D,
     tl.store(DELTA + at, delta, mask=row < N_Q)
 
 
-@record
+@constants
 class Wanted:
     """Which gradients a kernel writes, known when it is compiled."""
 

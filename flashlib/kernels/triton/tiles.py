@@ -7,10 +7,10 @@ that of the row above. So the first and the last row of a tile tell for all of i
 import triton
 import triton.language as tl
 
-from flashlib.kernels.aggregates import record
+from flashlib.kernels.aggregates import constants
 
 
-@record
+@constants
 class Options:
     """What is fixed when an attention kernel is compiled."""
 

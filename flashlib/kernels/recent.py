@@ -40,10 +40,5 @@ class Recent:
         with self._lock:
             self._entries.clear()
 
-    def values(self) -> list:
-        """Return what is kept."""
-        with self._lock:
-            return [value for value, _ in self._entries.values()]
-
     def __len__(self) -> int:
         return len(self._entries)

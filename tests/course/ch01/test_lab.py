@@ -7,12 +7,13 @@ import pytest
 pytest.importorskip("matplotlib")
 
 import flashlib as fl
-from flashlib import hardware, widgets
+from flashlib import hardware
 from flashlib.course.ch01 import figures, layer_figures
 from flashlib.course.ch01.lab import draw, roofline_lab
 from flashlib.course.plots.theme import alt_text
 from flashlib.models import hierarchy, transformer
 from flashlib.models.roofline import time_s
+from tests.course.choices import corners, draw_every_choice
 
 GPT2 = transformer.layer(transformer.GPT2_MEDIUM, 1024, 64)
 
@@ -23,16 +24,14 @@ def words(fig):
 
 def test_every_choice_draws():
     lab = roofline_lab()
-    rows = widgets.sweep(["roofline_lab"])
-    assert len(rows) == sum(len(control.options) for control in lab.controls.values())
+    assert draw_every_choice(lab) == {key: len(c.options) for key, c in lab.controls.items()}
 
 
 @pytest.mark.parametrize("shape, attention", itertools.product(
     [s.name for s in transformer.SHAPES], ["standard", "fused"]))
 def test_the_corners_draw_too(shape, attention):
     lab = roofline_lab()
-    for N, d, dtype, gpu in itertools.product((256, 131072), (16, 256), ("float32", "float8"),
-                                              ("T4", "B200")):
+    for N, d, dtype, gpu in corners((256, 131072), (16, 256), ("float32", "float8"), ("T4", "B200")):
         fig = lab.figure(shape=shape, attention=attention, N=N, d=d, dtype=dtype, gpu=gpu)
         assert "FLOP/B" in alt_text(fig)
 

@@ -7,13 +7,14 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from flashlib import hardware, widgets
+from flashlib import hardware
 from flashlib.course.ch06 import figures
 from flashlib.course.ch06.lab import block_lab, draw, resident_tiles
 from flashlib.course.plots.theme import OVER, alt_text
 from flashlib.models import traffic
 from flashlib.models.blocks import working_set_bytes
 from flashlib.models.roofline import time_s
+from tests.course.choices import corners, draw_every_choice
 
 
 def words(fig):
@@ -78,8 +79,7 @@ def test_another_sram_takes_the_place_of_that_of_the_gpu():
 
 def test_every_choice_draws():
     lab = block_lab()
-    rows = widgets.sweep(["block_lab"])
-    assert len(rows) == sum(len(control.options) for control in lab.controls.values())
+    assert draw_every_choice(lab) == {key: len(c.options) for key, c in lab.controls.items()}
 
 
 @pytest.mark.parametrize("corner", [
@@ -87,8 +87,7 @@ def test_every_choice_draws():
     {"N": 512, "d": 256, "Br": 512, "Bc": 8}, {"N": 65536, "d": 32, "Br": 8, "Bc": 512}])
 def test_the_corners_draw_too(corner):
     lab = block_lab()
-    for algorithm, causal, gpu in itertools.product(("flash_v1", "flash_v2"), (False, True),
-                                                    ("T4", "B200")):
+    for algorithm, causal, gpu in corners(("flash_v1", "flash_v2"), (False, True), ("T4", "B200")):
         fig = lab.figure(**corner, algorithm=algorithm, causal=causal, gpu=gpu)
         assert alt_text(fig)
 

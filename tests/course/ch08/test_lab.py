@@ -6,10 +6,11 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from flashlib import hardware, widgets
+from flashlib import hardware
 from flashlib.course.ch08.lab import draw, occupancy_lab
 from flashlib.course.plots.theme import OVER, alt_text
 from flashlib.models import occupancy as oc
+from tests.course.choices import draw_every_choice
 
 
 def words(fig):
@@ -45,8 +46,7 @@ def test_causal_times_are_those_of_the_schedule():
 
 def test_every_choice_draws():
     lab = occupancy_lab()
-    rows = widgets.sweep(["occupancy_lab"])
-    assert len(rows) == sum(len(control.options) for control in lab.controls.values())
+    assert draw_every_choice(lab) == {key: len(c.options) for key, c in lab.controls.items()}
 
 
 @pytest.mark.parametrize("corner", [

@@ -141,9 +141,9 @@ def _where(error) -> str:
 
 
 def given(got):
-    """Return what a reader's function returned; a None, alone or in a list, is no answer yet."""
+    """Return what a reader's function returned; a None, alone or in a list, is a forgotten return."""
     if got is None or (isinstance(got, list) and any(part is None for part in got)):
-        raise NotImplementedError
+        raise Wrong("your function returned None: is a `return` missing?")
     return got
 
 

@@ -54,45 +54,59 @@ def course_map(chapters, parts):
                 ax.annotate("", (x - 0.01, y + height / 2), (x - gap + 0.01, y + height / 2),
                             arrowprops={"arrowstyle": "-|>", "color": theme.GREY, "lw": 0.8,
                                         "shrinkA": 0, "shrinkB": 0, "mutation_scale": 6})
+    ax.annotate("", (left + 0.25, height - 1.6), (left + 0.25, -0.74), arrowprops={
+        "arrowstyle": "-|>", "color": READY_EDGE, "lw": 1.4, "shrinkA": 0, "shrinkB": 0})
+    ax.text(left + 0.36, -0.86, "or straight on", va="center", fontsize=7.5, color=READY_EDGE)
     done = [c.number for c in chapters if c.ready]
     return theme.describe(fig, f"Map of the course: {len(chapters)} chapters in {len(parts)} parts;"
                                f" chapters {', '.join(done)} are there (filled boxes), the others are"
-                               " in preparation (dashed boxes).")
+                               " in preparation (dashed boxes). An arrow"
+                               f" leads from {rows[0][0].number} straight on to {rows[1][0].number}.")
 
 
 @theme.styled
 def memory_ladder(gpu, *, banks_bytes_per_clock=128):
-    """Draw the two memories of a GPU to scale in bandwidth: many small SRAMs, one large HBM."""
+    """Draw the two memories of a GPU to scale: bands as wide as their rates, areas as their rooms."""
     sms, sram = int(gpu.sms), int(gpu.shared_memory_per_sm_bytes)
     sram_rate = banks_bytes_per_clock * sms * float(gpu.clock_hz)
-    hbm_rate = float(gpu.hbm_bytes_per_s)
-    fig = theme.figure(2.9, layout=None)
+    hbm_rate, hbm = float(gpu.hbm_bytes_per_s), float(gpu.hbm_bytes)
+    fig = theme.figure(3.55, layout=None)
     ax = whole(fig)
+    left, width, wide = 1.3, 5.55, 2.0
+    for y, name in ((3.17, "arithmetic"), (1.98, "SRAM"), (0.65, "HBM")):
+        ax.text(0.12, y, name, va="center", fontsize=9.5, fontweight="bold")
+    rect(ax, left, 2.97, width, 0.4, facecolor="#FFF8E6", edgecolor="#C9B37A")
+    ax.text(left + width / 2, 3.17, f"tensor cores and vector units of {sms} SMs", ha="center", va="center",
+            fontsize=8.5)
+    columns = -(-sms // 3)
+    pitch = width / columns
+    for n in range(sms):
+        rect(ax, left + pitch * (n % columns), 2.1 - 0.17 * (n // columns), 0.86 * pitch, 0.14, lw=0.6,
+             **theme.SRAM)
+    ax.text(0.12, 1.79, f"{sms} × {gpu.shared_memory_per_sm_bytes}", va="center", fontsize=8.5)
     with mpl.rc_context({"hatch.color": "#D2D2D2"}):
-        rect(ax, 0.3, 0.25, 6.4, 0.72, **theme.HBM)
-    ax.text(3.5, 0.61, f"HBM: {gpu.hbm_bytes} for everything", ha="center", va="center", fontsize=9.5,
-            fontweight="bold", bbox={"facecolor": "white", "edgecolor": "none", "pad": 3, "alpha": 0.9})
-    xs = np.linspace(0.3, 5.55, 4)
-    for n, x in enumerate(xs):
-        if n == 2:
-            ax.text(x + 0.57, 2.28, "…", ha="center", va="center", fontsize=16, color=theme.GREY)
-            continue
-        rect(ax, x, 1.75, 1.15, 0.95, **theme.SRAM)
-        ax.text(x + 0.575, 2.49, f"SM {n + 1 if n < 3 else sms}", ha="center", va="center",
-                fontsize=8.5, fontweight="bold")
-        ax.text(x + 0.575, 2.12, f"SRAM\n{gpu.shared_memory_per_sm_bytes}", ha="center", va="center",
-                fontsize=8.5, linespacing=1.3)
-        ax.annotate("", (x + 0.575, 1.74), (x + 0.575, 0.98),
-                    arrowprops={"arrowstyle": "<|-|>", "color": theme.INK, "lw": 1.1, "shrinkA": 0,
-                                "shrinkB": 0})
-    ax.text(xs[2] + 0.42, 1.37, f"traffic: {human(hbm_rate, 'B/s')}\nfor all SMs together", ha="center",
-            va="center", fontsize=9.5, fontweight="bold", linespacing=1.35)
-    ax.text(xs[2] + 0.57, 1.98, f"inside, together:\n{human(sram_rate, 'B/s')}", ha="center",
-            va="center", fontsize=8, color=theme.INK, linespacing=1.3)
+        rect(ax, left, 0.15, width, 1.0, **theme.HBM)
+    ax.text(0.12, 0.46, f"1 × {gpu.hbm_bytes}", va="center", fontsize=8.5)
+    bands = ((2.28, 2.97, wide, f"inside the SMs, together\n{human(sram_rate, 'B/s')}"),
+             (1.15, 1.72, wide * hbm_rate / sram_rate,
+              f"traffic, for all SMs together\n{human(hbm_rate, 'B/s')}"))
+    for low, high, w, text in bands:                # as wide as the rate
+        x, y = left + 2.2, (low + high) / 2
+        rect(ax, x - w / 2, low, w, high - low, facecolor="#C5D5E4", edgecolor="none", lw=0)
+        ax.text(x, y, "↕", ha="center", va="center", fontsize=13, color=READY_EDGE)
+        ax.text(x + w / 2 + 0.15, y, text, va="center", fontsize=8.5, fontweight="bold", linespacing=1.3)
+    side = np.sqrt(width * 1.0 * sms * sram / hbm)
+    rect(ax, left + 0.9, 0.63, side, side, facecolor=READY_EDGE, edgecolor=READY_EDGE, lw=0)
+    ax.annotate(f"this dot: all {sms} SRAMs, to the scale of HBM's field", (left + 0.92 + side, 0.645),
+                (left + 1.25, 0.645), va="center", fontsize=8.5,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 2, "alpha": 0.9},
+                arrowprops={"arrowstyle": "-", "color": theme.INK, "lw": 0.7})
     return theme.describe(
-        fig, f"{gpu.name}: {sms} SMs with {human(sram, 'B', binary=True)} of SRAM each, which together"
-             f" deliver {human(sram_rate, 'B/s')}, above one HBM of {gpu.hbm_bytes} that delivers"
-             f" {human(hbm_rate, 'B/s')} to all of them.")
+        fig, f"{gpu.name}: the SRAMs of {sms} SMs, {human(sram, 'B', binary=True)} each, deliver"
+             f" {human(sram_rate, 'B/s')} together, a wide band to the arithmetic; one HBM of"
+             f" {gpu.hbm_bytes} delivers {human(hbm_rate, 'B/s')} to all of them, a narrow band. All"
+             f" SRAMs together are a dot in the field of HBM, which is {hbm / (sms * sram):,.0f} times"
+             " as large.")
 
 
 @theme.styled

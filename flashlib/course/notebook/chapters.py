@@ -30,7 +30,7 @@ PARTS = ("Why attention waits", "From softmax to FlashAttention", "Backward and 
 CHAPTERS = (
     Chapter("00", "start_here", "Start here",
             "Why would an exact algorithm that does more arithmetic be several times faster?",
-            PARTS[0], 20, shows="map, doctor, the surprise: more FLOPs, less traffic, less time",
+            PARTS[0], 30, shows="map, doctor, the surprise: more FLOPs, less traffic, less time",
             ready=True),
     Chapter("01", "climb_the_memory_wall", "Climb the memory wall",
             "Why does attention wait for memory?", PARTS[0], 40,

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from flashlib.course.plots import theme
-from flashlib.course.plots.matrices import chosen_cells
 from flashlib.course.plots.parts import rect, whole
-from flashlib.course.plots.theme import INK, SMALL, styled, text_width
+from flashlib.course.plots.theme import text_width
 from flashlib.hardware import human
 
 READY, READY_EDGE = "#E3ECF5", "#31688E"
@@ -76,8 +74,8 @@ def memory_ladder(gpu, *, banks_bytes_per_clock=128):
     for y, name in ((3.17, "arithmetic"), (1.98, "SRAM"), (0.65, "HBM")):
         ax.text(0.12, y, name, va="center", fontsize=9.5, fontweight="bold")
     rect(ax, left, 2.97, width, 0.4, facecolor="#FFF8E6", edgecolor="#C9B37A")
-    ax.text(left + width / 2, 3.17, f"tensor cores and vector units of {sms} SMs", ha="center", va="center",
-            fontsize=8.5)
+    ax.text(left + width / 2, 3.17, f"tensor cores and vector units of {sms} SMs", ha="center",
+            va="center", fontsize=8.5)
     columns = -(-sms // 3)
     pitch = width / columns
     for n in range(sms):
@@ -94,7 +92,8 @@ def memory_ladder(gpu, *, banks_bytes_per_clock=128):
         x, y = left + 2.2, (low + high) / 2
         rect(ax, x - w / 2, low, w, high - low, facecolor="#C5D5E4", edgecolor="none", lw=0)
         ax.text(x, y, "↕", ha="center", va="center", fontsize=13, color=READY_EDGE)
-        ax.text(x + w / 2 + 0.15, y, text, va="center", fontsize=8.5, fontweight="bold", linespacing=1.3)
+        ax.text(x + w / 2 + 0.15, y, text, va="center", fontsize=8.5, fontweight="bold",
+                linespacing=1.3)
     side = np.sqrt(width * 1.0 * sms * sram / hbm)
     rect(ax, left + 0.9, 0.63, side, side, facecolor=READY_EDGE, edgecolor=READY_EDGE, lw=0)
     ax.annotate(f"this dot: all {sms} SRAMs, to the scale of HBM's field", (left + 0.92 + side, 0.645),
@@ -139,96 +138,50 @@ def surprise(panels):
     return theme.describe(fig, "; ".join(words) + ".")
 
 
-@styled
-def heatmap(array, rows: Sequence[str] | None = None, cols: Sequence[str] | None = None,
-            name: str = "P", ax: Axes | None = None, *, title: str | None = None, highlight=None,
-            vmax: float | None = None, bar: bool = True) -> Figure | Axes:
+@theme.styled
+def heatmap(array, rows: Sequence[str], cols: Sequence[str] | None = None, name: str = "P") -> Figure:
     """Draw an attention map: a row for each query word, a column for each key word.
 
     Args:
         array: (rows, cols); non-finite entries (hidden keys) stay white.
-        rows, cols: the words; cols is rows if only one is given and the array is square.
+        rows, cols: the words; cols is rows if only one is given.
         name: which tensor it is, for the hue and the color bar.
-        highlight: cells to frame, a list of (i, j) or a boolean mask.
     """
-    array = np.asarray(array, dtype=float)
+    array, cols = np.asarray(array, dtype=float), rows if cols is None else cols
     if array.ndim != 2:
         raise ValueError(f"array: expected two dimensions, got shape {array.shape}")
-    n, k = array.shape
-    if cols is None and rows is not None and n == k:
-        cols = rows
-    for label, words, count in (("rows", rows, n), ("cols", cols, k)):
-        if words is not None and len(words) != count:
+    for label, words, count in (("rows", rows, array.shape[0]), ("cols", cols, array.shape[1])):
+        if len(words) != count:
             raise ValueError(f"{label}: expected {count} labels, got {len(words)}")
-    own = ax is None
-    below = own and bar and k > 30
-    if own:
-        ax, size = _heatmap_axes(n, k, rows, cols, bar, below, title)
-    else:
-        size = SMALL
+
+    def longest(words, size):
+        return max(text_width(str(w), size) for w in words) + 0.14
+
+    n, k = array.shape
+    cell = min(0.26, (theme.WIDTH - longest(rows, theme.TINY) - 0.1) / k)
+    size = min(9, max(theme.TINY, cell * 72 * 0.5))
+    left, top, w, h = longest(rows, size), longest(cols, size) + 0.05, k * cell, n * cell
+    width, height = left + w + 0.1, top + h + 0.55
+    fig = theme.figure(height, width, layout=None)
+    ax = fig.add_axes((left / width, 0.55 / height, w / width, h / height))
     finite = array[np.isfinite(array)]
-    low = min(float(finite.min(initial=0.0)), 0.0)
-    high = vmax if vmax is not None else float(finite.max(initial=0.0))
-    norm = Normalize(low, high if high > low else low + 1)
     image = ax.pcolormesh(np.arange(k + 1) - 0.5, np.arange(n + 1) - 0.5, np.ma.masked_invalid(array),
-                          cmap=theme.tensor_cmap(name), norm=norm,
-                          edgecolors="#EEEEEE" if max(n, k) <= 40 else "none", linewidth=0.5)
+                          cmap=theme.tensor_cmap(name), linewidth=0.5,
+                          norm=Normalize(min(finite.min(), 0), finite.max()))
     ax.set(xlim=(-0.5, k - 0.5), ylim=(n - 0.5, -0.5), aspect="equal")
     ax.xaxis.tick_top()
-    for axis, words, count in ((ax.xaxis, cols, k), (ax.yaxis, rows, n)):
-        if words is None:
-            continue
-        axis.set_ticks(range(count), [str(w) for w in words], fontsize=size)
-    if cols is not None:
-        ax.tick_params(axis="x", rotation=90)
+    ax.set_yticks(range(n), [str(word) for word in rows], fontsize=size)
+    ax.set_xticks(range(k), [str(word) for word in cols], fontsize=size, rotation=90)
     ax.tick_params(length=0, pad=3)
     for spine in ax.spines.values():
         spine.set(visible=True, color="#BBBBBB", linewidth=0.8)
-    for i, j in chosen_cells(highlight, array.shape):
-        rect(ax, j - 0.5, i - 0.5, 1, 1, fill=False, ec=INK, lw=1.6, zorder=4)
-    if title:
-        ax.set_title(title)
-    if bar:
-        _color_bar(ax, image, name, own, below)
-    if not own:
-        return ax
-    default = f"Heat map of {name}, {n} queries by {k} keys"
-    peak = np.unravel_index(int(np.nanargmax(array)), array.shape) if finite.size else None
-    if peak and rows is not None and cols is not None:
-        default += f"; largest at query “{rows[peak[0]]}”, key “{cols[peak[1]]}”"
-    return theme.describe(ax.figure, default + ".")
-
-
-def _heatmap_axes(n, k, rows, cols, bar, below, title) -> tuple[Axes, float]:
-    """Return axes whose cells have room for their words, and the size of the words."""
-
-    def longest(words, size, otherwise):
-        return max((text_width(str(w), size) for w in words), default=0) + 0.14 if words else otherwise
-
-    right = 0.75 if bar and not below else 0.1
-    cell = min(0.26, (theme.WIDTH - longest(rows, theme.TINY, 0.3) - right) / max(k, 1))
-    size = min(9, max(theme.TINY, cell * 72 * 0.5))
-    left, top = longest(rows, size, 0.3), longest(cols, size, 0.25) + (0.34 if title else 0.05)
-    w, h, foot = max(k * cell, 0.3), max(n * cell, 0.3), 0.55 if below else 0.1
-    width, height = left + w + right, top + h + foot
-    fig = theme.figure(height, width, layout=None)
-    return fig.add_axes((left / width, foot / height, w / width, h / height)), size
-
-
-def _color_bar(ax, image, name, own, below) -> None:
-    if own:
-        box, fig = ax.get_position(), ax.figure
-        w, h = box.width * fig.get_figwidth(), box.height * fig.get_figheight()
-        bounds = [0, -0.2 / h, 2.2 / w, 0.1 / h] if below else [1 + 0.14 / w, 0, 0.1 / w, 1]
-    else:
-        bounds = [1.04, 0, 0.03, 1]
-    bar = ax.figure.colorbar(image, cax=ax.inset_axes(bounds),
-                             orientation="horizontal" if below else "vertical")
+    bar = fig.colorbar(image, cax=ax.inset_axes([0, -0.2 / h, min(2.2 / w, 1), 0.1 / h]),
+                       orientation="horizontal")
     bar.outline.set(edgecolor="#BBBBBB", linewidth=0.6)
     bar.ax.tick_params(length=2, labelsize=theme.TINY)
     bar.ax.locator_params(nbins=5)
-    if below:
-        bar.ax.text(1.04, 0.5, name, transform=bar.ax.transAxes, va="center", fontweight="bold",
-                    fontsize=SMALL)
-    else:
-        bar.ax.set_title(name, fontsize=SMALL, loc="center", pad=5)
+    bar.ax.text(1.04, 0.5, name, transform=bar.ax.transAxes, va="center", fontweight="bold",
+                fontsize=theme.SMALL)
+    i, j = np.unravel_index(int(np.nanargmax(array)), array.shape)
+    return theme.describe(fig, f"Heat map of {name}, {n} queries by {k} keys; largest at query"
+                               f" “{rows[i]}”, key “{cols[j]}”.")

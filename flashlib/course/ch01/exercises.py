@@ -178,9 +178,9 @@ def check_best_pair(best_pair):
                     f" another pair, {right[0]} + …, saves {1e6 * saved[right]:,.0f} µs")
     names, saved, _ = answers[-1]
     softmax = max(s for pair, s in saved.items() if "softmax" in pair)
-    return ("softmax with either of its neighbors, since S and P are worth the same. But at N = 32 it is"
-            f" {names[0]} + {names[1]}: {1e6 * saved[names]:,.0f} µs against softmax's"
-            f" {1e6 * softmax:,.0f}, for S is small there. Fusing all three is what the course is about.")
+    return ("softmax with either of its neighbors: S and P are worth the same. At N = 32, where S is"
+            f" small, it is {names[0]} + {names[1]}: {1e6 * saved[names]:,.0f} µs against softmax's"
+            f" {1e6 * softmax:,.0f}. Fusing all three is what the course is about.")
 
 
 # What a pair that nobody should choose is chosen by: the largest or smallest of these costs.

@@ -10,7 +10,6 @@ from flashlib.course.ch05 import figures as ch05_figures
 from flashlib.course.notebook import chapters
 from flashlib.course.plots import theme
 
-
 BAND = to_rgb("#C5D5E4")
 
 

@@ -5,8 +5,6 @@
 Output and gradients over a grid of shapes, ragged ones included. Notebook 10 shows the result.
 """
 
-from __future__ import annotations
-
 import itertools
 
 from flashlib.course.bench import peers

@@ -9,23 +9,12 @@ two ceilings (a large matmul, a large copy) are measured in the same run. Notebo
 On a machine without a GPU, `--dry-run` goes through the same steps at toy sizes.
 """
 
-from __future__ import annotations
-
 import itertools
 import statistics
 import time
 
 from flashlib.course.bench import binaries, harness, peers
-from flashlib.course.bench.harness import (
-    TOLERANCE,
-    case_of,
-    device_for,
-    exact,
-    flops,
-    input_dtype,
-    inputs,
-    results,
-)
+from flashlib.course.bench.harness import TOLERANCE, case_of, flops, input_dtype, inputs, torch
 from flashlib.course.bench.provenance import collect, options_for, write
 
 # (B, H, N, d)
@@ -45,20 +34,16 @@ def least_bytes(shape, mode, element_bytes=2):
 
 def relative_error(fn, tensors, reference, causal, mode):
     """Return the error of O, or the worst of the gradients', relative in the Euclidean norm."""
-    import torch
-
     if mode == "forward":
         with torch.no_grad():
             found, right = [fn(*tensors[:3], causal)], reference[:1]
     else:
-        found, right = results(fn, tensors, causal)[1:], reference[1:]
+        found, right = harness.results(fn, tensors, causal)[1:], reference[1:]
     return harness.relative([x[:1, :1] for x in found], right)
 
 
 def caller(fn, tensors, causal, mode):
     """Return a function of no arguments that runs one pass; the backward's forward is done before."""
-    import torch
-
     *qkv, dO = tensors
     if mode == "forward":
         def forward():
@@ -72,8 +57,6 @@ def caller(fn, tensors, causal, mode):
 
 def microseconds(call, device, calls=300, repeats=20):
     """Return what one of many calls in a row costs the CPU: the best of the repeats."""
-    import torch
-
     best = float("inf")
     for _ in range(repeats):
         if device == "cuda":
@@ -90,8 +73,6 @@ def overhead_us(found, device, calls=300, repeats=20):
 
     The tensors are so small that the GPU is done before the next call comes.
     """
-    import torch
-
     dtype = getattr(torch, input_dtype(device))
     q, k, v = (torch.randn(1, 4, 128, 64, device=device, dtype=dtype) for _ in range(3))
     with torch.no_grad():
@@ -101,8 +82,6 @@ def overhead_us(found, device, calls=300, repeats=20):
 
 def our_binaries(call, shape, causal, mode):
     """Run a call of ours once and return the binaries that it launched, with their tile sizes."""
-    import torch
-
     from flashlib.kernels.backends import choose
     from flashlib.kernels.problem import CAUSAL, FULL, Problem, device_of
 
@@ -157,7 +136,7 @@ def measure(shapes, device, rounds, say=print, only=(), modes=MODES):
 
 def _errors(found, tensors, shape, causal, modes, absent):
     """Return mode → implementation → error; who fails or is wrong is named in `absent` instead."""
-    reference, errors = exact(*tensors, causal), {mode: {} for mode in MODES}
+    reference, errors = harness.exact(*tensors, causal), {mode: {} for mode in MODES}
     for name, fn in found.items():
         for mode in _modes(name, modes):
             try:
@@ -204,16 +183,11 @@ def line(rows):
 
 
 def warm(case):
-    """Compile what one case needs, in a process of its own, so that all cores work; None if it did."""
+    """Compile what one case needs, in a process of its own, so that all cores work."""
     name, shape, causal, device, modes = case
-    try:
-        found, _ = peers.present(device)
-        tensors = inputs(shape, device)
-        for mode in _modes(name, modes):
-            caller(found[name], tensors, causal, mode)()
-    except Exception as error:                              # the run itself reports it with the case
-        return f"{case}: {type(error).__name__} {error}"[:200]
-    return None
+    tensors = inputs(shape, device)
+    for mode in _modes(name, modes):
+        caller(peers.present(device)[0][name], tensors, causal, mode)()
 
 
 def measure_here(shape=QUICK) -> None:
@@ -221,8 +195,6 @@ def measure_here(shape=QUICK) -> None:
     if not harness.has_gpu():
         print("No GPU here: all times in this chapter are the recorded ones.")
     elif said := harness.elsewhere(__spec__.name, "--quick", *shape):
-        import torch
-
         print(f"Measured here, on {torch.cuda.get_device_name()}, in {input_dtype('cuda')};"
               " TFLOP/s (speed of ours relative to it):")
         print(said)
@@ -253,7 +225,7 @@ def main(argv=None):
               "help": "time ours against these alone"},
         mode={"nargs": "+", "default": MODES, "choices": MODES, "help": "time these passes"},
         quick={"nargs": 4, "type": int, "metavar": tuple("BHNd"), "help": "time one shape, print only"})
-    device = device_for(options.dry_run)
+    device = harness.device_for(options.dry_run)
     if options.quick:
         quick(tuple(options.quick), device)
         return

@@ -11,14 +11,13 @@ each kernel took from DRAM and from the L2 cache.
 On a machine without a GPU, `--dry-run` goes through the same steps at toy sizes.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 
 from flashlib.course.bench import harness, profiler
-from flashlib.course.bench.harness import case_of, device_for
+from flashlib.course.bench.harness import case_of, device_for, torch
 from flashlib.course.bench.provenance import collect, options_for, write
+from flashlib.course.notebook import show
 
 # (B, H, N, d): a sweep over N, then GPT-2 medium as the FlashAttention paper measured it.
 SWEEP = [(4, 16, n, 64) for n in (512, 1024, 2048, 4096, 8192, 16384)]
@@ -35,8 +34,6 @@ CASE_MARK = "spin_kernel"
 
 def standard(q, k, v):
     """Attention in three operations; q arrives already multiplied by 1/√d."""
-    import torch
-
     return torch.matmul(torch.softmax(torch.matmul(q, k.transpose(-2, -1)), dim=-1), v)
 
 
@@ -74,8 +71,6 @@ def caller(impl, mode, qkv, dO):
 
 def check(device):
     """Return each implementation's largest errors against float64, of the output and each gradient."""
-    import torch
-
     qkv, dO = inputs((2, 3, 384, 64), device, seed=1)
     reference, errors = _all_of(standard, [t.double() for t in (*qkv, dO)]), {}
     for impl, fn in IMPLEMENTATIONS.items():
@@ -95,24 +90,18 @@ def _all_of(fn, tensors):
 
 def extra_bytes(fn, device):
     """Return the most memory that one run holds beyond its inputs."""
-    import torch
-
     if device != "cuda":
-        fn()
         return None
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    kept = fn()
+    fn()
     torch.cuda.synchronize()
-    del kept
     return torch.cuda.max_memory_allocated() - before
 
 
 def measure(shapes, device, clock):
     """Yield one row for every implementation, mode and shape; a run out of memory has no time."""
-    import torch
-
     for shape, impl, mode in itertools.product(shapes, IMPLEMENTATIONS, MODES):
         B, H, N, d = shape
         qkv, dO = inputs(shape, device, grad=mode != "forward")
@@ -137,8 +126,6 @@ def measure(shapes, device, clock):
 
 def probe(shapes):
     """Run every case once between marks that Nsight Compute sees; called under `ncu`."""
-    import torch
-
     for shape, impl, mode in itertools.product(shapes, IMPLEMENTATIONS, MODES):
         qkv, dO = inputs(shape, "cuda", grad=mode != "forward")
         run = caller(impl, mode, qkv, dO)
@@ -180,16 +167,12 @@ def short_name(kernel):
     return re.split(r"[<(]", named, maxsplit=1)[0].strip().split("::")[-1]
 
 
-def show(rows):
-    """Print what a reader wants to see first."""
-    print(f"{'impl':9}{'mode':18}{'shape':>18}{'ms':>10}{'TFLOP/s':>9}{'extra GB':>10}")
-    for row in rows:
-        shape = ",".join(str(row[key]) for key in ("B", "H", "N_q", "d"))
-        seconds, room = row["seconds"], row["extra_bytes"]
-        rate = f"{row['matmul_flops'] / seconds / 1e12:.1f}" if seconds else "-"
-        print(f"{row['impl']:9}{row['mode']:18}{shape:>18}"
-              f"{'out of memory' if seconds is None else f'{seconds * 1e3:.3f}':>10}"
-              f"{rate:>9}{'-' if room is None else f'{room / 1e9:.3f}':>10}")
+def summary(row):
+    """Return what a reader wants to see first; a run that was out of memory has no time."""
+    seconds = row["seconds"]
+    shown = ("impl", "mode", "B", "H", "N_q", "d", "seconds", "extra_bytes")
+    rate = seconds and row["matmul_flops"] / seconds / 1e12
+    return {key: row[key] for key in shown} | {"TFLOP/s": rate}
 
 
 def main(argv=None):
@@ -209,7 +192,7 @@ def main(argv=None):
     for key, value in timed.items():
         print(f"{key}: {value}")
     rows = list(measure(shapes, device, harness.clock_for(device, 400)))
-    show(rows)
+    show.table(list(map(summary, rows)))
     write(options, "attention_demo", rows, timed)
     if options.dry_run or options.no_counters:
         return None
@@ -218,8 +201,7 @@ def main(argv=None):
     except profiler.NoCounters as reason:
         print(f"No hardware counters: {reason}.")
         return None
-    for row in counted:
-        print(*row.values())
+    show.table(counted)
     write(options, "attention_demo_counters", counted, head | profiler.NOTES)
     return None
 

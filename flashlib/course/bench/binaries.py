@@ -1,7 +1,5 @@
 """Find the binaries that a call of ours runs, with registers and spills as the driver has them."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

@@ -7,13 +7,12 @@ The second, `loop_order_counters`, has v1's loop order beside v2's, at shapes at
 `flashlib.course.bench.attention_demo` counts standard attention.
 """
 
-from __future__ import annotations
-
 import sys
 
 from flashlib.course.bench import blocks_sweep, profiler
 from flashlib.course.bench.harness import case_of, inputs
 from flashlib.course.bench.provenance import collect, options_for, write
+from flashlib.course.notebook import show
 
 CASES = [((4, 32, 4096, 64), (m, 64, 4, 2)) for m in (32, 64, 128)]
 CASES += [((4, 32, 4096, 64), (64, n, 4, 2)) for n in (32, 128)]
@@ -25,13 +24,13 @@ ORDERS = [(order, (4, 16, N, 64), (64, 64, 4, stages)) for N in (1024, 4096)
 
 def caller(order, shape, config):
     """Return a function of no arguments that runs a forward in one loop order."""
-    from flashlib.course.bench import v1_order
+    from flashlib.course.bench import loop_order_kernels
 
     tensors = inputs(shape, "cuda")
     if order == "v2":
         return blocks_sweep.caller(tensors, config)
     tile = dict(zip(("BLOCK_M", "BLOCK_N", "num_warps"), config, strict=False))
-    return lambda: v1_order.forward(*tensors[:3], **tile)
+    return loop_order_kernels.launcher(order, *tensors[:3], **tile)[0]
 
 
 def probe():
@@ -63,8 +62,7 @@ def main(argv=None):
         rows = profiler.count(__spec__.name, lambda text: parse(text, cases))
     except profiler.NoCounters as reason:
         sys.exit(f"This measurement needs hardware counters: {reason}.")
-    for row in rows:
-        print(*row.values())
+    show.table(rows)
     blocks, orders = rows[:len(CASES)], rows[len(CASES):]
     orders = [{"impl": order, **row} for (order, *_), row in zip(ORDERS, orders, strict=True)]
     head = collect(options.command, dtype="bfloat16", inputs="standard normal",

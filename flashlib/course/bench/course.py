@@ -16,6 +16,9 @@ from statistics import median
 
 import numpy as np
 
+from flashlib.course.bench import harness
+from flashlib.course.notebook import show
+
 NOTEBOOKS = Path(__file__).resolve().parents[3] / "notebooks"
 
 TOTAL_S = 120.0
@@ -102,60 +105,40 @@ def counting_s(dtype, N=4096, d=64, block=64, repeats=3):
     def flash():
         return flash_v2(Q, K, V, Br=block, Bc=block, machine=Machine())
 
-    return _median_s(flash, repeats), _median_s(lambda: plain_attention(Q, K, V), repeats)
-
-
-def _median_s(call, repeats):
-    call()
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - start)
-    return median(seconds)
-
-
-def table(title, head, rows):
-    """Print rows under a head: the first column to the left, the others to the right."""
-    rows = [[str(value) for value in row] for row in [head, *rows]]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    print(f"\n{title}")
-    for row in rows:
-        first, *others = (value.rjust(width) for value, width in zip(row, widths, strict=True))
-        print("  " + "  ".join([first.strip().ljust(widths[0]), *others]), flush=True)
+    calls, clock = (flash, lambda: plain_attention(Q, K, V)), harness.clock_for("cpu")
+    # The first run of each warms up.
+    return tuple(median([clock(call)[0] for _ in range(repeats + 1)][1:]) for call in calls)
 
 
 def report_notebooks():
     """Print the tables of notebooks and of widgets."""
-    rows, total_s, redraws = [], 0.0, {}
+    rows, redraws = [], {}
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         seconds, peak_bytes, timings = run_notebook(path)
-        total_s += seconds
-        rows.append([path.stem, f"{seconds:.1f}", f"{peak_bytes / 1e6:.0f}", ""])
+        rows.append({"notebook": path.stem, "time (s)": seconds, "peak memory (MB)": peak_bytes / 1e6})
         for widget, control, _option, redraw_s in timings:
             redraws.setdefault((path.stem, widget, control), []).append(redraw_s)
-    rows.append(["all", f"{total_s:.1f}", "", f"{total_s / TOTAL_S:.2f}"])
-    table("Notebooks", ["notebook", "time (s)", "peak memory (MB)", f"of {TOTAL_S:.0f} s"], rows)
+    total_s = sum(row["time (s)"] for row in rows)
+    show.table([*rows, {"notebook": "all", "time (s)": total_s, "peak memory (MB)": None}])
+    print(f"{total_s / TOTAL_S:.2f} of {TOTAL_S:.0f} s\n")
     if not redraws:
-        print("\nWidgets: no live widget was found.")
+        print("Widgets: no live widget was found.")
         return
-    rows = [[f"{notebook[:2]} {widget}", control, len(times), f"{1e3 * median(times):.0f}",
-             f"{1e3 * max(times):.0f}", f"{median(times) / REDRAW_S:.2f}"]
-            for (notebook, widget, control), times in redraws.items()]
-    head = ["widget", "control", "redraws", "median (ms)", "slowest (ms)"]
-    table("Widgets", [*head, f"of {1e3 * REDRAW_S:.0f} ms"], rows)
+    show.table([{"widget": f"{notebook[:2]} {widget}", "control": control, "redraws": len(times),
+                 "median (ms)": 1e3 * median(times), "slowest (ms)": 1e3 * max(times),
+                 f"of {1e3 * REDRAW_S:.0f} ms": median(times) / REDRAW_S}
+                for (notebook, widget, control), times in redraws.items()])
 
 
 def report_library():
     """Print the cost of the import and of counting."""
     seconds = import_s()
-    rows = [["import flashlib", f"{seconds:.3f}", "", f"{seconds / IMPORT_S:.2f} of {IMPORT_S} s"]]
+    print(f"import flashlib: {seconds:.3f} s, {seconds / IMPORT_S:.2f} of {IMPORT_S} s")
     for dtype in ("float64", "float32"):
         flash_s, plain_s = counting_s(dtype)
-        ratio = flash_s / plain_s
-        rows.append([f"flash_v2, counting, {dtype}", f"{flash_s:.3f}", f"{plain_s:.3f}",
-                     f"{ratio:.1f}× NumPy, of {COUNTING_RATIO:.0f}×"])
-    table("Library (N=4096, d=64, B=64)", ["what", "time (s)", "plain NumPy (s)", "ratio"], rows)
+        print(f"flash_v2, counting (N=4096, d=64, B=64), {dtype}: {flash_s:.3f} s,"
+              f" {flash_s / plain_s:.1f}× plain NumPy, of {COUNTING_RATIO:.0f}×")
+    print()
 
 
 def main(argv=None):

@@ -4,8 +4,8 @@ Shapes are (B, H, N, d) everywhere. A rate that is measured here is held against
 implementations of a comparison alternate, in an order that is drawn anew for every other round.
 """
 
-from __future__ import annotations
-
+import functools
+import importlib
 import multiprocessing
 import os
 import random
@@ -13,8 +13,18 @@ import statistics
 import subprocess
 import sys
 import time
+import types
 from concurrent.futures import ProcessPoolExecutor
 
+
+class _Later(types.ModuleType):
+    """A module that is imported when something in it is first asked for, and not before."""
+
+    def __getattr__(self, name):
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+torch = _Later("torch")                                     # the course is read without it, too
 TOLERANCE = 2e-2                                            # relative, of 16 bits against float64
 
 
@@ -24,12 +34,12 @@ def device_for(dry_run=None) -> str:
     `dry_run` says whether one was asked for; None means that the benchmark has none.
     """
     try:
-        import torch
+        found = torch.cuda.is_available()
     except ImportError:
         sys.exit("This measurement needs torch: install the course's requirements first.")
     if dry_run:
         return "cpu"
-    if not torch.cuda.is_available():
+    if not found:
         hint = "." if dry_run is None else "; --dry-run tries its steps on the CPU."
         sys.exit(f"This measurement needs an NVIDIA GPU{hint}")
     return "cuda"
@@ -38,16 +48,13 @@ def device_for(dry_run=None) -> str:
 def has_gpu() -> bool:
     """Tell whether torch is here and sees a GPU."""
     try:
-        import torch
+        return torch.cuda.is_available()
     except ImportError:
         return False
-    return torch.cuda.is_available()
 
 
 def is_hopper() -> bool:
     """Tell whether the GPU runs the kernel of notebook 12; if it does not, say that it is left out."""
-    import torch
-
     if torch.cuda.get_device_capability()[0] == 9:
         return True
     print("left out: the kernel of notebook 12 needs a Hopper GPU (compute capability 9.0)")
@@ -62,16 +69,12 @@ def case_of(shape, **first) -> dict:
 
 def input_dtype(device) -> str:
     """Return "bfloat16", or "float16" for a GPU older than it (compute capability below 8.0)."""
-    import torch
-
     old = device == "cuda" and torch.cuda.get_device_capability() < (8, 0)
     return "float16" if old else "bfloat16"
 
 
 def inputs(shape, device, dtype=None, seed=0):
     """Return q, k, v and dO, standard normal, in a named dtype or the one of `input_dtype`."""
-    import torch
-
     generator = torch.Generator(device=device).manual_seed(seed)
     make = {"device": device, "dtype": getattr(torch, dtype or input_dtype(device))}
     return [torch.randn(shape, generator=generator, **make) for _ in range(4)]
@@ -79,8 +82,6 @@ def inputs(shape, device, dtype=None, seed=0):
 
 def plain(q, k, v, causal):
     """Attention as three operations in the dtype of the inputs, S and P included."""
-    import torch
-
     S = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
     if causal:
         hidden = torch.ones(S.shape[-2:], device=S.device, dtype=torch.bool).triu(1)
@@ -90,8 +91,6 @@ def plain(q, k, v, causal):
 
 def results(fn, tensors, causal):
     """Return O, dQ, dK, dV of an implementation."""
-    import torch
-
     qkv = [x.detach().requires_grad_() for x in tensors[:3]]
     O = fn(*qkv, causal)
     return [O.detach(), *torch.autograd.grad(O, qkv, tensors[3])]
@@ -105,8 +104,6 @@ def exact(q, k, v, dO, causal):
 
 def exact_rows(q, k, v, rows, window):
     """Return some rows of the first head's attention in float64, under a `Window`."""
-    import torch
-
     Q, K, V = (x[0, 0].double() for x in (q, k, v))
     S, keys = Q[rows] @ K.T * Q.shape[1] ** -0.5, torch.arange(K.shape[0], device=K.device)
     first, stop = (torch.as_tensor(x, device=K.device)[:, None]
@@ -182,8 +179,6 @@ def spread(times, count) -> dict:
 
 def ceilings(device, milliseconds=300) -> dict:
     """Return what the chip itself does at best: bf16 matmul FLOP/s, and bytes/s of a long copy."""
-    import torch
-
     n, clock = 8192 if device == "cuda" else 256, clock_for(device, milliseconds)
     a, b = (torch.randn(n, n, device=device, dtype=torch.bfloat16) for _ in range(2))
     rate = 2 * n**3 / clock(lambda: a @ b)[0]
@@ -196,8 +191,6 @@ def ceilings(device, milliseconds=300) -> dict:
 
 def copy_ceiling(clock, device) -> dict:
     """Return the bytes per second, read and written, of a long copy, and how many bytes were copied."""
-    import torch
-
     size = min(2**32, torch.cuda.mem_get_info()[0] // 4) if device == "cuda" else 2**12
     source = torch.randint(100, (size,), device=device, dtype=torch.int8)
     target = torch.empty_like(source)
@@ -205,17 +198,40 @@ def copy_ceiling(clock, device) -> dict:
     return {"ceiling_copy_bytes_per_s": f"{rate:.4g}", "ceiling_copy_bytes": size}
 
 
-def warm_all(function, cases, processes=None):
+def why_not(function, case) -> str | None:
+    """Run a function over a case and return why it failed, None if it did not."""
+    try:
+        function(case)
+    except Exception as error:
+        return f"{case}: {type(error).__name__} {error}"[:200]
+    return None
+
+
+def warm_all(function, cases):
     """Run `function` over cases in fresh processes; what they compile stays in the caches on disk.
 
-    It prints how long that took and the first of the reasons that the function returned.
+    It prints how long that took and why the first cases failed; the run itself meets them again.
     """
     start, cases = time.perf_counter(), list(cases)
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-    processes = processes or max(1, min(14, (os.cpu_count() or 2) - 1))
+    processes = max(1, min(14, (os.cpu_count() or 2) - 1))
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        print(*[reason for reason in pool.map(function, cases) if reason][:20], sep="\n")
+        print(*list(filter(None, pool.map(functools.partial(why_not, function), cases)))[:20], sep="\n")
     print(f"compiled {len(cases)} cases in {time.perf_counter() - start:.0f} s", flush=True)
+
+
+def finishes(seconds, function, *arguments) -> bool:
+    """Tell whether a call ends without an error in a process of its own, within some seconds.
+
+    A kernel that waits for what never comes would hold the GPU for ever; its process can be ended.
+    """
+    process = multiprocessing.get_context("spawn").Process(target=function, args=arguments)
+    process.start()
+    process.join(seconds)
+    if process.is_alive():
+        process.kill()
+        process.join()
+    return process.exitcode == 0
 
 
 def elsewhere(module, *arguments):

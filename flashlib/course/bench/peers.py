@@ -3,8 +3,6 @@
 Every peer is optional. `available` says which this machine has, and why the others are absent.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 
@@ -18,6 +16,7 @@ NAMES = {
     "fa4": "FlashAttention-4",
     "triton_tutorial": "Triton tutorial, fp16",
 }
+LIBRARIES = {"fa3": "flash_attn_interface", "fa4": "flash_attn.cute"}      # where their functions are
 TUTORIAL = "triton_tutorial_06"                             # Triton ships it as a script
 FORWARD_ONLY = {"triton_tutorial"}
 _tuned: dict = {}                                           # what the tutorial tuned, by shape and mask
@@ -84,7 +83,7 @@ def _tutorial(q, k, v, causal):
 def _has(module):
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
+    except ModuleNotFoundError:                             # what holds it is not there
         return False
 
 
@@ -94,21 +93,17 @@ def present(device):
     Triton's tutorial takes part if its script, python/tutorials/06-fused-attention.py, can be imported
     as `triton_tutorial_06`.
     """
-    on_gpu = device == "cuda"
-    found, absent = {"ours": ours, "sdpa_flash": functools.partial(_sdpa, "FLASH_ATTENTION")}, {}
-    for name, fn in (("ours_triton", functools.partial(ours, impl="triton")),
-                     ("sdpa_cudnn", functools.partial(_sdpa, "CUDNN_ATTENTION")), ("flex", _flex)):
-        if on_gpu:
-            found[name] = fn
-        else:
+    partial = functools.partial
+    found, absent = {"ours": ours, "sdpa_flash": partial(_sdpa, "FLASH_ATTENTION")}, {}
+    for name, fn, module in (
+            ("ours_triton", partial(ours, impl="triton"), None),
+            ("sdpa_cudnn", partial(_sdpa, "CUDNN_ATTENTION"), None), ("flex", _flex, None),
+            *((name, partial(_library, module), module) for name, module in LIBRARIES.items()),
+            ("triton_tutorial", _tutorial, TUTORIAL)):
+        if device != "cuda":
             absent[name] = "needs a GPU"
-    for name, module in (("fa3", "flash_attn_interface"), ("fa4", "flash_attn.cute")):
-        if on_gpu and _has(module):
-            found[name] = functools.partial(_library, module)
+        elif module and not _has(module):
+            absent[name] = f"{module} is not installed"
         else:
-            absent[name] = f"{module} is not installed" if on_gpu else "needs a GPU"
-    if on_gpu and _has(TUTORIAL):
-        found["triton_tutorial"] = _tutorial
-    else:
-        absent["triton_tutorial"] = f"no module {TUTORIAL}" if on_gpu else "needs a GPU"
+            found[name] = fn
     return found, absent

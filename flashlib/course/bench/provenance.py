@@ -1,14 +1,13 @@
 """Say where a measurement comes from, and keep it as CSV under a header that says so.
 
-A recorded number without its GPU, versions, date and command is a rumor. Every CSV file in
+A recorded number without its GPU, versions, date and command cannot be checked. Every CSV file in
 `assets/measurements` begins with these as `# key: value` lines; `flashlib.data.measurements`
 reads them back. Neither the machine's name nor a path on it is recorded. What columns and keys are
 called, and in which unit they count, stands in `assets/measurements/README.md` for all files together.
 """
 
-from __future__ import annotations
-
 import argparse
+import contextlib
 import csv
 import datetime
 import platform
@@ -17,6 +16,8 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+
+from flashlib.course.bench.harness import has_gpu, torch
 
 
 def collect(command, **more):
@@ -97,11 +98,7 @@ def _cell(value):
 
 def _gpu():
     """Return the name, size and driver of the current GPU, or say that there is none."""
-    try:
-        import torch
-    except ImportError:
-        return {"gpu": "none"}
-    if not torch.cuda.is_available():
+    if not has_gpu():
         return {"gpu": "none"}
     card = torch.cuda.get_device_properties(torch.cuda.current_device())
     return {"gpu": card.name, "compute_capability": f"{card.major}.{card.minor}",
@@ -128,13 +125,9 @@ def _versions():
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             versions[package] = "none"
-    try:
-        import torch
-    except ImportError:
-        return versions
-    # The installed metadata leaves out which CUDA a build is for; the module knows.
-    versions["torch"] = torch.__version__
-    versions["cuda"] = torch.version.cuda or "none"
-    if torch.version.cuda and torch.backends.cudnn.is_available():
-        versions["cudnn"] = str(torch.backends.cudnn.version())
+    with contextlib.suppress(ImportError):
+        # The installed metadata leaves out which CUDA a build is for; the module knows.
+        versions |= {"torch": torch.__version__, "cuda": torch.version.cuda or "none"}
+        if torch.version.cuda and torch.backends.cudnn.is_available():
+            versions["cudnn"] = str(torch.backends.cudnn.version())
     return versions

@@ -3,14 +3,12 @@
     python -m flashlib.course.bench.readme
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 
 from flashlib.course.bench.peers import NAMES
 from flashlib.course.notebook.data import measurements, read_measurement
-from flashlib.course.plots.recorded import origin
+from flashlib.course.plots.parts import origin
 
 START, END = "<!-- bench:start -->", "<!-- bench:end -->"
 README = Path(__file__).resolve().parents[3] / "README.md"

@@ -10,11 +10,10 @@ and a copy of the very same matrix. Notebook 09 shows the result.
 On a machine without a GPU, `--dry-run` goes through the same steps at toy sizes, torch's softmax only.
 """
 
-from __future__ import annotations
-
 import itertools
 
 from flashlib.course.bench import harness
+from flashlib.course.bench.harness import torch
 from flashlib.course.bench.provenance import collect, options_for, write
 
 DTYPES = ("float16", "bfloat16", "float32")
@@ -32,8 +31,6 @@ LARGEST_RELATIVE_ERROR = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-5}
 
 def runner(impl, x, y, config=None):
     """Return a function of no arguments that fills y from x once."""
-    import torch
-
     if impl == "copy":
         return lambda: y.copy_(x)
     if impl == "torch":
@@ -45,16 +42,12 @@ def runner(impl, x, y, config=None):
 
 def matrix(shape, dtype, device):
     """Return standard normal logits."""
-    import torch
-
     generator = torch.Generator(device=device).manual_seed(0)
     return torch.randn(shape, generator=generator, device=device, dtype=getattr(torch, dtype))
 
 
 def check(impls, dtypes, shapes, device):
     """Return each kernel's largest error against float64, relative to the largest weight."""
-    import torch
-
     worst = {}
     for impl, dtype, shape in itertools.product(impls, dtypes, shapes):
         x = matrix(shape, dtype, device) * 4
@@ -72,8 +65,6 @@ def check(impls, dtypes, shapes, device):
 
 def measure(impls, dtypes, shapes, device, clock):
     """Yield one row for every dtype, shape and implementation."""
-    import torch
-
     for dtype, shape in itertools.product(dtypes, shapes):
         x = matrix(shape, dtype, device)
         y, least = torch.empty_like(x), 2 * x.numel() * x.element_size()

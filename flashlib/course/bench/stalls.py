@@ -6,8 +6,6 @@ Needs a Hopper GPU and Nsight Compute (`ncu`), whose sampler looks at every warp
 key tile of one warpgroup, without a mask; notebook 13 draws how long it stays in each phase.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import re
@@ -16,8 +14,9 @@ import tempfile
 from pathlib import Path
 
 from flashlib.course.bench import profiler
-from flashlib.course.bench.harness import case_of, device_for, is_hopper
+from flashlib.course.bench.harness import case_of, device_for, inputs, is_hopper, torch
 from flashlib.course.bench.provenance import collect, options_for, write
+from flashlib.course.notebook import show
 
 SHAPE = (4, 16, 4096, 128)                                  # (B, H, N, d)
 # The first phase begins with a step's first instruction, each other one at the first instruction that
@@ -33,9 +32,6 @@ CYCLES = "sm__cycles_elapsed.max"
 
 def launches():
     """Return a function of no arguments for every variant."""
-    import torch
-
-    from flashlib.course.bench.attention import inputs
     from flashlib.course.bench.gluon_ablation import forward, variants
     from flashlib.kernels import fp8
     from flashlib.kernels.backends.gluon import FP8
@@ -151,15 +147,12 @@ def main(argv=None):
     if options.probe:
         probe()
         return
-    import torch
-
     try:
         text, cycles = _profile()
     except profiler.NoCounters as reason:
         sys.exit(f"This measurement needs the profiler's samples: {reason}.")
     rows = table(text, cycles, torch.cuda.get_device_properties(0).multi_processor_count)
-    for row in rows:
-        print(*row.values())
+    show.table(rows)
     write(options, "stalls", rows, collect(
         options.command, counters="ncu --clock-control none, one run",
         cycles="of one key tile of one warpgroup, shared out by samples of the program counter"))

@@ -7,8 +7,6 @@ Needs a Hopper GPU. A copy of the kernel gets a line that stores the SM's clock 
 so the rate of the kernel without them stands beside. Notebook 12 draws the result.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import statistics
@@ -17,7 +15,8 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from flashlib.course.bench.harness import case_of, device_for, is_hopper
+from flashlib.course.bench import gluon_ablation as bench
+from flashlib.course.bench.harness import case_of, device_for, flops, is_hopper, torch
 from flashlib.course.bench.provenance import collect, options_for, write
 
 SHAPES = [(4, 16, 4096, 128, False), (4, 16, 4096, 128, True)]      # (B, H, N, d, causal)
@@ -144,25 +143,13 @@ def decode(readings) -> list[dict]:
 
 def measure(shape, module, rounds=7):
     """Return the readings at one shape, and TFLOP/s with and without them."""
-    import torch
-
-    from flashlib.course.bench.attention import flops
-    from flashlib.course.bench.gluon_ablation import (
-        TOLERANCE,
-        exact_rows,
-        forward,
-        inputs,
-        race,
-        rmse_and_relative,
-        variants,
-    )
     from flashlib.kernels.backends import gluon
     from flashlib.kernels.plans import Launch
     from flashlib.kernels.problem import CAUSAL, FULL, Problem
 
     B, H, N, d, causal = shape
-    q, k, v = inputs((B, H, N, d))
-    config = variants(d, causal, N)["full"]
+    q, k, v = bench.inputs((B, H, N, d))
+    config = bench.variants(d, causal, N)["full"]
     readings = torch.zeros(3 * READINGS, dtype=torch.int32, device="cuda")
     p = Problem.of(q, k, v, window=CAUSAL if causal else FULL)
     plan = gluon.BACKEND.plan(p, "forward", config)["forward"]
@@ -174,14 +161,14 @@ def measure(shape, module, rounds=7):
         run(q, k, v, o, lse, readings, gluon.factor(d**-0.5))
 
     def plain():
-        return forward(q, k, v, causal, config)
+        return bench.forward(q, k, v, causal, config)
 
     timed()
     readings.zero_()
     timed()
     rows = torch.arange(0, N, 16, device="cuda")
-    _, relative = rmse_and_relative(o, exact_rows(q, k, v, causal, rows), rows)
-    if not relative < TOLERANCE:
+    _, relative = bench.rmse_and_relative(o, bench.exact_rows(q, k, v, causal, rows), rows)
+    if not relative < bench.TOLERANCE:
         raise RuntimeError(f"the kernel with readings is wrong at {shape}: error {relative}")
     found = []
     values = readings.cpu().tolist()
@@ -196,7 +183,8 @@ def measure(shape, module, rounds=7):
                               "event": row["event"], "cycles": row["cycles"] + origin})
             step += row["event"] in ("output", "last output")
             tile += row["event"] == "finished"
-    rates = race({"plain": plain, "timed": timed}, flops((B, H, N, d), causal, "forward"), rounds, 30)
+    count = flops((B, H, N, d), causal, "forward")
+    rates = bench.race({"plain": plain, "timed": timed}, count, rounds, 30)
     return found, {name: statistics.median(x) for name, x in rates.items()}
 
 

@@ -6,11 +6,9 @@
 fit into LIMIT_S are left out.
 """
 
-from __future__ import annotations
-
 import time
 
-from flashlib.course.bench.harness import device_for, input_dtype, warm_all
+from flashlib.course.bench.harness import device_for, input_dtype, torch, warm_all
 from flashlib.course.bench.provenance import collect, options_for, write
 
 CASES = [                                                   # (B, H, H_k, N_q, N_k, D, causal)
@@ -28,8 +26,6 @@ LIMIT_S = 170
 
 def inputs(case):
     """Return q, k, v, standard normal."""
-    import torch
-
     B, H, H_k, N_q, N_k, D, _ = case
     generator, dtype = torch.Generator("cuda").manual_seed(0), getattr(torch, input_dtype("cuda"))
     return [torch.randn(B, heads, N, D, generator=generator, device="cuda", dtype=dtype)
@@ -60,22 +56,16 @@ def problem(case):
 
 
 def warm(job):
-    """Compile one configuration in a process of its own; the search itself reports what fails."""
-    import torch
-
+    """Compile one configuration in a process of its own."""
     from flashlib.kernels.backends import named
 
     case, (name, direction), config = job
-    try:
-        (q, k, v), p, backend = inputs(case), problem(case), named(name)
-        if direction == "backward":
-            backend.backward(q, k, v, q, q[..., 0].float(), q, None, p, 1.0, config)
-        else:
-            backend.forward(q, k, v, p, 1.0, config)
-        torch.cuda.synchronize()
-    except Exception as error:
-        return f"{job}: {type(error).__name__} {error}"[:160]
-    return None
+    (q, k, v), p, backend = inputs(case), problem(case), named(name)
+    if direction == "backward":
+        backend.backward(q, k, v, q, q[..., 0].float(), q, None, p, 1.0, config)
+    else:
+        backend.forward(q, k, v, p, 1.0, config)
+    torch.cuda.synchronize()
 
 
 def spell(config):

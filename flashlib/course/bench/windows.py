@@ -9,13 +9,12 @@ of the kernel that ran, and how many of them are visited. Notebook 10 shows the 
 On a machine without a GPU, `--dry-run` goes through the same steps at toy sizes.
 """
 
-from __future__ import annotations
-
 import itertools
 
 from flashlib.course.bench import harness
-from flashlib.course.bench.harness import case_of, device_for, input_dtype, inputs
+from flashlib.course.bench.harness import case_of, device_for, input_dtype, inputs, torch
 from flashlib.course.bench.provenance import collect, options_for, write
+from flashlib.course.notebook import show
 from flashlib.masks import Window, mask_of, visits
 
 SHAPE, LEFTS = (1, 16, 16384, 128), [128 * 2**n - 1 for n in range(7)]     # one tile, two, four, …
@@ -23,6 +22,7 @@ DRY, DRY_LEFTS = (1, 2, 512, 32), [127, 255]
 IMPLS = ("auto", "triton")
 MODES = ("forward", "backward")
 TILE = (128, 128)                                           # counted where no kernel of ours runs
+SHOWN = ("impl", "mode", "window_left", "seconds", "tflops_per_s", "key_tiles", "BLOCK_M", "BLOCK_N")
 SAMPLED_ROWS = 256
 TOLERANCE = 8e-3                                            # one key of 8,192 too many makes 1e-2
 
@@ -52,8 +52,6 @@ def check(fn, tensors, window):
 
     dO is zero in all other rows, so that these rows are enough to know dQ, dK and dV whole.
     """
-    import torch
-
     N = tensors[0].shape[2]
     rows = torch.linspace(0, N - 1, min(N, SAMPLED_ROWS), device=tensors[0].device).long()
     dO = torch.zeros_like(tensors[3]).index_copy_(2, rows, tensors[3][:, :, rows])
@@ -100,11 +98,7 @@ def main(argv=None):
     device = device_for(options.dry_run)
     case = (DRY, DRY_LEFTS, IMPLS[:1]) if options.dry_run else (SHAPE, LEFTS, IMPLS)
     rows = measure(*case, device, options.rounds)
-    for row in rows:
-        left = "causal" if row["window_left"] is None else row["window_left"]
-        print(f"{row['impl']:7} {row['mode']:9} {left:>6} {1e3 * row['seconds']:8.3f} ms"
-              f" {row['tflops_per_s']:5.0f} TFLOP/s {row['key_tiles']:>8,} tiles of"
-              f" {row['BLOCK_M']} × {row['BLOCK_N']}", flush=True)
+    show.table([{key: row[key] for key in SHOWN} for row in rows])
     write(options, "windows", rows, collect(
         options.command, dtype=input_dtype(device), inputs="standard normal",
         timing=harness.ALTERNATING, flops="4 B H d for every pair of query and key that is seen,"

@@ -1,7 +1,5 @@
 """Exercises of chapter 02: loads of a tiled matmul, what fits, the kernel itself, bank conflicts."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,20 +1,16 @@
 """The figures of chapter 02: a tiled matmul replayed, its intensity by tile, and its lab."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from flashlib import hardware
 from flashlib.course.plots import stage, theme
-from flashlib.course.plots.parts import heading, rect, sentences
+from flashlib.course.plots.parts import beside, heading, rect, sentences
 from flashlib.course.plots.replay import Replay
 from flashlib.course.plots.roofline import decades
-from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, human_bytes, styled, text_width
+from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, Figure, human_bytes, styled, text_width
 from flashlib.course.plots.traffic import sram_gauge, stack
 from flashlib.machine.trace import Trace
 from flashlib.machine.traffic import Traffic
@@ -150,19 +146,18 @@ def _tile(ax, name, rows, cols, x, y, s, *, times, most, framed, stored) -> None
     hue = theme.tensor_color(name)
     left, top = x + s * cols[0], y + s * rows[0]
     w, h = s * (cols[1] - cols[0]), s * (rows[1] - rows[0])
-    place = {"xy": (left, top), "width": w, "height": h}
     share = 0.55 + 0.33 * (1 - times / most)
     color = hue if framed else theme.tint(hue, 0.4 if name == "C" else share)
     fine = min(w, h) < 0.06
     if name != "C" or stored or framed:
         hatch = None if framed or fine else "////"
         edge = "face" if fine else theme.tint(hue, 0.25 if name == "C" else 0.45)
-        ax.add_artist(Rectangle(**place, facecolor=color, edgecolor=edge, lw=0.4, hatch=hatch,
-                                gid=f"{name} {'sram' if framed else 'hbm'}"))
+        rect(ax, left, top, w, h, facecolor=color, edgecolor=edge, lw=0.4, hatch=hatch,
+             gid=f"{name} {'sram' if framed else 'hbm'}")
     elif not fine:
-        ax.add_artist(Rectangle(**place, fill=False, edgecolor="#DADADA", lw=0.5))
+        rect(ax, left, top, w, h, fill=False, edgecolor="#DADADA", lw=0.5)
     if framed:
-        ax.add_artist(Rectangle(**place, fill=False, ec=INK, lw=1.6, zorder=6))
+        rect(ax, left, top, w, h, fill=False, ec=INK, lw=1.6, zorder=6)
     if times and text_width(str(times), SMALL) + 0.05 < w and h > 0.14:
         ax.text(left + w / 2, top + h / 2, str(times), ha="center", va="center_baseline",
                 fontsize=SMALL, color=theme.ink_on(color), gid="times", zorder=7,
@@ -199,9 +194,8 @@ def intensity_by_tile(edges: Sequence[int], predicted: Sequence[float], counted:
     for n, (name, (height, fits)) in enumerate(order):
         color, here = hues[name], float(np.interp(fits, edges, predicted))
         ax.hlines(height, edges[0] * 0.85, edges[-1] * 1.1, color=color, lw=1.1)
-        ax.annotate(f"{name}, ridge {height:.0f}", (edges[-1] * 1.12, height), fontsize=SMALL,
-                    xytext=(0, 5 * (n - (len(order) - 1) / 2)), textcoords="offset points",
-                    va="center", color=theme.readable(color))
+        beside(ax, f"{name}, ridge {height:.0f}", (edges[-1] * 1.12, height),
+               (0, 5 * (n - (len(order) - 1) / 2)), fontsize=SMALL, color=theme.readable(color))
         ax.vlines(fits, here, height, color=color, lw=1.3, ls=(0, (1, 1.2)))
         ax.plot([fits], [here], marker="s", ms=7, color=color, mec="white", zorder=5, ls="none")
         if (predicted >= height).any():
@@ -271,17 +265,16 @@ def _bars(ax, costs) -> None:
                         fontweight="bold")
         if y:
             ratio = cost.hbm_bytes / ideal
-            ax.annotate(f"× {ratio:,.{0 if ratio >= 100 else 1}f}", (1, 0.5), xycoords=total,
-                        xytext=(8, 0), textcoords="offset points", va="center", fontsize=SMALL,
-                        color=GREY)
+            beside(ax, f"× {ratio:,.{0 if ratio >= 100 else 1}f}", (1, 0.5), (8, 0), xycoords=total,
+                   fontsize=SMALL, color=GREY)
 
 
-def _roof(ax, gpu, costs, dtype="float16") -> None:
+def _roof(ax, gpu, costs) -> None:
     """Draw the roofline in decades, without an axis: a tenth of the time of one with ticks."""
-    points, (x0, x1, low, top, _) = decades(ax, gpu, costs, dtype, reach=(-0.5, 0.25), depth=1.3,
+    points, (x0, x1, low, top, _) = decades(ax, gpu, costs, "float16", reach=(-0.5, 0.25), depth=1.3,
                                             ticks=(0.09, 0.15, 1.08))
     ax.set(xlim=(x0 - 0.12, x1 + 0.05), ylim=(low - 1.2, top + 1.0))
-    peak = hardware.human(float(gpu.matmul_flops_per_s[dtype]), "FLOP/s")
+    peak = hardware.human(float(gpu.matmul_flops_per_s["float16"]), "FLOP/s")
     ax.text(x1, top + 0.3, f"{gpu.name}: {peak}, "
             f"{hardware.human(float(gpu.hbm_bytes_per_s), 'B/s')}", ha="right", va="bottom",
             fontsize=SMALL, fontweight="bold", color="#444444")

@@ -1,7 +1,5 @@
 """The widgets of chapter 02: tiles of a matmul, and a tiled matmul replayed step by step."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from flashlib import hardware
@@ -72,14 +70,13 @@ def matmul_lab(Bm=128, Bn=128, Bk=32, shape="4,096³", gpu="A100"):
     }, redraw, note="16-bit elements, 4-byte accumulators; only matmul FLOPs count.")
 
 
-def matmul_player(trace: Trace, M: int, N: int, K: int, *, sram_bytes=None, start=1) -> base.Lab:
+def matmul_player(trace: Trace, M: int, N: int, K: int, *, sram_bytes=None) -> base.Lab:
     """Return a widget that replays a matmul step by step, with a play button and a slider.
 
     Args:
         trace: `machine.trace` after `tiled_matmul`.
         M, N, K: rows of A, columns of B, and the length that they share.
         sram_bytes: capacity of the SRAM, drawn as a line.
-        start: the step shown at first, counted from 1.
     """
     replay = Replay(trace, M, N, "C")
     count = len(replay.frames)
@@ -88,6 +85,6 @@ def matmul_player(trace: Trace, M: int, N: int, K: int, *, sram_bytes=None, star
     def draw(frame):
         return matmul_visits(replay, M, N, K, replay.frames[frame - 1], sram_bytes=sram_bytes)
 
-    control = base.choice(frames, min(max(start, 1), count), "step", kind="play",
+    control = base.choice(frames, 1, "step", kind="play",
                           tooltip="the moment of the matmul; arrow keys step")
     return base.Lab("matmul_player", {"frame": control}, draw)

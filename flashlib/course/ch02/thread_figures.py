@@ -1,18 +1,14 @@
 """Chapter 02's pictures of the GPU's threads: grid to thread, lines of HBM, banks of SRAM."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.collections import LineCollection, PatchCollection
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.collections import LineCollection
 
 from flashlib.course.plots import stage, theme
-from flashlib.course.plots.parts import rect
-from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, styled
+from flashlib.course.plots.parts import boxes, rect
+from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, Figure, styled
 from flashlib.models.coalescing import (
     BANKS,
     LINE_BYTES,
@@ -74,10 +70,9 @@ def launch_hierarchy(C: tuple[int, int], block: tuple[int, int], warp: tuple[int
                                              "fc": face["facecolor"], "ec": "none"})
         cell = (w / cols, h / rows)
         pale, full = theme.tint(theme.tensor_color("C"), 0.6), theme.tensor_color("C")
-        ax.add_collection(PatchCollection(
-            [Rectangle((x + c * cell[0], y + r * cell[1]), *cell) for r in range(rows)
-             for c in range(cols)], facecolors=pale if n < 3 else full,
-            edgecolors=theme.edge_color("C"), linewidths=0.6, gid=title), autolim=False)
+        boxes(ax, [(x + c * cell[0], y + r * cell[1], *cell) for r, c in np.ndindex(rows, cols)],
+              facecolors=pale if n < 3 else full, edgecolors=theme.edge_color("C"), linewidths=0.6,
+              gid=title)
         if n < 3:
             r, c = min(1, rows - 1), cols - 1
             rect(ax, x + c * cell[0], y + r * cell[1], *cell, facecolor=full, edgecolor=INK, lw=1.5,
@@ -121,18 +116,15 @@ def coalescing(patterns: Mapping[str, Sequence[int]], *, row_bytes: int, rows: i
         ax.set(xlim=(0, row_bytes), ylim=(rows, 0))
         lines = {a // LINE_BYTES for a in addresses}
         every = range(rows * row_bytes // LINE_BYTES)
-        ax.add_collection(PatchCollection(
-            [Rectangle((k * LINE_BYTES % row_bytes, k * LINE_BYTES // row_bytes),
-                       LINE_BYTES, 1) for k in every],
-            facecolors=[theme.tint(_USED, 0.65) if k in lines else "#F3F3F3" for k in every],
-            edgecolors="white", linewidths=0.7, gid="lines"))
+        boxes(ax, [(k * LINE_BYTES % row_bytes, k * LINE_BYTES // row_bytes, LINE_BYTES, 1)
+                   for k in every],
+              facecolors=[theme.tint(_USED, 0.65) if k in lines else "#F3F3F3" for k in every],
+              edgecolors="white", linewidths=0.7, gid="lines")
         moved = sorted({a // SECTOR_BYTES * SECTOR_BYTES for a in addresses})
-        ax.add_collection(PatchCollection(
-            [Rectangle((a % row_bytes, a // row_bytes), SECTOR_BYTES, 1) for a in moved],
-            facecolors=_SECTOR, edgecolors="white", linewidths=0.7, gid="sectors"))
-        ax.add_collection(PatchCollection(
-            [Rectangle((a % row_bytes, a // row_bytes), word_bytes, 1) for a in addresses],
-            facecolors=INK, edgecolors="none", gid="used"))
+        boxes(ax, [(a % row_bytes, a // row_bytes, SECTOR_BYTES, 1) for a in moved],
+              facecolors=_SECTOR, edgecolors="white", linewidths=0.7, gid="sectors")
+        boxes(ax, [(a % row_bytes, a // row_bytes, word_bytes, 1) for a in addresses],
+              facecolors=INK, edgecolors="none", gid="used")
         count = transactions(addresses)
         sectors = transactions(addresses, SECTOR_BYTES)
         used = len(set(addresses)) * word_bytes
@@ -175,11 +167,10 @@ def banks(patterns: Mapping[str, tuple[Sequence[int], int]], *, rows: int = 33) 
         faces = ["#FFFFFF" if pad else theme.tint(theme.TENSOR_COLORS["B"],
                                                   0.5 if word // length % 2 else 0.75)
                  for word, pad in zip(index, padding, strict=True)]
-        ax.add_collection(PatchCollection(
-            [Rectangle((word % BANKS, word // BANKS), 1, 1) for word in index],
-            facecolors=[INK if word in asked else face
-                        for word, face in zip(index, faces, strict=True)],
-            edgecolors="white", linewidths=0.3, gid="words"))
+        boxes(ax, [(word % BANKS, word // BANKS, 1, 1) for word in index],
+              facecolors=[INK if word in asked else face
+                          for word, face in zip(index, faces, strict=True)],
+              edgecolors="white", linewidths=0.3, gid="words")
         rect(ax, 0, 0, BANKS, rows, fill=False, ec="#B9C6D6", lw=0.8)
         by_bank = words_by_bank(addresses)
         passes = bank_passes(addresses)

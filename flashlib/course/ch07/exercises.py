@@ -1,7 +1,5 @@
 """Exercises of chapter 07: delta, dS of one tile, dK and dV over tiles, and the updates of dQ."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, parts, solution

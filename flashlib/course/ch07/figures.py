@@ -1,30 +1,26 @@
 """The figures of chapter 07: what is kept for the backward pass, its loop orders, and its time."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from flashlib.course.plots import theme
 from flashlib.course.plots.curves import spread
-from flashlib.course.plots.parts import bare, rect
-from flashlib.course.plots.stage import frame
-from flashlib.course.plots.theme import EDGE, GREY, INK, OVER, SMALL, TINY, human_bytes, styled
-from flashlib.course.plots.traffic import stack
+from flashlib.course.plots.parts import bare, beside, rect
+from flashlib.course.plots.replay import Replay
+from flashlib.course.plots.stage import byte_bars, frame
+from flashlib.course.plots.theme import EDGE, GREY, INK, OVER, SMALL, TINY, Figure, human_bytes, styled
 from flashlib.hardware import human
 from flashlib.machine.trace import Trace
-from flashlib.machine.traffic import Moved
 
 
 @styled
 def saved_memory(N: Sequence[int], curves: Mapping[str, Sequence[float]],
-                 limits: Mapping[str, float], *, fits: Mapping[str, Mapping[str, int]] | None = None,
-                 title: str | None = None) -> Figure:
+                 limits: Mapping[str, float], *,
+                 fits: Mapping[str, Mapping[str, int]] | None = None) -> Figure:
     """Draw the bytes kept for the backward pass over N, with the memories of GPUs as lines.
 
     Args:
@@ -47,27 +43,25 @@ def saved_memory(N: Sequence[int], curves: Mapping[str, Sequence[float]],
         y = np.asarray(y, dtype=float)
         at = np.flatnonzero(y < top / 2.2)[-1]
         steep = at < len(N) - 1
-        ax.annotate(label, (N[at], y[at]), fontsize=9, fontweight="bold", zorder=6,
-                    color=theme.mix(look["color"], "#000000", 0.15), path_effects=theme.halo(),
-                    xytext=(-10, 4) if steep else (-6, 14), textcoords="offset points",
-                    ha="right", va="center" if steep else "bottom")
+        beside(ax, label, (N[at], y[at]), (-10, 4) if steep else (-6, 14),
+               va="center" if steep else "bottom", fontsize=9, fontweight="bold", zorder=6,
+               color=theme.mix(look["color"], "#000000", 0.15), path_effects=theme.halo(), ha="right")
     logs = np.log(sorted(limits.values()))
     inches = fig.get_figheight() * 0.78 * 72
     scale = inches / np.log(top / lowest)
     placed = spread(list((logs - np.log(lowest)) * scale), 10.5, inches)
     for (gpu, size), y in zip(sorted(limits.items(), key=lambda item: item[1]), placed, strict=True):
         ax.axhline(size, color="#9A9A9A", lw=0.9, ls=(0, (2, 2)), zorder=1, gid=f"limit {gpu}")
-        ax.annotate(f"{gpu}  {human_bytes(size)}", (N[-1], np.exp(y / scale) * lowest), va="center",
-                    xytext=(6, 0), textcoords="offset points", fontsize=SMALL, color=GREY,
-                    annotation_clip=False)
+        beside(ax, f"{gpu}  {human_bytes(size)}", (N[-1], np.exp(y / scale) * lowest), (6, 0),
+               fontsize=SMALL, color=GREY, annotation_clip=False)
     for n, label in enumerate(fits or {}):
         look = theme.version_style(label, n)
         for place, (gpu, longest) in enumerate(fits[label].items()):
             ax.plot([longest], [limits[gpu]], ls="none", ms=7, mec="white", mew=0.8, zorder=5, **look)
             if place == len(fits[label]) - 1:
-                ax.annotate(f"{gpu} full at\nN = {longest:,}", (longest, limits[gpu]), xytext=(9, -5),
-                            textcoords="offset points", ha="left", va="top", fontsize=SMALL, color=INK,
-                            path_effects=theme.halo(), zorder=6, linespacing=1.25)
+                beside(ax, f"{gpu} full at\nN = {longest:,}", (longest, limits[gpu]), (9, -5), va="top",
+                       ha="left", fontsize=SMALL, color=INK, path_effects=theme.halo(), zorder=6,
+                       linespacing=1.25)
     ticks = [t for t in 2 ** np.arange(4, 31) if N[0] <= t <= N[-1]]
     ticks = ticks[:: max(1, len(ticks) // 7)]
     ax.set_xticks(ticks, [f"{t:,}" if t < 10_000 else f"{t / 1024:,.0f}k" for t in ticks])
@@ -75,8 +69,6 @@ def saved_memory(N: Sequence[int], curves: Mapping[str, Sequence[float]],
     ax.yaxis.set_major_locator(LogLocator(numticks=12))
     ax.yaxis.set_minor_locator(NullLocator())
     ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: human_bytes(v)))
-    if title:
-        ax.set_title(title)
     parts = [f"{label}: {gpu} is full at {longest:,} tokens" for label, by_gpu in (fits or {}).items()
              for gpu, longest in by_gpu.items()]
     ends = [f"{label} from {human_bytes(y[0])} to {human_bytes(y[-1])}" for label, y in curves.items()]
@@ -172,33 +164,14 @@ def backward_orders(traces: Mapping[str, Trace], Nq: int, Nk: int) -> Figure:
         _visits(ax, events, Nq, Nk, size)
         fig.text(left / theme.WIDTH, 1 - 0.2 / height, title, fontsize=10, fontweight="bold")
         fig.text(left / theme.WIDTH, 1 - 0.37 / height, f"makes {makes}", fontsize=SMALL, color=GREY)
-    moments = [(label, _Moved(trace)) for label, trace in traces.items()]
+    moments = [(label, Replay(trace, Nq, Nk).at()) for label, trace in traces.items()]
     longest = max(theme.text_width(label, 9) for label in traces) + 0.15
     inches = theme.WIDTH - 0.24 - longest
-    bars = frame(fig, 0.1 + longest, 0.05, inches, 0.5 * len(traces))
-    inch = max(m.hbm_bytes for _, m in moments) / (inches - 0.85)
-    bars.set(xlim=(0, inch * inches), ylim=(len(moments) - 0.5, -0.5))
-    for y, (label, m) in enumerate(moments):
-        stack(bars, y, m.moved, height=0.72, inch=inch)
-        bars.text(-0.08 * inch, y, label, ha="right", va="center_baseline", fontsize=9)
-        bars.text(m.hbm_bytes + 0.08 * inch, y, human_bytes(m.hbm_bytes), va="center_baseline",
-                  fontsize=9, fontweight="bold")
-    theme.read_write_key(bars)
+    byte_bars(frame(fig, 0.1 + longest, 0.05, inches, 0.5 * len(traces)), moments,
+              max(m.hbm_bytes for _, m in moments), inches, rail=False)
     text = "; ".join(f"{label}: {human_bytes(m.hbm_bytes)}, {traces[label].atomic_updates()} atomic"
                      " updates" for label, m in moments)
     return theme.describe(fig, f"Loop orders of the backward pass. {text}.")
-
-
-class _Moved:
-    """The bytes of a whole trace, as the byte bars want them."""
-
-    def __init__(self, trace: Trace):
-        reads, writes = Counter(), Counter()
-        for event in trace:
-            if event.op in ("load", "store"):
-                (reads if event.op == "load" else writes)[event.tensor] += event.bytes
-        self.moved = {n: Moved(reads[n], writes[n]) for n in dict.fromkeys([*reads, *writes])}
-        self.hbm_bytes = sum(m.total_bytes for m in self.moved.values())
 
 
 def _visits(ax, events, Nq, Nk, size) -> None:
@@ -244,8 +217,7 @@ def _visits(ax, events, Nq, Nk, size) -> None:
 @styled
 def training_time(predicted: Mapping[str, Mapping[str, float]], *,
                   measured: Mapping[str, Mapping[str, float]] | None = None,
-                  bounds: Mapping[str, Mapping[str, str]] | None = None,
-                  title: str | None = None) -> Figure:
+                  bounds: Mapping[str, Mapping[str, str]] | None = None) -> Figure:
     """Draw seconds by GPU for two algorithms on one log axis: predicted hollow, measured solid.
 
     Args:
@@ -271,14 +243,13 @@ def training_time(predicted: Mapping[str, Mapping[str, float]], *,
             ax.plot([seconds], [y], ls="none", ms=8, zorder=3, **{**look, **face})
             bound = "" if is_measured else bounds.get(gpu, {}).get(name, "")
             text = f"{human_seconds(seconds)}  {bound}".strip()
-            ax.annotate(text, (seconds, y), xytext=(9, 0) if seconds == slow else (-9, 0),
-                        textcoords="offset points", ha="left" if seconds == slow else "right",
-                        va="center_baseline", fontsize=SMALL, color=INK)
+            beside(ax, text, (seconds, y), (9, 0) if seconds == slow else (-9, 0), va="center_baseline",
+                   ha="left" if seconds == slow else "right", fontsize=SMALL, color=INK)
             if y == 0:
-                ax.annotate(name, (seconds, y), xytext=(0, 9), textcoords="offset points",
-                            ha="center", fontsize=9, fontweight="bold", color=look["color"])
-        ax.annotate(f"÷ {slow / fast:.1f}", (np.sqrt(slow * fast), y), xytext=(0, 2.5),
-                    textcoords="offset points", ha="center", fontsize=SMALL, color=GREY)
+                beside(ax, name, (seconds, y), (0, 9), va="baseline", ha="center", fontsize=9,
+                       fontweight="bold", color=look["color"])
+        beside(ax, f"÷ {slow / fast:.1f}", (np.sqrt(slow * fast), y), (0, 2.5), va="baseline",
+               ha="center", fontsize=SMALL, color=GREY)
     ax.set_yticks(range(len(rows)), [f"{gpu}, measured" if m else gpu for gpu, _, m in rows],
                   fontsize=9, color=INK)
     bare(ax, "left")
@@ -287,8 +258,6 @@ def training_time(predicted: Mapping[str, Mapping[str, float]], *,
     ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: human_seconds(v)))
     ax.set_xlabel("time; hollow: roofline of the machine's bytes, solid: recorded")
     ax.xaxis.grid(True)
-    if title:
-        ax.set_title(title)
     words = "; ".join(f"{gpu}{' measured' if m else ' predicted'}: " + ", ".join(
         f"{name} {human_seconds(s)}" for name, s in times.items()) for gpu, times, m in rows)
     return theme.describe(fig, f"Time by GPU. {words}.")

@@ -1,7 +1,5 @@
 """Exercises of chapter 08: waves, v2's update, tiles under a causal mask, and split-K's exchange."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

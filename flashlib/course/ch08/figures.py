@@ -1,18 +1,14 @@
 """The figures of chapter 08: idle SMs, schedules of causal rows, warps, and the occupancy lab."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.collections import PatchCollection
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from flashlib.course.plots import theme
-from flashlib.course.plots.parts import bare, rect, whole
+from flashlib.course.plots.parts import bare, beside, boxes, rect, whole
 from flashlib.course.plots.theme import EDGE, GREY, INK, OVER, SMALL, TINY, human_bytes, percent, styled
 from flashlib.course.plots.traffic import stack
 from flashlib.models.occupancy import Schedule, Waves
@@ -27,7 +23,7 @@ _PARTS = {"matmul": ("#4C5B6B", ""), "vector": ("#93A1AF", "///"), "exp": ("#CBD
 
 @styled
 def occupancy_grid(grids: Mapping[str, Sequence[Sequence[Waves]]], rows: Sequence[int],
-                   cols: Sequence[int], *, title: str | None = None) -> Figure:
+                   cols: Sequence[int]) -> Figure:
     """Draw how full a GPU is, over batch · heads (rows) and sequence length (columns).
 
     Every cell carries the share of the SMs' time that is work, in percent, and is darker the smaller
@@ -59,8 +55,6 @@ def occupancy_grid(grids: Mapping[str, Sequence[Sequence[Waves]]], rows: Sequenc
     bar.ax.set_yticklabels(["0 %", "50 %", "100 %"], fontsize=TINY)
     bar.set_label("share of SM time that is work", fontsize=TINY)
     bar.outline.set_visible(False)
-    if title:
-        fig.suptitle(title, fontsize=10, fontweight="bold", x=0.01, ha="left")
     return theme.describe(fig, f"Share of the SMs' time that is work. {'; '.join(words)}.")
 
 
@@ -74,8 +68,7 @@ def wave_steps(counts: Sequence[int], efficiency: Mapping[str, Sequence[float]],
         ax.plot(counts, y, color=color, ls=dash, lw=1.5, label=label)
     for text, (x, y) in (mark or {}).items():
         ax.plot([x], [y], "o", ms=7, mfc="white", mec=OVER, mew=1.6, zorder=5)
-        ax.annotate(text, (x, y), xytext=(8, -3), textcoords="offset points", fontsize=SMALL,
-                    va="top", path_effects=theme.halo())
+        beside(ax, text, (x, y), (8, -3), va="top", fontsize=SMALL, path_effects=theme.halo())
     ax.set(xlim=(0, max(counts)), ylim=(0, 1.04), xlabel="programs (thread blocks), one per SM",
            ylabel="share of SM time that is work")
     ax.legend(loc="lower right", frameon=False, fontsize=SMALL, ncols=len(efficiency))
@@ -85,7 +78,7 @@ def wave_steps(counts: Sequence[int], efficiency: Mapping[str, Sequence[float]],
 
 
 @styled
-def schedules(runs: Mapping[str, Schedule], *, unit: str = "tiles of S") -> Figure:
+def schedules(runs: Mapping[str, Schedule]) -> Figure:
     """Draw programs of unequal length on SMs, one picture for each order; idle time is hatched."""
     longest = max(s.time for s in runs.values()) or 1
     slots = max(s.slots for s in runs.values())
@@ -107,22 +100,21 @@ def schedules(runs: Mapping[str, Schedule], *, unit: str = "tiles of S") -> Figu
             ax.spines[side].set_visible(False)
         words.append(f"{name} ends at {s.time:,}, {percent(s.efficiency)} work")
     axes[-1, 0].xaxis.set_major_locator(MaxNLocator(10, integer=True))
-    axes[-1, 0].set_xlabel(f"time, in {unit}; darker programs are longer, hatched is idle",
+    axes[-1, 0].set_xlabel("time, in tiles of S; darker programs are longer, hatched is idle",
                            fontsize=SMALL)
     return theme.describe(fig, f"Programs on SMs over time. {'; '.join(words)}.")
 
 
 @styled
-def time_parts(times: Mapping[str, Mapping[str, float]], *, unit_s: float = 1e-6,
-               unit: str = "µs") -> Figure:
+def time_parts(times: Mapping[str, Mapping[str, float]]) -> Figure:
     """Draw the seconds of each part of a roofline as stacked bars, as if nothing overlapped."""
     fig, ax = theme.subplots(height=0.95 + 0.42 * len(times))
-    longest = max(sum(parts.values()) for parts in times.values()) / unit_s
+    longest = max(sum(parts.values()) for parts in times.values()) * 1e6
     for y, parts in enumerate(times.values()):
         left = 0.0
         for part, seconds in parts.items():
             color, hatch = _PARTS[part]
-            width = seconds / unit_s
+            width = seconds * 1e6
             rect(ax, left, y - 0.31, width, 0.62, fc=color, ec="white", hatch=hatch, lw=0.6, gid=part)
             text = f"{part} {width:.1f}"
             if theme.text_width(text, SMALL) + 0.2 < 5.0 * width / longest:
@@ -130,17 +122,16 @@ def time_parts(times: Mapping[str, Mapping[str, float]], *, unit_s: float = 1e-6
                         color=theme.ink_on(color), bbox={"boxstyle": "round,pad=0.15", "fc": color,
                                                          "ec": "none"} if hatch else None)
             left += width
-        ax.annotate(f"{left:.1f} {unit}", (left, y), xytext=(6, 0), textcoords="offset points",
-                    va="center_baseline", fontweight="bold")
-    ax.set(xlim=(0, 1.14 * longest), ylim=(len(times) - 0.5, -0.5), xlabel=f"{unit}, end to end")
+        beside(ax, f"{left:.1f} µs", (left, y), (6, 0), va="center_baseline", fontweight="bold")
+    ax.set(xlim=(0, 1.14 * longest), ylim=(len(times) - 0.5, -0.5), xlabel="µs, end to end")
     ax.set_yticks(range(len(times)), list(times), fontsize=9, color=INK)
     bare(ax, "left")
     shown = dict.fromkeys(part for parts in times.values() for part in parts)
     theme.patch_key(ax, [(part, {"fc": _PARTS[part][0], "ec": "#8A8A8A", "hatch": _PARTS[part][1]})
                          for part in shown])
-    words = "; ".join(f"{name}: " + ", ".join(f"{part} {s / unit_s:.1f}" for part, s in parts.items())
+    words = "; ".join(f"{name}: " + ", ".join(f"{part} {s * 1e6:.1f}" for part, s in parts.items())
                       for name, parts in times.items())
-    return theme.describe(fig, f"Time by part in {unit}. {words}.")
+    return theme.describe(fig, f"Time by part in µs. {words}.")
 
 
 @styled
@@ -185,9 +176,9 @@ def _split_picture(ax, dealt, warps) -> None:
     shades = [theme.tint(_BUSY, 0.15 + 0.62 * n / max(warps - 1, 1)) for n in range(warps)]
     for n, color in enumerate(shades):
         a, size = n * side / warps, side / warps
-        across, part = dealt == "keys", {"fc": color, "ec": "white", "lw": 0.8}
-        ax.add_patch(Rectangle((x0 + a, y0), size, side, **part) if across
-                     else Rectangle((x0, y0 + a), side, size, **part))
+        across = dealt == "keys"
+        box = (x0 + a, y0, size, side) if across else (x0, y0 + a, side, size)
+        rect(ax, *box, fc=color, ec="white", lw=0.8)
         at = (x0 + a + size / 2, y0 + side / 2) if across else (x0 + side / 2, y0 + a + size / 2)
         ax.text(*at, f"w{n}", ha="center", va="center", fontsize=TINY, color=theme.ink_on(color))
     for name, box, cut in (("Q", (x0 - thick - 0.06, y0, thick, side), dealt == "queries"),
@@ -235,13 +226,10 @@ def _chip(ax, w, x, y, width) -> None:
     """Draw the SMs as squares; those that the last wave leaves empty are white."""
     cols = 14 if w.sms > 60 else 10
     rows, step = -(-w.sms // cols), min(width / cols, 2.45 / -(-w.sms // cols))
-    for busy, look in ((True, {"fc": _BUSY, "ec": "white"}),
-                       (False, {"fc": "#F6F6F6", "ec": "#B5B5B5", "hatch": "////"})):
-        cells = [Rectangle((x + step * (n % cols), y + step * (n // cols)), 0.86 * step, 0.86 * step)
-                 for n in range(w.sms) if (n < w.sms - w.idle_sms) == busy]
-        if cells:
-            look = {"facecolor": look["fc"], "edgecolor": look["ec"], "hatch": look.get("hatch")}
-            ax.add_collection(PatchCollection(cells, lw=0.6, **look))
+    for busy, look in ((True, {"facecolor": _BUSY, "edgecolor": "white"}),
+                       (False, {"facecolor": "#F6F6F6", "edgecolor": "#B5B5B5", "hatch": "////"})):
+        boxes(ax, [(x + step * (n % cols), y + step * (n // cols), 0.86 * step, 0.86 * step)
+                   for n in range(w.sms) if (n < w.sms - w.idle_sms) == busy], lw=0.6, **look)
     ax.text(x, y + step * rows + 0.16, "SMs in the last wave: blue works, hatched is idle",
             fontsize=TINY, color=GREY, va="center")
 

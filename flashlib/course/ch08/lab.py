@@ -1,7 +1,5 @@
 """Occupancy lab of chapter 08: how many SMs a shape keeps busy, in v1, in v2, and backward."""
 
-from __future__ import annotations
-
 from flashlib import hardware
 from flashlib.course.ch08.figures import occupancy_lab as picture
 from flashlib.course.widgets import base

@@ -1,7 +1,5 @@
 """Exercises of chapter 09: pointers, ragged ends, the online-softmax kernel, programs per SM."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np
@@ -15,23 +13,13 @@ __all__ = ["check_online", "check_programs_per_sm", "check_row_max", "check_tran
            "solution"]
 
 
-def _examined_here(check: str, kernel) -> str | None:
-    """Return None where the interpreter is on; else the other process's answer."""
-    interpreted.refuse_stub(kernel)
-    if interpreted.is_on():
-        return None
-    return interpreted.elsewhere(__name__, check, kernel)
-
-
 @exercise("09.1", "Fix a pointer bug", difficulty=1, minutes=5, solution="double_kernel",
           hints=("A row of a transposed matrix is a column in memory: its elements are not neighbors.",
                  "The address of element (row, col) is X + row · stride_xm + col · stride_xn, and Y has"
                  " strides of its own."))
+@interpreted.in_interpreter
 def check_transposed(double_kernel):
     """Accept `double_kernel(X, Y, stride_xm, stride_xn, stride_ym, stride_yn, N, BLOCK)`: Y = 2 X."""
-    praise = _examined_here("check_transposed", double_kernel)
-    if praise is not None:
-        return praise
     M, N = 3, 5
     x = np.arange(M * N, dtype=np.float32).reshape(M, N) + 1
     rows, columns = (N, 1), (1, M)                           # strides: contiguous, transposed
@@ -91,11 +79,9 @@ def check_transposed(double_kernel):
                  " maximum?",
                  "tl.load(pointers, mask=col < N, other=float('-inf')). The result is one number:"
                  " tl.store(Y + row, m)."))
+@interpreted.in_interpreter
 def check_row_max(row_max_kernel):
     """Accept `row_max_kernel(X, Y, stride_xm, N, BLOCK)`: Y[row] = the maximum of row `row` of X."""
-    praise = _examined_here("check_row_max", row_max_kernel)
-    if praise is not None:
-        return praise
     for M, N, BLOCK, stride in ((4, 8, 8, 8), (4, 5, 8, 5), (3, 11, 16, 11), (3, 5, 8, 9)):
         wide = np.random.default_rng(92).normal(size=(M, stride)).astype(np.float32)
         x = wide[:, :N]
@@ -140,11 +126,9 @@ def check_row_max(row_max_kernel):
                  " m_new), 0); m = m_new.",
                  "Start with m = tl.full([], -3e38, tl.float32) and l = tl.full([], 0.0, tl.float32),"
                  " and load with other=float('-inf')."))
+@interpreted.in_interpreter
 def check_online(online_kernel):
     """Accept `online_kernel(X, Y, stride_xm, stride_ym, N, BLOCK)`: softmax of row program_id(0)."""
-    praise = _examined_here("check_online", online_kernel)
-    if praise is not None:
-        return praise
     rng = np.random.default_rng(93)
     for M, N, BLOCK, scale, pad, far in (
             (2, 8, 8, 1, 0, False), (3, 24, 8, 2, 0, False), (3, 21, 8, 2, 0, False),

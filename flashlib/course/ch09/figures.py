@@ -1,18 +1,15 @@
 """Chapter 09's pictures: which program touches which element, and softmax rates by row length."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullFormatter
 
 from flashlib.course.plots import theme
 from flashlib.course.plots.parts import rect
-from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, styled
+from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, Figure, styled
 
 _PROGRAMS = ("#6FA8C9", "#E0B36A", "#9BBF85", "#C79BC2", "#D98E7E", "#8FA0B5")
 _STEP = matplotlib.colormaps["viridis"]
@@ -25,7 +22,7 @@ def _program_color(program: int) -> str:
 
 
 @styled
-def lanes(touches: Sequence, n: int, *, name: str = "x", title: str | None = None) -> Figure:
+def lanes(touches: Sequence, n: int) -> Figure:
     """Draw n elements in memory and above them the lanes of each program that point to them.
 
     `touches` holds one load or store per program, with `program`, `lanes`, `mask` and `outside`, as
@@ -58,17 +55,14 @@ def lanes(touches: Sequence, n: int, *, name: str = "x", title: str | None = Non
         ax.text(positions.min() + positions.size / 2, -0.25, f"program {touch.program[0]}",
                 ha="center", va="center", fontsize=SMALL, fontweight="bold")
     ax.text(-0.15, 0.375, "lanes", ha="right", va="center", fontsize=SMALL)
-    ax.text(-0.15, 2.1, f"{name} in HBM", ha="right", va="center", fontsize=SMALL)
-    if title:
-        ax.set_title(title, loc="left")
+    ax.text(-0.15, 2.1, "x in HBM", ha="right", va="center", fontsize=SMALL)
     count = sum(int(np.count_nonzero(t.outside)) for t in touches)
-    return theme.describe(fig, f"{len(touches)} programs over {n} elements of {name}; "
+    return theme.describe(fig, f"{len(touches)} programs over {n} elements of x; "
                                f"{count} lanes read outside.")
 
 
 @styled
-def program_grid(shape: tuple[int, int], touches: Sequence, *, row_stride: int, name: str = "x",
-                 title: str | None = None) -> Figure:
+def program_grid(shape: tuple[int, int], touches: Sequence, *, row_stride: int) -> Figure:
     """Draw a matrix as it lies in memory, each element in the color of the program that touched it.
 
     Columns beyond the matrix belong to the buffer, not to it; an element in red was touched there.
@@ -92,14 +86,12 @@ def program_grid(shape: tuple[int, int], touches: Sequence, *, row_stride: int, 
             if touched:
                 ax.text(c + 0.5, r + 0.5, str(owner[r, c]), ha="center", va="center", fontsize=SMALL)
         ax.text(-0.15, r + 0.5, f"row {r}", ha="right", va="center", fontsize=SMALL)
-    ax.text(cols / 2, -0.3, f"{name}: {cols} columns", ha="center", va="center", fontsize=SMALL)
+    ax.text(cols / 2, -0.3, f"x: {cols} columns", ha="center", va="center", fontsize=SMALL)
     if row_stride > cols:
         ax.text((cols + row_stride) / 2, -0.3, "not ours: NaN", ha="center", va="center",
                 fontsize=SMALL, color=OVER)
-    if title:
-        ax.set_title(title, loc="left")
     bad = int(np.count_nonzero(owner[:, cols:] >= 0))
-    return theme.describe(fig, f"{name}, {rows} × {cols}: which program touches which element; "
+    return theme.describe(fig, f"x, {rows} × {cols}: which program touches which element; "
                                f"{bad} elements outside are touched.")
 
 

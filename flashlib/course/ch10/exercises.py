@@ -1,7 +1,5 @@
 """Exercises of chapter 10: base 2, strides, the two stages of a causal tile, the folded scale."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, parts, solution

@@ -1,17 +1,13 @@
 """The figures of chapter 10: recorded times of attention kernels, and what softmax alone costs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from flashlib.course.notebook.data import Measurement
 from flashlib.course.plots import theme
-from flashlib.course.plots.parts import rect
-from flashlib.course.plots.recorded import origin
-from flashlib.course.plots.theme import GREY, INK, SMALL, TINY, styled
+from flashlib.course.plots.parts import bare, beside, origin, rect
+from flashlib.course.plots.theme import GREY, INK, SMALL, TINY, Figure, styled
 
 # Who ran: a name for people, a color, a marker. What is ours stands out, the others are quiet.
 _RACERS = {
@@ -223,13 +219,11 @@ def softmax_share(cases: Mapping[str, Mapping[str, Sequence[tuple[str, float]]]]
                             fontsize=TINY, color=theme.ink_on(color))
                 left += width
                 words.append(f"{case}, {impl}: {text} ms")
-            ax.annotate(f"{left:.2f} ms", (left, y), xytext=(5, 0), textcoords="offset points",
-                        va="center_baseline", fontsize=SMALL, fontweight="bold")
+            beside(ax, f"{left:.2f} ms", (left, y), (5, 0), va="center_baseline", fontsize=SMALL,
+                   fontweight="bold")
         ax.set(xlim=(0, 1.14 * longest), ylim=(len(impls) - 0.45, -0.55), xticks=[])
         ax.set_yticks(range(len(impls)), list(impls), fontsize=SMALL, color=INK)
-        ax.tick_params(axis="y", length=0)
         ax.set_title(case, fontsize=SMALL, loc="left")
-        for side in ("left", "bottom"):
-            ax.spines[side].set_visible(False)
+        bare(ax)
     fig.suptitle(note, fontsize=9, fontweight="bold", x=0.01, ha="left")
     return theme.describe(fig, f"{note}. {'; '.join(words)}. {len(bars)} bars.")

@@ -1,7 +1,5 @@
 """Exercises of chapter 11: room for two programs, waves, the bytes behind L2, another GPU's tile."""
 
-from __future__ import annotations
-
 import itertools
 import math
 
@@ -70,9 +68,7 @@ def check_most_stages(most_stages):
 def check_time_in_waves(time_in_waves):
     """Accept `time_in_waves(programs, sms, per_sm, program_s) -> (seconds, efficiency)`."""
     cases = ((2048, 132, 2, 1e-4), (133, 132, 1, 2e-3), (264, 132, 2, 1e-3))
-    got = given([time_in_waves(*case) for case in cases])
-    if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in got):
-        raise Wrong(f"expected two numbers, (seconds, efficiency), got {got[0]!r}")
+    got = [parts(time_in_waves(*case), "(seconds, efficiency)") for case in cases]
     programs, sms, per_sm, each = (np.array(column) for column in zip(*cases, strict=True))
     slots = sms * per_sm
     rounds = -(-programs // slots)

@@ -1,17 +1,14 @@
 """Tile sizes on a GPU: predicted and measured times side by side, and how well their orders agree."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
 
 from flashlib.course.plots import theme
-from flashlib.course.plots.parts import cells, heading, rect, sentences
-from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, styled
+from flashlib.course.plots.parts import beside, cells, heading, rect, sentences
+from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, Figure, styled
 from flashlib.models import predict as model
 
 # Light is fast: the best tile stays readable, slow ones sink into the dark.
@@ -85,8 +82,8 @@ def predicted_scatter(panels: Mapping[str, Mapping[str, tuple]]) -> Figure:
             axis.set_ticks([], minor=True)
     axes[0][0].set_ylabel("measured (ms)")
     axes[0][-1].legend(loc="lower right", fontsize=TINY, frameon=False, handletextpad=0.2)
-    axes[0][0].annotate("as predicted", (high * 0.9, high * 0.9), ha="right", va="top", fontsize=TINY,
-                        color=GREY, rotation=0, xytext=(-8, 2), textcoords="offset points")
+    beside(axes[0][0], "as predicted", (high * 0.9, high * 0.9), (-8, 2), va="top", ha="right",
+           fontsize=TINY, color=GREY, rotation=0)
     return theme.describe(fig, f"Measured over predicted time of {', '.join(panels)}.")
 
 
@@ -97,10 +94,10 @@ def agreement(levels: Sequence[str], correlation: Mapping[str, Sequence[float]])
     for n, (label, values) in enumerate(correlation.items()):
         ax.plot(range(len(levels)), values, marker=_MARKERS[n], color=_COLORS[n])
         for x, value in enumerate(values):
-            ax.annotate(f"{value:.2f}", (x, value), xytext=(0, 6 if n == 0 else -13), ha="center",
-                        textcoords="offset points", fontsize=TINY, color=theme.readable(_COLORS[n]))
-        ax.annotate(label, (len(levels) - 1, values[-1]), xytext=(9, 0), va="center", fontsize=SMALL,
-                    textcoords="offset points", color=theme.readable(_COLORS[n]), annotation_clip=False)
+            beside(ax, f"{value:.2f}", (x, value), (0, 6 if n == 0 else -13), va="baseline",
+                   ha="center", fontsize=TINY, color=theme.readable(_COLORS[n]))
+        beside(ax, label, (len(levels) - 1, values[-1]), (9, 0), fontsize=SMALL,
+               color=theme.readable(_COLORS[n]), annotation_clip=False)
     ax.set_xticks(range(len(levels)), [f"{'+ ' if n else ''}{level}" for n, level in enumerate(levels)])
     ax.set(ylim=(0, 1.05), xlim=(-0.3, len(levels) - 0.35), ylabel="rank correlation")
     words = "; ".join(f"{label} from {v[0]:.2f} to {v[-1]:.2f}" for label, v in correlation.items())

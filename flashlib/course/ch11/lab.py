@@ -1,7 +1,5 @@
 """Block-size lab of chapter 11: a configuration's budgets, and its predicted time among neighbors."""
 
-from __future__ import annotations
-
 from flashlib import hardware
 from flashlib.course.ch11.figures import tile_lab as picture
 from flashlib.course.widgets import base

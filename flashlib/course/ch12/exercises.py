@@ -1,13 +1,11 @@
 """Exercises of chapter 12: break-even dimension, slots and parities, registers, a ping-pong program."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import numbers
 from collections import Counter
 
-from flashlib.course.exercises.core import Wrong, exercise, expect_close, given, hint, solution
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, given, hint, parts, solution
 from flashlib.models.sm import programs
 from flashlib.models.sm import simulator as sim
 
@@ -45,9 +43,7 @@ def check_break_even(break_even):
 def check_place(place):
     """Accept `place(index, stages) -> (slot, parity)`, as a consumer of a ring waits for it."""
     for stages in (3, 2, 1):
-        got = given([place(i, stages) for i in range(12)])
-        if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in got):
-            raise Wrong(f"expected two numbers, (slot, parity), got {got[0]!r}")
+        got = [parts(place(i, stages), "(slot, parity)") for i in range(12)]
         if not all(isinstance(number, numbers.Integral) for pair in got for number in pair):
             odd = next(pair for pair in got if not isinstance(pair[0] + pair[1], numbers.Integral))
             raise Wrong(f"expected two whole numbers, got {odd!r}: // divides and rounds down")
@@ -86,11 +82,7 @@ def check_place(place):
 def check_split_registers(split_registers):
     """Accept `split_registers(consumers) -> (producer, consumer)` registers of a thread."""
     for consumers in (2, 3, 4, 7):
-        got = given(split_registers(consumers))
-        given(list(got) if isinstance(got, tuple | list) else got)
-        if not isinstance(got, tuple | list) or len(got) != 2:
-            raise Wrong(f"expected two numbers, (producer, consumer), got {got!r}")
-        few, many = got
+        few, many = parts(split_registers(consumers), "(producer, consumer)")
         best = (512 - 24) // consumers // 8 * 8
         what = f"{consumers} consumers: "
         if (few, many) == (best, 24):

@@ -1,18 +1,15 @@
 """The figures of chapter 12: who works when on an SM, which units are busy, what each gains."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from flashlib.course.plots import theme
 from flashlib.course.plots.gantt import UNITS, bar, face
-from flashlib.course.plots.parts import heading
-from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, styled
+from flashlib.course.plots.parts import bare, heading
+from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, Figure, styled
 from flashlib.models.sm.simulator import Schedule
 
 _UNIT_COLORS = {"copy": ("#DDCC77", ""), "tensor": ("#31688E", ""), "exp": ("#999933", "///"),
@@ -142,13 +139,12 @@ def kernel_timeline(rows: Sequence[Mapping], *, window: tuple[float, float], sou
             bar(ax, row["cycles"], after["cycles"], y + 0.12, 0.76, text, window, scale, **look)
     ax.set_yticks([y + 0.5 for y in range(len(groups))], [f"warpgroup {g}" for g in groups],
                   fontsize=SMALL)
-    ax.tick_params(axis="y", length=0, pad=2)
+    bare(ax, "left")
+    ax.tick_params(axis="y", pad=2)
     ax.set_xlabel(f"cycles of the SM's clock; {source}", fontsize=SMALL, labelpad=2)
     ax.xaxis.set_major_locator(MaxNLocator(7, integer=True))
     ax.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
     ax.tick_params(axis="x", labelsize=TINY)
-    for side in ("left", "top", "right"):
-        ax.spines[side].set_visible(False)
     order = dict.fromkeys(words for words, _ in _AFTER.values())
     theme.patch_key(ax, [(words, seen[words]) for words in order if words in seen], at=(-0.18, 1.02),
                     loc="lower left")

@@ -1,7 +1,5 @@
 """Schedule lab of chapter 12: one SM's Gantt chart, by program, tile, stages, dtype and GPU."""
 
-from __future__ import annotations
-
 from flashlib.course.ch12.figures import refusal
 from flashlib.course.plots.gantt import UNITS, gantt
 from flashlib.course.widgets import base

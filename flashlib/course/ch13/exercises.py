@@ -1,7 +1,5 @@
 """Exercises of chapter 13: e4m3 by hand, scales per block, a fast rotation, and where it belongs."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from flashlib import quant

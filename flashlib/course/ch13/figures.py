@@ -1,20 +1,15 @@
 """Chapter 13's pictures: the bits of a number, what a rotation does to an outlier, errors by recipe."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from flashlib.course.notebook.data import Measurement
 from flashlib.course.plots import theme
-from flashlib.course.plots.parts import bare, rect
-from flashlib.course.plots.recorded import origin
-from flashlib.course.plots.theme import FAINT, GREY, INK, OVER, SMALL, TINY, styled
+from flashlib.course.plots.parts import bare, beside, origin, rect
+from flashlib.course.plots.theme import FAINT, GREY, INK, OVER, SMALL, TINY, Axes, Figure, styled
 
 SIGN, EXPONENT, MANTISSA = "#D9D9D9", "#BFD3E6", "#F3DDB0"
 _FORMATS = {"e4m3": ("#33628D", "o"), "e5m2": ("#8A6D3B", "^"), "int8": ("#882255", "s"),
@@ -133,9 +128,9 @@ def outlier_spread(panels: Mapping[str, tuple], *, tensor: str = "Q") -> Figure:
         upper.add_collection(LineCollection(lines, colors=theme.tensor_color(tensor), lw=1.3))
         top = int(np.abs(row).argmax())
         upper.plot([top], [row[top]], "o", ms=4.5, color=theme.tensor_color(tensor), mec=INK, mew=0.6)
-        upper.annotate(f"largest: {row[top]:.1f}".replace("-", "−"), (top, row[top]), fontsize=SMALL,
-                       xytext=(7 if top < n / 2 else -7, 0), textcoords="offset points", va="center",
-                       ha="left" if top < n / 2 else "right", path_effects=theme.halo())
+        beside(upper, f"largest: {row[top]:.1f}".replace("-", "−"), (top, row[top]),
+               (7 if top < n / 2 else -7, 0), fontsize=SMALL, ha="left" if top < n / 2 else "right",
+               path_effects=theme.halo())
         upper.set(xlim=(-2, n + 1), ylim=(-reach, reach))
         upper.set_title(title)
         lower.axhline(0, color=GREY, lw=0.6)
@@ -166,11 +161,10 @@ def scale_dilemma(limits: Sequence[float], errors: Mapping[str, Sequence[float]]
         ax.plot(limits, error, color=color, label=name)
         best = int(np.argmin(error))
         ax.plot([limits[best]], [error[best]], marker=marker, color=color, mec="white", ms=8)
-        ax.annotate(f"best {error[best]:.1%}", (limits[best], error[best]), xytext=(0, 18),
-                    textcoords="offset points", ha="center", fontsize=SMALL,
-                    color=theme.readable(color), path_effects=theme.halo())
-        ax.annotate(name, (limits[-1], error[-1]), xytext=(4, 0), textcoords="offset points",
-                    va="center", color=theme.readable(color), fontweight="bold")
+        beside(ax, f"best {error[best]:.1%}", (limits[best], error[best]), (0, 18), va="baseline",
+               ha="center", fontsize=SMALL, color=theme.readable(color), path_effects=theme.halo())
+        beside(ax, name, (limits[-1], error[-1]), (4, 0), color=theme.readable(color),
+               fontweight="bold")
         words.append(f"{name}: at best {error[best]:.1%}, at ±{limits[best]:.3g}")
     ax.axvline(largest, color=INK, lw=0.9, ls=(0, (4, 2)))
     ax.text(largest, 0.99, " the tensor's largest |x|", transform=ax.get_xaxis_transform(), va="top",
@@ -192,7 +186,7 @@ def scale_dilemma(limits: Sequence[float], errors: Mapping[str, Sequence[float]]
 # Errors by recipe.
 
 @styled
-def error_bars(rows: Sequence[Mapping], *, title: str = "") -> Figure:
+def error_bars(rows: Sequence[Mapping]) -> Figure:
     """Draw root mean square errors as bars on a logarithmic axis, with spread and paper where given.
 
     A row has "recipe" and "rmse"; "lowest", "highest" (of a single seed) and "paper" are optional.
@@ -211,7 +205,7 @@ def error_bars(rows: Sequence[Mapping], *, title: str = "") -> Figure:
                 f"{row['rmse']:.2e}", va="center_baseline", fontsize=SMALL)
     low = min(row["rmse"] for row in rows) / 4
     high = max(row["rmse"] for row in rows) * 4
-    ax.set(xscale="log", xlim=(low, high), ylim=(len(rows) - 0.5, -0.5), title=title,
+    ax.set(xscale="log", xlim=(low, high), ylim=(len(rows) - 0.5, -0.5),
            xlabel="root mean square error of O")
     ax.set_yticks(range(len(rows)), [row["recipe"] for row in rows], color=INK, fontsize=9)
     ax.tick_params(axis="y", length=0)
@@ -348,8 +342,8 @@ def fp8_lab(value: float, scale: float, fmt: str, bits, near: Sequence[float], r
     low, high = min(near[0], value) - pad, max(near[-1], value) + pad
     line.vlines(near, 0, 0.5, color="#8A94A3", lw=1.2)
     line.plot([value], [0.78], "v", color=OVER, ms=8, clip_on=False)
-    line.annotate(_plain(value), (value, 0.78), xytext=(7, 0), textcoords="offset points", color=OVER,
-                  va="center", fontsize=SMALL, annotation_clip=False)
+    beside(line, _plain(value), (value, 0.78), (7, 0), color=OVER, fontsize=SMALL,
+           annotation_clip=False)
     line.vlines([kept], 0, 0.62, color=INK, lw=2.6)
     line.set(xlim=(low, high), ylim=(0, 0.8))
     line.set_yticks([])

@@ -1,7 +1,5 @@
 """The FP8 lab of chapter 13: one number bit by bit, and what its format does to attention."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

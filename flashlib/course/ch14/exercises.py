@@ -1,7 +1,5 @@
 """Exercises of chapter 14: an exponent taken apart, Horner, a maximum out of date, the best share."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from flashlib import exp2

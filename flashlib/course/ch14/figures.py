@@ -1,17 +1,14 @@
 """The figures of chapter 14: units racing each other, a polynomial's error, a maximum out of date."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
 from flashlib.course.plots import theme
-from flashlib.course.plots.parts import cells, rect
-from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, styled
+from flashlib.course.plots.parts import beside, cells, rect
+from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, Figure, styled
 
 # Unit: its name for people, color, hatch, marker.
 UNITS = {"matmul": ("matmul", "#31688E", "", "s"),
@@ -38,14 +35,12 @@ def unit_race(panels: Mapping[str, Mapping[str, object]]) -> Figure:
                     ls="-" if unit == "matmul" else (0, (5, 1.5)), mec="white", mew=0.7)
             for x, u in enumerate(gpus.values()):
                 above = (u.matmul > 1.01 * u.exp) == (unit == "matmul")
-                beside = above and (unit == "matmul" or u.matmul > 0.99 * u.exp)  # the falling line
-                ax.annotate(f"{cycles[x]:,.0f}", (x, cycles[x]), xytext=(3 if beside else 0,
-                            6 if above else -15), ha="left" if beside else "center",
-                            textcoords="offset points", fontsize=SMALL,
-                            color=theme.readable(color))
-            ax.annotate(name, (0, cycles[0]), xytext=(-4, 20 if unit == "matmul" else -29),
-                        textcoords="offset points", color=theme.readable(color), fontsize=SMALL,
-                        fontweight="bold")
+                apart = above and (unit == "matmul" or u.matmul > 0.99 * u.exp)  # the falling line
+                beside(ax, f"{cycles[x]:,.0f}", (x, cycles[x]),
+                       (3 if apart else 0, 6 if above else -15), va="baseline",
+                       ha="left" if apart else "center", fontsize=SMALL, color=theme.readable(color))
+            beside(ax, name, (0, cycles[0]), (-4, 20 if unit == "matmul" else -29), va="baseline",
+                   color=theme.readable(color), fontsize=SMALL, fontweight="bold")
         words.append(f"{title}: " + ", ".join(
             f"{gpu} {u.matmul:,.0f} and {u.exp:,.0f}" for gpu, u in gpus.items()))
         ax.set_xticks(range(len(gpus)), list(gpus))
@@ -72,23 +67,21 @@ def exp2_errors(f, errors: Mapping[int, np.ndarray], *, ax=None):
         color = _STEPS[(degree - 1) % len(_STEPS)]
         error = np.maximum(np.abs(error), floor)
         ax.plot(f, error, color=color, lw=1.5, gid=f"degree {degree}")
-        ax.annotate(f"degree {degree}: {error.max():.1e}", (1.0, error.max()), xytext=(5, 0),
-                    textcoords="offset points", va="center", fontsize=SMALL, annotation_clip=False,
-                    color=theme.readable(color))
+        beside(ax, f"degree {degree}: {error.max():.1e}", (1.0, error.max()), (5, 0), fontsize=SMALL,
+               annotation_clip=False, color=theme.readable(color))
     f = np.asarray(f)
     ax.plot(f, BFLOAT16_HALF_STEP / np.exp2(f), color=OVER, lw=1, ls="--", gid="half a step")
-    ax.annotate("half a step of bfloat16", (0.4, BFLOAT16_HALF_STEP / 2**0.4), xytext=(0, 2),
-                color=OVER, fontsize=SMALL, textcoords="offset points", va="bottom", ha="center")
+    beside(ax, "half a step of bfloat16", (0.4, BFLOAT16_HALF_STEP / 2**0.4), (0, 2), va="bottom",
+           color=OVER, fontsize=SMALL, ha="center")
     ax.set(yscale="log", xlim=(0, 1), ylim=(floor, 0.3), xlabel="f, the fraction of the exponent",
            ylabel="|p(f) / 2ᶠ − 1|")
     ax.set_yticks([1e-8, 1e-6, 1e-4, 1e-2], ["10⁻⁸", "10⁻⁶", "10⁻⁴", "10⁻²"])
     ax.set_yticks([], minor=True)
-    if not own:
-        return ax
     words = ", ".join(f"{d}: {np.abs(e).max():.1e}" for d, e in errors.items())
-    return theme.describe(fig, "Relative error of the polynomial over the fraction, log scale;"
-                               f" largest by degree {words}. Half a step of bfloat16 falls"
-                               f" from {BFLOAT16_HALF_STEP:.1e} to {BFLOAT16_HALF_STEP / 2:.1e}.")
+    text = ("Relative error of the polynomial over the fraction, log scale; largest by degree"
+            f" {words}. Half a step of bfloat16 falls from {BFLOAT16_HALF_STEP:.1e} to"
+            f" {BFLOAT16_HALF_STEP / 2:.1e}.")
+    return theme.describe(fig, text) if own else ax
 
 
 @styled
@@ -152,16 +145,15 @@ def stale_maximum(maxima, used: Mapping[float, np.ndarray], *, ax=None):
                 ls="-" if tau else (0, (3, 1.5)), zorder=2.4 - 0.1 * place if tau else 2.5,
                 label=f"τ = {tau:g}: {len(renewed)} rescale{'s' * (len(renewed) != 1)}")
         if tau:
-            beside = ScaledTranslation((place - (len(marked) - 1) / 2) * 0.15, 0, fig.dpi_scale_trans)
+            shift = ScaledTranslation((place - (len(marked) - 1) / 2) * 0.15, 0, fig.dpi_scale_trans)
             ax.plot(x[renewed], m[renewed], ls="none", marker="^", ms=9, color=color, mec="white",
-                    zorder=4, transform=ax.transData + beside)
+                    zorder=4, transform=ax.transData + shift)
         words.append(f"with tau {tau:g}, {len(renewed)} rescale{'s' * (len(renewed) != 1)}")
     ax.set(xlabel="key tile", ylabel="logit · log₂ e", xlim=(0.4, len(maxima) + 0.6))
     ax.legend(fontsize=TINY, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=4,
               borderaxespad=0.1, handlelength=1.6, columnspacing=1.2)
-    if not own:
-        return ax
-    return theme.describe(fig, f"A row's maximum over {len(maxima)} key tiles; {'; '.join(words)}.")
+    text = f"A row's maximum over {len(maxima)} key tiles; {'; '.join(words)}."
+    return theme.describe(fig, text) if own else ax
 
 
 @styled
@@ -192,9 +184,8 @@ def mass_curve(taus: Sequence[float], kept: Mapping[str, Sequence[float]], room:
     for n, (label, mass) in enumerate(kept.items()):
         color = _STEPS[2 * n]
         ax.plot(taus, mass, color=color, marker=_MARKERS[n], ms=5, mec="white", gid=label)
-        ax.annotate(f"{label}: {mass[-1]:.2f}", (taus[-1], mass[-1]), xytext=(8, 0), va="center",
-                    textcoords="offset points", color=theme.readable(color), fontsize=SMALL,
-                    annotation_clip=False)
+        beside(ax, f"{label}: {mass[-1]:.2f}", (taus[-1], mass[-1]), (8, 0),
+               color=theme.readable(color), fontsize=SMALL, annotation_clip=False)
         words.append(f"{label} from {mass[0]:.2f} to {mass[-1]:.2f}")
     ax.axvline(room, color=OVER, lw=1, ls="--")
     ax.text(room, 0.06, f" log₂ 448 − 8 = {room:.2f}", color=OVER, fontsize=SMALL, va="bottom")

@@ -1,7 +1,5 @@
 """Exponential lab of chapter 14: degree, emulated share, τ and the logits' scale, on a GPU."""
 
-from __future__ import annotations
-
 import functools
 import math
 

@@ -4,8 +4,6 @@ A chapter's `exercises` module registers its checks with `@exercise`; the refere
 beside it, in `solutions`, which a student build leaves out.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import inspect
@@ -20,7 +18,7 @@ import numpy as np
 
 from flashlib.course.exercises import progress_file
 
-REGISTRY: dict[str, Exercise] = {}
+REGISTRY: dict[str, "Exercise"] = {}
 
 # Where code lies that a reader did not write: this package, the standard library, what is installed.
 _NOT_THE_READERS = (*(str(folder) + os.sep for folder in (
@@ -141,8 +139,8 @@ def _where(error) -> str:
 
 
 def given(got):
-    """Return what a reader's function returned; a None, alone or in a list, is a forgotten return."""
-    if got is None or (isinstance(got, list) and any(part is None for part in got)):
+    """Return what a reader's function returned; a None, alone or among others, is no answer."""
+    if got is None or (isinstance(got, tuple | list) and any(part is None for part in got)):
         raise Wrong("your function returned None: is a `return` missing?")
     return got
 

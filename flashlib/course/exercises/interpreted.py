@@ -4,9 +4,8 @@ Triton reads `TRITON_INTERPRET` when it is imported, and a kernel that goes astr
 reader's session with it: addresses outside the tensors are caught by `interpreter_trace`.
 """
 
-from __future__ import annotations
-
 import ast
+import functools
 import inspect
 import json
 import os
@@ -77,6 +76,17 @@ def launch(kernel, grid, tensors, *arguments, **constants):
                 raise NotImplementedError from None  # a stub with something before its last line
             raise Wrong(f"the kernel raised {type(cause).__name__}: {cause}") from None
     return {name: tensor.numpy() for name, tensor in made.items()}, seen
+
+
+def in_interpreter(examine):
+    """Decorate the check of a kernel: it runs in the interpreter, here if that is on, or elsewhere."""
+
+    @functools.wraps(examine)
+    def check(kernel):
+        refuse_stub(kernel)
+        return examine(kernel) if is_on() else elsewhere(examine.__module__, examine.__name__, kernel)
+
+    return check
 
 
 def elsewhere(module: str, check: str, kernel) -> str:

@@ -1,7 +1,5 @@
 """What a reader has solved, chapter by chapter, and what is left."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os

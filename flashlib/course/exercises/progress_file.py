@@ -5,8 +5,6 @@ there adds a line; in `notebooks/`, where the committed outputs are made, in a t
 that cannot be written, nothing is kept, and one sentence says so.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from datetime import datetime

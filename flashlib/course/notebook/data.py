@@ -5,8 +5,7 @@ heads of a trained language model over one English sentence. Recorded GPU measur
 here too, with the header that says where each came from.
 """
 
-from __future__ import annotations
-
+import contextlib
 import csv
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,16 +104,10 @@ def sentence(dtype=np.float64):
     if not floating:
         raise TypeError(f"dtype: expected a floating type such as np.float64, got {dtype!r}")
     with np.load(asset("data", "sentence_heads.npz"), allow_pickle=False) as file:
-        return Sentence(
-            Q=file["Q"].astype(dtype),
-            K=file["K"].astype(dtype),
-            V=file["V"].astype(dtype),
-            tokens=tuple(str(token) for token in file["tokens"]),
-            text=str(file["text"]),
-            heads=tuple(str(text) for text in file["descriptions"]),
-            places=tuple(zip(file["layers"].tolist(), file["heads"].tolist(), strict=True)),
-            source=str(file["source"]),
-        )
+        places = zip(file["layers"].tolist(), file["heads"].tolist(), strict=True)
+        return Sentence(**{name: file[name].astype(dtype) for name in "QKV"}, text=str(file["text"]),
+                        tokens=tuple(map(str, file["tokens"])), places=tuple(places),
+                        heads=tuple(map(str, file["descriptions"])), source=str(file["source"]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,9 +188,7 @@ def read_measurement(path):
                 continue
             key, colon, value = line[1:].partition(":")
             if not colon:
-                raise ValueError(
-                    f"{path}: expected '# key: value' at its head, got {line.strip()!r}"
-                )
+                raise ValueError(f"{path}: expected '# key: value' at its head, got {line.strip()!r}")
             provenance[key.strip()] = value.strip()
     reader = csv.DictReader(table)
     rows = [{key: _parsed(cell) for key, cell in row.items()} for row in reader]
@@ -219,19 +210,13 @@ def asset(*parts):
     root = installed if installed.is_dir() else PACKAGE.parent / "assets"
     path = root.joinpath(*parts)
     if not path.exists():
-        raise FileNotFoundError(
-            f"The course's file {'/'.join(parts)} is not in {root}: "
-            "install flashlib anew, or import it from a complete checkout of the course."
-        )
+        raise FileNotFoundError(f"The course's file {'/'.join(parts)} is not in {root}: install"
+                                " flashlib anew, or import it from a complete checkout of the course.")
     return path
 
 
 def _parsed(cell):
-    if cell is None or cell == "":
-        return None
     for kind in (int, float):
-        try:
+        with contextlib.suppress(ValueError, TypeError):         # an empty cell may be None
             return kind(cell)
-        except ValueError:
-            continue
-    return cell
+    return cell or None

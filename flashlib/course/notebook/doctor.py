@@ -1,7 +1,5 @@
 """What this machine can run, chapter by chapter, with a remedy for what it cannot."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform

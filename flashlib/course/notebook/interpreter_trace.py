@@ -5,8 +5,6 @@ lanes and its mask. Addresses outside the named tensors are never followed: a lo
 poison (NaN), a store is dropped, and both are reported. Used in notebook 09.
 """
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass, field
 

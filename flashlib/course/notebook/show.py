@@ -1,7 +1,5 @@
 """What a notebook prints: a table, a function's source, a kernel, what the compiler made of it."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

@@ -5,8 +5,6 @@ they are not (macOS, Windows), `import_triton` puts the output of the course's o
 and says so once.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import json
@@ -46,7 +44,7 @@ class StandIn:
         raise NotImplementedError(f"{self._name}: {why_not()}")
 
 
-def import_triton(name: str, *, interpret: bool = True):
+def import_triton(name: str):
     """Return torch, triton and triton.language, with the interpreter on, for notebook `name`.
 
     Where one of them is missing: prints one sentence, returns stand-ins, and cells that begin with the
@@ -55,8 +53,7 @@ def import_triton(name: str, *, interpret: bool = True):
     if why_not():
         replay(name)
         return StandIn("torch"), StandIn("triton"), StandIn("triton.language")
-    if interpret:
-        os.environ["TRITON_INTERPRET"] = "1"
+    os.environ["TRITON_INTERPRET"] = "1"
     return tuple(map(importlib.import_module, ("torch", "triton", "triton.language")))
 
 

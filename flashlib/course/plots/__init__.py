@@ -1,10 +1,8 @@
 """Pictures that several chapters draw: data in, a figure out; a chapter's own are its `figures`.
 
-Every function returns a figure that shows itself in a notebook, or draws into `ax=` and returns
-that. Importing this module also teaches IPython to show small arrays as colored grids.
+Every function returns a figure that shows itself in a notebook; `sram_gauge` can also draw into
+an `ax=`. Importing this module also teaches IPython to show small arrays as colored grids.
 """
-
-from __future__ import annotations
 
 import sys
 
@@ -18,7 +16,7 @@ _HOMES = {
     "tile_visits": "visits", "key_frames": "visits", "compare": "visits",
     "traffic_bars": "traffic", "sram_gauge": "traffic", "sweep": "curves",
     "roofline": "roofline", "ratio_map": "region", "causal_rows": "causal", "gantt": "gantt",
-    "origin": "recorded",
+    "origin": "parts",
 }
 
 __all__ = list(_HOMES)

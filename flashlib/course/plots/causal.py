@@ -1,15 +1,11 @@
 """What a causal mask leaves: full tiles, tiles that the diagonal cuts, and tiles that are skipped."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 
-from matplotlib.figure import Figure
-
 from flashlib.course.plots import theme
 from flashlib.course.plots.parts import rect
-from flashlib.course.plots.theme import GREY, INK, SMALL, TINY, percent, styled
+from flashlib.course.plots.theme import GREY, INK, SMALL, TINY, Figure, percent, styled
 from flashlib.masks import mask_of, tile_class, tiles
 
 

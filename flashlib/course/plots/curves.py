@@ -1,16 +1,13 @@
 """Sweeps over a size on log-log axes, with direct labels: predicted dashed, counted as markers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from flashlib.course.plots import theme
-from flashlib.course.plots.theme import GREY, SMALL, human_bytes, human_count, styled
+from flashlib.course.plots.parts import beside
+from flashlib.course.plots.theme import GREY, SMALL, Figure, human_bytes, human_count, styled
 
 _KINDS = ("measured", "counted", "predicted")
 
@@ -19,8 +16,7 @@ _KINDS = ("measured", "counted", "predicted")
 def sweep(x, series: Mapping[str, Sequence[float]] | None = None, xlabel: str = "", ylabel: str = "", *,
           predicted: Mapping[str, Sequence[float]] | None = None,
           counted: Mapping[str, Sequence[float]] | None = None, slope_guides: Sequence[float] = (),
-          title: str | None = None, log: bool = True, xticks: Sequence[float] | None = None,
-          ax: Axes | None = None) -> Figure | Axes:
+          xticks: Sequence[float] | None = None) -> Figure:
     """Draw quantities over a size, log-log, each labeled at its right end.
 
     One label has one color, whichever kinds of curve it has; a second curve of the same version
@@ -31,7 +27,6 @@ def sweep(x, series: Mapping[str, Sequence[float]] | None = None, xlabel: str = 
         series: measured, {label: y}: a solid line with markers.
         predicted: closed forms: a dashed line.  counted: by a machine: solid markers alone.
         slope_guides: exponents; a grey line with each slope, labeled.
-        log: False for linear axes that start at 0.
         xticks: where to put ticks; None for all x if there are few.
     A y with another x is given as a pair, {label: (x, y)}.
     """
@@ -39,8 +34,7 @@ def sweep(x, series: Mapping[str, Sequence[float]] | None = None, xlabel: str = 
     labels = list(dict.fromkeys(label for curves in kinds.values() for label in curves))
     if not labels:
         raise ValueError("series, predicted, counted: expected at least one {label: y}, got none")
-    own = ax is None
-    fig, ax = theme.canvas(ax, height=3.7)
+    fig, ax = theme.subplots(height=3.7)
     ends, drawn, looks = [], [], _looks(labels)
     for label in labels:
         look = looks[label]
@@ -55,22 +49,14 @@ def sweep(x, series: Mapping[str, Sequence[float]] | None = None, xlabel: str = 
         ends.append((label, theme.readable(look["color"]), cx, cy))
     xs = np.unique(np.concatenate([cx for cx, _ in drawn]))
     values = np.concatenate([cy[np.isfinite(cy)] for _, cy in drawn])
-    if log:
-        ax.set(xscale="log", yscale="log")
-    else:
-        ax.set_ylim(bottom=0)
-    _axes(ax, xs, values, xlabel, ylabel, xticks, log)
-    if log:
-        _guides(ax, slope_guides, xs, drawn)
+    ax.set(xscale="log", yscale="log")
+    _axes(ax, xs, values, xlabel, ylabel, xticks)
+    _guides(ax, slope_guides, xs, drawn)
     _labels(ax, ends)
     _kind_key(ax, [kind for kind, curves in kinds.items() if curves])
-    if title:
-        ax.set_title(title)
-    if not own:
-        return ax
     parts = [f"{label} from {cy[0]:.3g} to {cy[-1]:.3g}" for label, _, _, cy in ends]
-    return theme.describe(fig, f"{ylabel or 'Values'} over {xlabel or 'x'}, from {xs[0]:g} to "
-                               f"{xs[-1]:g}: {'; '.join(parts)}.")
+    return theme.describe(fig, f"{ylabel or 'Values'} over {xlabel or 'x'}, from {xs[0]:g} to"
+                               f" {xs[-1]:g}: {'; '.join(parts)}.")
 
 
 def _looks(labels) -> dict[str, dict]:
@@ -99,20 +85,19 @@ def _pair(x, y, label):
     return x, y
 
 
-def _axes(ax, xs, values, xlabel, ylabel, xticks, log) -> None:
+def _axes(ax, xs, values, xlabel, ylabel, xticks) -> None:
     ax.set(xlabel=xlabel, ylabel=ylabel)
-    if xticks is None and len(xs) <= 9 and log:
+    if xticks is None and len(xs) <= 9:
         xticks = xs
     if xticks is not None:
         ax.set_xticks(xticks, [f"{v:,.0f}" if v >= 1 else f"{v:g}" for v in xticks])
         ax.xaxis.set_minor_locator(NullLocator())
     show = human_bytes if "byte" in ylabel.lower() else human_count
-    if log:
-        positive = values[values > 0]
-        decades = np.log10(positive.max() / positive.min()) if len(positive) else 1
-        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 2 else (1,), numticks=12))
-        ax.yaxis.set_minor_formatter(NullFormatter())
-    if not (log and "byte" not in ylabel.lower() and values.min() < 0.1):
+    positive = values[values > 0]
+    decades = np.log10(positive.max() / positive.min()) if len(positive) else 1
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 2 else (1,), numticks=12))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+    if "byte" in ylabel.lower() or values.min() >= 0.1:
         ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: show(v)))
     ax.yaxis.grid(True)
 
@@ -130,29 +115,29 @@ def _guides(ax, slopes, xs, drawn) -> None:
         room = min((np.min(c - slope * fine) for c in curves), default=0.0)
         guide = guide + room - below * (0.07 + 0.09 * n)
         ax.plot(np.exp(span), np.exp(guide), color="#9A9A9A", lw=1.3, zorder=1, gid=f"slope {slope:g}")
-        ax.annotate(f"slope {slope:g}".replace("-", "−"), np.exp([span.mean(), guide.mean()]),
-                    xytext=(6, -6) if slope > 0 else (-6, -6), textcoords="offset points",
-                    fontsize=SMALL, color=GREY, va="top", ha="left" if slope > 0 else "right")
+        beside(ax, f"slope {slope:g}".replace("-", "−"), np.exp([span.mean(), guide.mean()]),
+               (6, -6) if slope > 0 else (-6, -6), va="top", fontsize=SMALL, color=GREY,
+               ha="left" if slope > 0 else "right")
 
 
 def _labels(ax, ends) -> None:
     """Write each label at the right end of its curve, moved apart where they would touch."""
     ax.margins(x=0.03)
-    log = ax.get_yscale() == "log"
     last = [(label, color, cx[np.isfinite(cy)][-1], cy[np.isfinite(cy)][-1])
             for label, color, cx, cy in ends if np.isfinite(cy).any()]
     height = ax.figure.get_figheight() * ax.get_position().height * 72
     low, high = ax.get_ylim()
-    position = ((lambda v: np.log(max(v, 1e-300) / low) / np.log(high / low)) if log
-                else (lambda v: (v - low) / (high - low)))
+
+    def position(v):
+        return np.log(max(v, 1e-300) / low) / np.log(high / low)
+
     order = sorted(last, key=lambda end: position(end[3]))
     wanted = [position(end[3]) * height for end in order]
     placed = spread(wanted, 12.5, height)
     right = max(end[2] for end in last)
     for (label, color, x, y), at, want in zip(order, placed, wanted, strict=True):
-        ax.annotate(label, (x if x < right else right, y), xytext=(9, at - want), va="center",
-                    textcoords="offset points", color=theme.mix(color, "#000000", 0.15),
-                    annotation_clip=False, gid=f"label {label}")
+        beside(ax, label, (x if x < right else right, y), (9, at - want),
+               color=theme.mix(color, "#000000", 0.15), annotation_clip=False, gid=f"label {label}")
 
 
 def spread(wanted: Sequence[float], gap: float, top: float) -> list[float]:

@@ -1,16 +1,13 @@
 """Who works when on an SM: a Gantt chart of a schedule, a row for every unit and every role."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from flashlib.course.plots import theme
-from flashlib.course.plots.parts import fitting, heading, rect
-from flashlib.course.plots.theme import GREY, SMALL, TINY, styled
+from flashlib.course.plots.parts import bare, fitting, heading, rect
+from flashlib.course.plots.theme import GREY, SMALL, TINY, Figure, styled
 from flashlib.models.sm.simulator import Schedule
 
 UNITS = {"copy": "copy engine", "tensor": "tensor cores", "exp": "exponentials", "alu": "float32 lanes",
@@ -69,14 +66,13 @@ def gantt(schedule: Schedule, *, tiles: tuple[int, int] | None = None,
     middles = [y + 0.5 + (unit == "alu") for y, unit in enumerate(rows)]
     ax.set_yticks([*middles, *(deep + 0.8 + y for y in range(len(roles)))],
                   [*(UNITS[u] for u in rows), *roles], fontsize=SMALL)
-    ax.tick_params(axis="y", length=0, pad=2)
+    bare(ax, "left")
+    ax.tick_params(axis="y", pad=2)
     ax.axhline(deep + 0.15, color=GREY, lw=0.6)
     ax.set_xlabel("cycles", fontsize=SMALL, labelpad=2)
     ax.xaxis.set_major_locator(MaxNLocator(7, integer=True))
     ax.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
     ax.tick_params(axis="x", labelsize=TINY)
-    for side in ("left", "top", "right"):
-        ax.spines[side].set_visible(False)
     busy = schedule.utilization
     for y, unit in zip(middles, rows, strict=True):
         ax.annotate(f"{100 * busy[unit]:.0f} %", (1.01, y), xycoords=("axes fraction", "data"),

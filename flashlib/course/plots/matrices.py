@@ -1,19 +1,15 @@
 """Small matrices as colored grids with their numbers."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.collections import LineCollection, PatchCollection
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.collections import LineCollection
 
 from flashlib.course.plots import theme
-from flashlib.course.plots.parts import rect, whole
-from flashlib.course.plots.theme import EDGE, GREY, SMALL, styled, text_width
+from flashlib.course.plots.parts import boxes, rect, whole
+from flashlib.course.plots.theme import EDGE, GREY, SMALL, Figure, styled, text_width
 
 MOST_NUMBERS = 12
 _STATS = ("m", "l", "lse", "delta")
@@ -189,11 +185,9 @@ def _draw_grid(ax, grid: _Grid, x, y, cells) -> None:
     ax.text(left + text_width(grid.title, 10, "bold") + 0.1, y + 0.045, grid.shape, fontsize=SMALL,
             color=GREY, va="top")
     colors = _shades(grid.name, grid.array)
-    boxes = [Rectangle((left + j * w, top + i * h), w, h) for i in range(n) for j in range(k)]
-    patches = PatchCollection(boxes, facecolors=colors.reshape(-1, 3), edgecolors="#FFFFFF",
-                              linewidths=0.8 if grid.texts else 0.3)
-    patches.set_gid(f"cells {grid.name}")
-    ax.add_collection(patches, autolim=False)
+    boxes(ax, [(left + j * w, top + i * h, w, h) for i, j in np.ndindex(n, k)],
+          facecolors=colors.reshape(-1, 3), edgecolors="#FFFFFF",
+          linewidths=0.8 if grid.texts else 0.3, gid=f"cells {grid.name}")
     rect(ax, left, top, k * w, h * n, fill=False, ec=theme.edge_color(grid.name), lw=1.0)
     for i, line in enumerate(grid.texts):
         for j, text in enumerate(line):

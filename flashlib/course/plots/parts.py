@@ -1,21 +1,25 @@
 """What figures are put together from: boxes, grids of cells, bars of parts, axes without lines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.collections import PatchCollection
 from matplotlib.patches import Rectangle
+from matplotlib.text import Annotation
 
 from flashlib.course.plots import theme
-from flashlib.course.plots.theme import SMALL, text_width
+from flashlib.course.plots.theme import SMALL, Axes, Figure, text_width
 
 
 def rect(ax: Axes, x: float, y: float, width: float, height: float, **look) -> Rectangle:
     """Draw a rectangle from one corner, without moving the limits of the axes, and return it."""
     return ax.add_artist(Rectangle((x, y), width, height, **look))
+
+
+def boxes(ax: Axes, places: Iterable[tuple], **look) -> None:
+    """Draw many rectangles, (x, y, width, height), at once, without moving the limits of the axes."""
+    made = [Rectangle((x, y), width, height) for x, y, width, height in places]
+    ax.add_collection(PatchCollection(made, **look), autolim=False)
 
 
 def bare(ax: Axes, *sides: str) -> None:
@@ -52,6 +56,16 @@ def cells(ax: Axes, colors, texts, xs: Sequence, ys: Sequence, *, size: float = 
     ax.set_xticks(range(len(xs)), [f"{x:g}" for x in xs])
     ax.set_yticks(range(len(ys)), [f"{y:g}" for y in ys])
     bare(ax)
+
+
+def origin(race) -> str:
+    """Return where and when a `Measurement` was recorded, in words."""
+    return f"recorded on {race.provenance['gpu']}, {race.provenance['date']}"
+
+
+def beside(ax: Axes, text: str, at: tuple, by: tuple, **look) -> Annotation:
+    """Write a text at a point of the data, moved `by` so many points to the right and up."""
+    return ax.annotate(text, at, xytext=by, textcoords="offset points", **{"va": "center", **look})
 
 
 def fitting(texts: Iterable[str], room: float, size: float = SMALL) -> str:

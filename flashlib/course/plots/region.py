@@ -1,18 +1,14 @@
 """Where one algorithm beats another, over block sizes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
-from matplotlib.figure import Figure
 
 from flashlib.course.plots import theme
 from flashlib.course.plots.parts import bare, rect
-from flashlib.course.plots.theme import INK, SMALL, TINY, styled, text_width
+from flashlib.course.plots.theme import INK, SMALL, TINY, Figure, styled, text_width
 
 # Teal is less, brown is more: apart under every color deficiency, and red stays for "does not fit".
 LESS_MORE = LinearSegmentedColormap.from_list("flashlib_ratio", [
@@ -21,9 +17,8 @@ LESS_MORE = LinearSegmentedColormap.from_list("flashlib_ratio", [
 
 @styled
 def ratio_map(Br_values: Sequence[int], Bc_values: Sequence[int], ratio, *, baseline: str = "baseline",
-              fits=None, mark: Mapping[str, tuple[int, int]] | None = None, title: str | None = None,
-              quantity: str = "HBM bytes", ax: Axes | None = None) -> Figure | Axes:
-    """Draw a ratio to a baseline over block sizes: teal is less, brown is more, the line is equal.
+              fits=None, mark: Mapping[str, tuple[int, int]] | None = None) -> Figure:
+    """Draw HBM bytes relative to a baseline: teal is less, brown is more, the line is equal.
 
     Args:
         Br_values, Bc_values: the block sizes, upwards and to the right.
@@ -31,7 +26,6 @@ def ratio_map(Br_values: Sequence[int], Bc_values: Sequence[int], ratio, *, base
         baseline: what 1 means.
         fits: booleans of the same shape; cells that do not fit into SRAM are crossed out in red.
         mark: {label: (Br, Bc)}, choices to point at; each must be on the grid.
-        quantity: what the ratio compares.
     """
     ratio = np.asarray(ratio, dtype=float)
     shape = (len(Br_values), len(Bc_values))
@@ -40,9 +34,8 @@ def ratio_map(Br_values: Sequence[int], Bc_values: Sequence[int], ratio, *, base
     fits = np.ones(shape, dtype=bool) if fits is None else np.asarray(fits, dtype=bool)
     if fits.shape != shape:
         raise ValueError(f"fits: expected shape {shape}, (Br, Bc), got {fits.shape}")
-    own = ax is None
     cell = min(0.56, 5.1 / shape[1])
-    fig, ax = theme.canvas(ax, height=min(max(2.4, shape[0] * min(cell, 0.4) + 1.2), 5.6))
+    fig, ax = theme.subplots(height=min(max(2.4, shape[0] * min(cell, 0.4) + 1.2), 5.6))
     with np.errstate(divide="ignore", invalid="ignore"):
         log = np.where(ratio > 0, np.log2(ratio), np.nan)
     reach = max(float(np.nanmax(np.abs(log[np.isfinite(log)]), initial=0)), 0.5)
@@ -60,19 +53,15 @@ def ratio_map(Br_values: Sequence[int], Bc_values: Sequence[int], ratio, *, base
             ax.text(j, i, texts[i][j], ha="center", va="center_baseline", fontsize=TINY,
                     color=theme.ink_on(LESS_MORE(image.norm(log[i, j]))), gid="value")
     _ticks(ax, Br_values, Bc_values)
-    _bar(ax, image, reach, quantity, baseline)
+    _bar(ax, image, reach, baseline)
     _marks(ax, mark or {}, list(Br_values), list(Bc_values))
     if (~fits).any():
         theme.patch_key(ax, [("does not fit into SRAM", {"facecolor": "white", "lw": 0.8,
                                                          "edgecolor": theme.tint(theme.OVER, 0.35),
                                                          "hatch": "////"})])
-    if title:
-        ax.set_title(title)
-    if not own:
-        return ax
     wins = int((fits & (ratio < 1)).sum())
-    return theme.describe(fig, f"Map of {quantity} relative to {baseline} over Br and Bc: less"
-                               f" in {wins} of {fits.size} cells; {int((~fits).sum())} do not fit.")
+    return theme.describe(fig, f"Map of HBM bytes relative to {baseline} over Br and Bc: less in {wins}"
+                               f" of {fits.size} cells; {int((~fits).sum())} do not fit.")
 
 
 def _border(less, fits):
@@ -95,13 +84,13 @@ def _ticks(ax, Br_values, Bc_values) -> None:
     bare(ax)
 
 
-def _bar(ax, image, reach, quantity, baseline) -> None:
+def _bar(ax, image, reach, baseline) -> None:
     bar = ax.figure.colorbar(image, ax=ax, shrink=0.9, aspect=24, pad=0.03)
     whole = np.arange(-np.floor(reach), np.floor(reach) + 1)
     step = -(-len(whole) // 7)
     ticks = [t for t in whole if t % step == 0]
     bar.set_ticks(ticks, labels=[f"{2**t:g}×" if t >= 0 else f"÷{2**-t:g}" for t in ticks])
-    bar.set_label(f"{quantity} relative to {baseline}", fontsize=SMALL)
+    bar.set_label(f"HBM bytes relative to {baseline}", fontsize=SMALL)
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=0)
 

@@ -1,7 +1,6 @@
 """What a trace says about one moment: the tiles visited, what is in SRAM, the bytes so far."""
 
-from __future__ import annotations
-
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -94,10 +93,7 @@ class Replay:
         """Return the moment after the first `upto` events (all of them: None)."""
         upto = len(self.trace) if upto is None else int(np.clip(upto, 0, len(self.trace)))
         live: dict[tuple, Event] = {}
-        reads: dict[str, int] = {}
-        writes: dict[str, int] = {}
-        stored: dict[str, list] = {}
-        last = None
+        reads, writes, stored, last = Counter(), Counter(), defaultdict(list), None
         for event in self.trace.events[:upto]:
             where = (event.tensor, event.rows, event.cols)
             if event.op == "tile":
@@ -105,15 +101,15 @@ class Replay:
             elif event.op == "free":
                 live.pop(where, None)
             elif event.op == "load":
-                reads[event.tensor] = reads.get(event.tensor, 0) + event.bytes
+                reads[event.tensor] += event.bytes
             elif event.op == "store":
-                writes[event.tensor] = writes.get(event.tensor, 0) + event.bytes
-                stored.setdefault(event.tensor, []).append((event.rows, event.cols))
+                writes[event.tensor] += event.bytes
+                stored[event.tensor].append((event.rows, event.cols))
             last = event
         kernel = last.kernel if last else self.trace[0].kernel
         visits = [v for v in self.visits if v.event < upto and self.trace[v.event].kernel == kernel]
         current = visits[-1] if visits and self._at_work(visits[-1], live) else None
-        moved = {n: Moved(reads.get(n, 0), writes.get(n, 0)) for n in dict.fromkeys([*reads, *writes])}
+        moved = {n: Moved(reads[n], writes[n]) for n in dict.fromkeys([*reads, *writes])}
         return Moment(upto, kernel, visits, current, list(live.values()),
                       last.sram_bytes if last else 0, moved, stored)
 

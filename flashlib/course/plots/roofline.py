@@ -1,18 +1,15 @@
 """The roofline of a GPU, with algorithms on it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Polygon
 from matplotlib.ticker import FuncFormatter
 
 from flashlib import hardware
 from flashlib.course.plots import theme
-from flashlib.course.plots.theme import GREY, INK, SMALL, styled, text_width
+from flashlib.course.plots.parts import beside
+from flashlib.course.plots.theme import GREY, INK, SMALL, Figure, styled, text_width
 from flashlib.machine.traffic import Traffic
 from flashlib.models import roofline as model
 
@@ -21,8 +18,7 @@ _ROOF = "#444444"
 
 @styled
 def roofline(gpu, costs: Mapping[str, Traffic], dtype: str = "float16", *,
-             measured: Mapping[str, float] | None = None, title: str | None = None,
-             ax: Axes | None = None) -> Figure | Axes:
+             measured: Mapping[str, float] | None = None) -> Figure:
     """Draw the roof of a GPU over arithmetic intensity, and where algorithms stand under it.
 
     A point stands at what the model predicts, which may be below the roof where vector work or
@@ -34,7 +30,7 @@ def roofline(gpu, costs: Mapping[str, Traffic], dtype: str = "float16", *,
         costs: {label: Traffic}.
         dtype: what the matmul units work in.
     """
-    gpu, own, measured = hardware.get(gpu), ax is None, measured or {}
+    gpu, measured = hardware.get(gpu), measured or {}
     unknown = set(measured) - set(costs)
     if unknown:
         raise ValueError(f"measured: expected labels of costs, got {sorted(unknown)}")
@@ -42,7 +38,7 @@ def roofline(gpu, costs: Mapping[str, Traffic], dtype: str = "float16", *,
         if not (cost.hbm_bytes and cost.flops):
             raise ValueError(f"{label}: expected a cost with bytes and FLOPs, got {cost.hbm_bytes}"
                              f" bytes and {cost.flops} FLOPs")
-    fig, ax = theme.canvas(ax, height=3.9)
+    fig, ax = theme.subplots(height=3.9)
     ridge = model.ridge(gpu, dtype)
     points = [(label, c.intensity, c.flops / model.time_s(c, gpu, dtype).time_s,
                theme.version_style(label, n)) for n, (label, c) in enumerate(costs.items())]
@@ -83,10 +79,6 @@ def roofline(gpu, costs: Mapping[str, Traffic], dtype: str = "float16", *,
     anchors = [(p[0], p[1], costs[p[0]].flops / measured[p[0]] if p[0] in measured else p[2])
                for p in points]
     _label_points(ax, anchors, marks)
-    if title:
-        ax.set_title(title)
-    if not own:
-        return ax
     text = "; ".join(f"{label} at {px:.3g} FLOP/B, {hardware.human(py, 'FLOP/s')}"
                      for label, px, py, _ in points)
     return theme.describe(fig, f"Roofline of {gpu.name} in {dtype}, ridge at {ridge:.0f} FLOP/B:"
@@ -100,9 +92,9 @@ def _on_slope(ax, x, roof, ridge, taken, text) -> None:
     far = [min((abs(np.log(x[n] / t)) for t in taken), default=0) for n in spots]
     n = int(spots[int(np.argmax(far))])
     (x0, y0), (x1, y1) = ax.transData.transform([(x[n], roof[n]), (x[n + 1], roof[n + 1])])
-    ax.annotate(text, (x[n], roof[n]), xytext=(-5, 5), textcoords="offset points", fontsize=SMALL,
-                color=_ROOF, fontweight="bold", ha="center", va="bottom", rotation_mode="anchor",
-                rotation=np.degrees(np.arctan2(y1 - y0, x1 - x0)))
+    beside(ax, text, (x[n], roof[n]), (-5, 5), va="bottom", fontsize=SMALL, color=_ROOF,
+           fontweight="bold", ha="center", rotation_mode="anchor",
+           rotation=np.degrees(np.arctan2(y1 - y0, x1 - x0)))
 
 
 def _label_points(ax, points, marks) -> None:
@@ -123,9 +115,8 @@ def _label_points(ax, points, marks) -> None:
                 break
         taken.append(spot)
         line = {"arrowstyle": "-", "color": "#9A9A9A", "lw": 0.7, "shrinkA": 1, "shrinkB": 5}
-        ax.annotate(label, (x, y), xytext=(dx, dy), textcoords="offset points", ha=ha, va="center",
-                    color=INK, arrowprops=line if abs(dy) > 15 else None, gid=f"label {label}",
-                    zorder=6, path_effects=theme.halo())
+        beside(ax, label, (x, y), (dx, dy), ha=ha, color=INK, arrowprops=line if abs(dy) > 15 else None,
+               gid=f"label {label}", zorder=6, path_effects=theme.halo())
 
 
 def _places():

@@ -3,16 +3,10 @@
 Lengths are inches, so that every text knows whether it has room.
 """
 
-from __future__ import annotations
-
-from matplotlib.axes import Axes
-from matplotlib.collections import PatchCollection
-from matplotlib.patches import Rectangle
-
 from flashlib.course.plots import theme
-from flashlib.course.plots.parts import rect
+from flashlib.course.plots.parts import boxes, rect
 from flashlib.course.plots.replay import Moment, Replay
-from flashlib.course.plots.theme import EDGE, GREY, INK, SMALL, TINY, human_bytes, text_width
+from flashlib.course.plots.theme import EDGE, GREY, INK, SMALL, TINY, Axes, human_bytes, text_width
 from flashlib.course.plots.traffic import ordered, stack
 
 _STRIP, _GAP = 0.2, 0.07
@@ -78,34 +72,29 @@ def _cells(ax, replay, moment, x0, y0, sx, sy, numbers) -> None:
     rows, cols, visits = replay.grid(moment.kernel)
     h, w = replay.Nq * sy, replay.Nk * sx
 
-    def box(r, c, **kwargs):
-        return Rectangle((x0 + c[0] * sx, y0 + r[0] * sy), (c[1] - c[0]) * sx, (r[1] - r[0]) * sy,
-                         **kwargs)
+    def box(r, c):
+        return x0 + c[0] * sx, y0 + r[0] * sy, (c[1] - c[0]) * sx, (r[1] - r[0]) * sy
 
     rect(ax, x0, y0, w, h, fc="white", ec="#C4C4C4", lw=0.8)
     step = min(sx * max(stop - start for start, stop in cols),
                sy * max(stop - start for start, stop in rows))
     fine = step < 0.08  # then lines between tiles would hide the tiles
     if visits and not fine:
-        to_come = PatchCollection([box(r, c) for r in rows for c in cols], facecolors="none",
-                                  edgecolors="#DADADA", linewidths=0.6, gid="to come")
-        ax.add_collection(to_come, autolim=False)
+        boxes(ax, [box(r, c) for r in rows for c in cols], facecolors="none", edgecolors="#DADADA",
+              linewidths=0.6, gid="to come")
     skipped = replay.skipped(moment.kernel)
     if skipped:
-        ax.add_collection(PatchCollection([box(r, c) for r, c in skipped], facecolors="#FAFAFA",
-                                          edgecolors="#D9D9D9", linewidths=0 if fine else 0.5,
-                                          hatch="....", gid="skipped"), autolim=False)
+        boxes(ax, [box(r, c) for r, c in skipped], facecolors="#FAFAFA", edgecolors="#D9D9D9",
+              linewidths=0 if fine else 0.5, hatch="....", gid="skipped")
     if moment.visits:
         colors = [_shade(v, n, len(visits)) for n, v in enumerate(moment.visits)]
-        done = PatchCollection([box(v.rows, v.cols) for v in moment.visits], facecolors=colors,
-                               edgecolors="face" if fine else "white",
-                               linewidths=0.3 if fine else min(0.9, 4 * step), gid="visits")
-        ax.add_collection(done, autolim=False)
+        boxes(ax, [box(v.rows, v.cols) for v in moment.visits], facecolors=colors, gid="visits",
+              edgecolors="face" if fine else "white", linewidths=0.3 if fine else min(0.9, 4 * step))
         if numbers:
             _stamp(ax, moment.visits, colors, x0, y0, sx, sy, len(visits))
     if moment.current:
-        ax.add_artist(box(moment.current.rows, moment.current.cols, fill=False, ec=INK,
-                          lw=1.2 if fine else 2.0, gid="current", zorder=6, joinstyle="miter"))
+        rect(ax, *box(moment.current.rows, moment.current.cols), fill=False, ec=INK,
+             lw=1.2 if fine else 2.0, gid="current", zorder=6, joinstyle="miter")
     if skipped:
         _say_skipped(ax, skipped, x0, y0, sx, sy)
 
@@ -156,28 +145,26 @@ def _strip(ax, replay, moment, name, box, scale, *, upright) -> None:
     depth = max(replay.extent(name)[depth_axis], 1)
     color = theme.tensor_color(name)
 
-    def place(rows, cols, **kwargs):
+    def place(rows, cols):
         along, across = (cols, rows) if depth_axis == 0 else (rows, cols)
         a, length = along[0] * scale, (along[1] - along[0]) * scale
         b, thick = across[0] / depth, (across[1] - across[0]) / depth
         if upright:
-            return Rectangle((x + b * w, y + a), thick * w, length, **kwargs)
-        return Rectangle((x + a, y + b * h), length, thick * h, **kwargs)
+            return x + b * w, y + a, thick * w, length
+        return x + a, y + b * h, length, thick * h
 
     comes_in = any(e.op == "load" and e.tensor == name for e in replay.trace.events)
     first = next((e.op for e in replay.trace if e.tensor == name and e.op in ("load", "store")), "load")
     rect(ax, x, y, w, h, fc="white", ec="#C4C4C4", lw=0.8, ls="-")
-    in_hbm = ([Rectangle((x, y), w, h)] if comes_in and first == "load"
+    in_hbm = ([box] if comes_in and first == "load"
               else [place(*region) for region in dict.fromkeys(moment.stored.get(name, []))])
     if in_hbm:
-        ax.add_collection(PatchCollection(in_hbm, facecolors=theme.tint(color, 0.84),
-                                          edgecolors=theme.tint(color, 0.6), linewidths=0.5,
-                                          hatch="////", gid=f"hbm {name}"), autolim=False)
+        boxes(ax, in_hbm, facecolors=theme.tint(color, 0.84), edgecolors=theme.tint(color, 0.6),
+              linewidths=0.5, hatch="////", gid=f"hbm {name}")
     live = [e for e in moment.sram if e.tensor == name]
     if live:
-        ax.add_collection(PatchCollection([place(e.rows, e.cols) for e in live], facecolors=color,
-                                          edgecolors=EDGE, linewidths=1.4, gid=f"sram {name}",
-                                          zorder=5), autolim=False)
+        boxes(ax, [place(e.rows, e.cols) for e in live], facecolors=color, edgecolors=EDGE,
+              linewidths=1.4, gid=f"sram {name}", zorder=5)
     at = (x + w / 2, y + h + 0.05) if upright else (x - 0.06, y + h / 2)
     ax.text(*at, name, ha="center" if upright else "right", va="top" if upright else "center_baseline",
             fontsize=9 if max(w, h) > 2 else SMALL, fontweight="bold", color=INK)
@@ -247,12 +234,13 @@ def _apart(wanted, gap, low, high) -> list[float]:
     return placed
 
 
-def byte_bars(ax, bars, most, inches, *, note: str = "", small: bool = False) -> None:
-    """Draw stacked bars of the HBM bytes so far, on an axis that ends at `most`."""
+def byte_bars(ax, bars, most, inches, *, note="", small=False, rail=True) -> None:
+    """Draw stacked bars of the HBM bytes so far, on an axis (with a `rail`) that ends at `most`."""
     inch = most / (inches - (0.0 if small else 0.85))
     ax.set(xlim=(0, inch * inches), ylim=(len(bars) - 0.5, -0.5))
     for y, (label, moment) in enumerate(bars):
-        rect(ax, 0, y - 0.36, most, 0.72, fc="#F4F4F4", ec="#D5D5D5", lw=0.6)
+        if rail:
+            rect(ax, 0, y - 0.36, most, 0.72, fc="#F4F4F4", ec="#D5D5D5", lw=0.6)
         end = stack(ax, y, moment.moved, height=0.72, inch=inch, label=True,
                     size=TINY if small else SMALL)
         if label:

@@ -5,8 +5,6 @@ time of the drawing only, and returns a `Picture`: a figure that shows itself in
 its alt text and needs no pyplot, so that nothing is shown twice and nothing has to be closed.
 """
 
-from __future__ import annotations
-
 import base64
 import colorsys
 import functools
@@ -140,11 +138,11 @@ def subplots(rows: int = 1, cols: int = 1, *, height: float = 3.2, width: float 
         return fig, fig.subplots(rows, cols, **kwargs)
 
 
-def canvas(ax: Axes | None, height: float, width: float = WIDTH) -> tuple[Figure, Axes]:
+def canvas(ax: Axes | None, height: float) -> tuple[Figure, Axes]:
     """Return the figure and the axes to draw on: a new one, or the one that `ax` belongs to."""
     if ax is not None:
         return ax.figure, ax
-    return subplots(height=height, width=width)
+    return subplots(height=height)
 
 
 def describe(fig: Figure, text: str) -> Figure:

@@ -1,17 +1,14 @@
 """Bytes: bars by tensor, the gauge of an SRAM, and sweeps over a size."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from flashlib.course.plots import theme
-from flashlib.course.plots.parts import bare, fitting, rect
+from flashlib.course.plots.parts import bare, beside, fitting, rect
 from flashlib.course.plots.theme import GREY, INK, SMALL, human_bytes, human_room, styled, text_width
 from flashlib.machine.traffic import Moved, Traffic
 
@@ -37,9 +34,8 @@ def stack(ax: Axes, y: float, moved: Mapping[str, Moved], *, height: float, inch
         start = left
         for count, written in zip(moved[name], (False, True), strict=True):
             if count:
-                bar = Rectangle((left, y - height / 2), count, height, facecolor=color, ec="white",
-                                lw=0.6, gid=f"{'write' if written else 'read'} {name}")
-                ax.add_artist(bar)
+                rect(ax, left, y - height / 2, count, height, facecolor=color, ec="white", lw=0.6,
+                     gid=f"{'write' if written else 'read'} {name}")
                 if written:
                     rect(ax, left, y - height / 2, count, height, fill=False, lw=0, ec=edge,
                          hatch="/////")
@@ -56,8 +52,8 @@ def stack(ax: Axes, y: float, moved: Mapping[str, Moved], *, height: float, inch
 
 
 @styled
-def traffic_bars(costs: Mapping[str, Traffic], logx: bool = False, *, title: str | None = None,
-                 ax: Axes | None = None) -> Figure | Axes:
+def traffic_bars(costs: Mapping[str, Traffic], logx: bool = False, *,
+                 title: str | None = None) -> Figure:
     """Draw the HBM bytes of several algorithms as bars, stacked by tensor.
 
     Read bytes are solid and written ones hatched; the total stands at the end, with its ratio to
@@ -65,9 +61,9 @@ def traffic_bars(costs: Mapping[str, Traffic], logx: bool = False, *, title: str
     """
     if not costs:
         raise ValueError("costs: expected at least one {label: Traffic}, got none")
-    labels, own = list(costs), ax is None
+    labels = list(costs)
     longest = max(text_width(label, 9) for label in labels)
-    fig, ax = theme.canvas(ax, height=0.46 * len(labels) + 1.0 + 0.3 * bool(title))
+    fig, ax = theme.subplots(height=0.46 * len(labels) + 1.0 + 0.3 * bool(title))
     largest = max(cost.hbm_bytes for cost in costs.values()) or 1
     first = costs[labels[0]].hbm_bytes
     inch = largest / max(theme.WIDTH - longest - 2.3, 1.5)
@@ -103,8 +99,6 @@ def traffic_bars(costs: Mapping[str, Traffic], logx: bool = False, *, title: str
     ax.xaxis.grid(True)
     if title:
         ax.set_title(title)
-    if not own:
-        return ax
     text = ", ".join(f"{label} {human_bytes(costs[label].hbm_bytes)}" for label in labels)
     return theme.describe(fig, f"Bars of HBM bytes by tensor: {text}.")
 
@@ -150,15 +144,14 @@ def sram_gauge(tiles, capacity_bytes: int, *, title: str | None = None,
     line = theme.OVER if over > 0 else INK
     ax.plot([capacity_bytes] * 2, [-0.72, 0.62], color=line, lw=1.8, zorder=6, gid="line",
             solid_capstyle="butt")
-    ax.annotate(f"SRAM holds {human_room(capacity_bytes)}", (capacity_bytes, 0.62), xytext=(0, 3),
-                textcoords="offset points", color=line, fontsize=SMALL, zorder=6,
-                ha="right" if capacity_bytes > right / 2 else "left", va="bottom")
+    beside(ax, f"SRAM holds {human_room(capacity_bytes)}", (capacity_bytes, 0.62), (0, 3), va="bottom",
+           color=line, fontsize=SMALL, zorder=6, ha="right" if capacity_bytes > right / 2 else "left")
     one = len(tiles) == 1
     need = f"{len(tiles)} {'tile needs' if one else 'tiles need'} {human_room(used)}"
     fit = "it fits" if one else "they fit"
     verdict = f"{need}: {over:,} B too many" if over > 0 else f"{need}: {fit}, {-over:,} B are free"
-    ax.annotate(verdict, (0, -0.5), xytext=(0, -7), textcoords="offset points", va="top",
-                fontweight="bold", color=theme.OVER if over > 0 else INK, gid="verdict")
+    beside(ax, verdict, (0, -0.5), (0, -7), va="top", fontweight="bold",
+           color=theme.OVER if over > 0 else INK, gid="verdict")
     ax.set(xlim=(-0.005 * right, right), ylim=(-1.3, 1.05))
     ax.axis("off")
     if title:

@@ -1,21 +1,18 @@
 """The key figure of the course: the attention matrix, tile by tile, with its HBM bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from flashlib.course.plots import stage, theme
 from flashlib.course.plots.replay import Replay
-from flashlib.course.plots.theme import EDGE, SMALL, human_bytes, styled, text_width
+from flashlib.course.plots.theme import EDGE, SMALL, Figure, human_bytes, styled, text_width
 from flashlib.machine.trace import Trace
 
 
 @styled
 def tile_visits(trace: Trace | Replay, Nq: int, Nk: int, upto: int | None = None, *,
-                title: str | None = None, tensor: str = "S", sram_bytes: int | None = None) -> Figure:
+                title: str | None = None, sram_bytes: int | None = None) -> Figure:
     """Draw one moment of an algorithm: tiles visited, what SRAM holds, HBM bytes so far.
 
     Visited tiles of the matrix darken in the order of their visits and carry its number; the one
@@ -24,12 +21,11 @@ def tile_visits(trace: Trace | Replay, Nq: int, Nk: int, upto: int | None = None
 
     Args:
         trace: `machine.trace`, after an algorithm ran.
-        Nq, Nk: rows and columns of the matrix (M and N of a matmul).
+        Nq, Nk: rows and columns of the matrix.
         upto: how many events to replay; None for all.
-        tensor: "S" for attention, "C" for a matmul.
         sram_bytes: capacity of the SRAM, drawn as a line in its gauge.
     """
-    replay = trace if isinstance(trace, Replay) else Replay(trace, Nq, Nk, tensor)
+    replay = trace if isinstance(trace, Replay) else Replay(trace, Nq, Nk)
     moment = replay.at(upto)
     height, size = 4.85, (4.2, 3.5)
     fig = theme.figure(height, layout=None)
@@ -52,13 +48,12 @@ def tile_visits(trace: Trace | Replay, Nq: int, Nk: int, upto: int | None = None
 
 
 @styled
-def key_frames(trace: Trace | Replay, Nq: int, Nk: int, count: int = 4, *, tensor: str = "S",
-               title: str | None = None) -> Figure:
+def key_frames(trace: Trace | Replay, Nq: int, Nk: int, count: int = 4) -> Figure:
     """Draw the picture of `tile_visits` at `count` moments side by side, the last one the end.
 
     A moment lies in the middle of a visit: what it loads is counted, what it stores is not yet.
     """
-    replay = trace if isinstance(trace, Replay) else Replay(trace, Nq, Nk, tensor)
+    replay = trace if isinstance(trace, Replay) else Replay(trace, Nq, Nk)
     if count < 1:
         raise ValueError(f"count: expected at least 1 moment, got {count}")
     frames = replay.frames
@@ -69,7 +64,7 @@ def key_frames(trace: Trace | Replay, Nq: int, Nk: int, count: int = 4, *, tenso
     width = (theme.WIDTH - 0.2 - gap * (len(moments) - 1)) / len(moments)
     size = (width, min(width * 1.02, 2.6))
     foot = 0.28
-    height = size[1] + 0.98 + foot + 0.3 * bool(title)
+    height = size[1] + 0.98 + foot
     fig = theme.figure(height, layout=None)
     for n, moment in enumerate(moments):
         left = 0.1 + n * (width + gap)
@@ -85,8 +80,6 @@ def key_frames(trace: Trace | Replay, Nq: int, Nk: int, count: int = 4, *, tenso
         fig.text(x, (0.15 + foot) / height, f"{human_bytes(moment.hbm_bytes)} moved", fontsize=SMALL,
                  va="center")
     stage.frames_key(stage.frame(fig, 0, 0, theme.WIDTH, 0.2), replay)
-    if title:
-        fig.text(0.1 / theme.WIDTH, 1 - 0.06 / height, title, fontsize=10, fontweight="bold", va="top")
     moved = ", ".join(human_bytes(m.hbm_bytes) for m in moments)
     text = (f"{len(moments)} moments of {replay.trace[-1].kernel} on a {replay.Nq} × {replay.Nk} "
             f"matrix; HBM bytes moved by then: {moved}.")
@@ -95,14 +88,14 @@ def key_frames(trace: Trace | Replay, Nq: int, Nk: int, count: int = 4, *, tenso
 
 @styled
 def compare(traces: Mapping[str, Trace | Replay], Nq: int, Nk: int, *, visit: int | None = None,
-            tensor: str = "S", title: str | None = None) -> Figure:
+            title: str | None = None) -> Figure:
     """Draw the loop orders of two or three algorithms side by side, and their bytes on one axis.
 
     `visit` replays each up to that visit (counted from 1); None shows the end.
     """
     if not 1 <= len(traces) <= 3:
         raise ValueError(f"traces: expected one to three algorithms, got {len(traces)}")
-    replays = {name: t if isinstance(t, Replay) else Replay(t, Nq, Nk, tensor)
+    replays = {name: t if isinstance(t, Replay) else Replay(t, Nq, Nk)
                for name, t in traces.items()}
     moments = {}
     for name, replay in replays.items():

@@ -5,8 +5,6 @@ A chapter's own widgets are in its `lab`; each returns a `base.Lab`. `LIVE` hold
 test runs a notebook's widgets.
 """
 
-from __future__ import annotations
-
 from flashlib.lazy import attach
 
 _HOMES = {"LIVE": "base", "sweep": "base", "Lab": "base", "play": "player"}

@@ -4,8 +4,6 @@ A `Lab` draws into an image instead of an output area: the picture is replaced i
 exception becomes a sentence in the widget that `sweep` raises again.
 """
 
-from __future__ import annotations
-
 import html
 import io
 import time
@@ -34,7 +32,7 @@ _DPI = 2 * _PIXELS_PER_INCH
 _CHROME, _ROW, _NOTE = 132, 32, 44
 
 # The widgets that exist, oldest first; one whose cell was run again is replaced by its successor.
-LIVE: dict[str, Lab] = {}
+LIVE: dict[str, "Lab"] = {}
 
 
 class Choice(NamedTuple):

@@ -50,7 +50,7 @@ WRONG = [
      "a number of waves"),
     (ch11.check_time_in_waves, lambda p, n, k, s: (-(-p // (n * k)) * s, p % (n * k) / (n * k)),
      "0 where it is full"),
-    (ch11.check_time_in_waves, lambda p, n, k, s: 3.0, "two numbers"),
+    (ch11.check_time_in_waves, lambda p, n, k, s: 3.0, "expected a tuple"),
     (ch11.check_where_bytes_come_from, lambda h, N, d, B: (2 * h * N * d * (1 + 2 * (N // B)),
      6 * h * N * d), "ragged"),
     (ch11.check_where_bytes_come_from, lambda *a: right.where_bytes_come_from(*a)[::-1],

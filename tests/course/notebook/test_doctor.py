@@ -65,7 +65,7 @@ def test_what_is_lost_without_a_package(monkeypatch, package, verdict):
 
 
 def test_a_chapter_that_cannot_run_names_what_is_missing():
-    chapter = Chapter("99", "x", "X", "?", "P", needs=("numpy", "triton"), ready=True)
+    chapter = Chapter("99", "X", "?", "P", minutes=1, needs=("numpy", "triton"))
     row = module._row(chapter, {"triton": "…"})
     assert row["runs here"] == "not yet: triton missing, see the remedy"
 

@@ -139,9 +139,9 @@ def _where(error) -> str:
 
 
 def given(got):
-    """Return what a reader's function returned; a None, alone or among others, is no answer yet."""
+    """Return what a reader's function returned; a None, alone or among others, is no answer."""
     if got is None or (isinstance(got, tuple | list) and any(part is None for part in got)):
-        raise NotImplementedError
+        raise Wrong("your function returned None: is a `return` missing?")
     return got
 
 

@@ -35,7 +35,7 @@ def test_verdicts(check, capsys):
     assert check(43).message == "the answer: one too many"
     assert "expected 42, got 7" in check(7).message
     assert "not answered yet" in check(...).message
-    assert "not answered yet" in check(lambda: None).message
+    assert "is a `return` missing" in check(lambda: None).message
     assert "expected shape (), got (2,)" in check(np.zeros(2)).message
 
 

@@ -245,7 +245,7 @@ def film(trace, N, *, title) -> Animation:
     """Return the tile visits of a trace as an animated picture, for readers on GitHub."""
     replay = Replay(trace, N, N)
     count = len(replay.frames)
-    alt = (f"{title}: {count - 1} tiles of a {N} × {N} matrix are visited, column by column, while the"
-           f" bytes moved grow to {human_bytes(replay.total_bytes)}.")
+    alt = (f"{title}: {count - 1} tiles of a {N} × {N} matrix are visited, one after the other, while"
+           f" the bytes moved grow to {human_bytes(replay.total_bytes)}.")
     return animate((tile_visits(replay, N, N, at, title=title) for at in replay.frames), alt=alt,
                    seconds=0.9, still=-2, colors=192)

@@ -8,6 +8,8 @@ NB        ?=
 
 py    = .venv/bin/python
 stamp = .venv/.ready
+bench = attention_demo softmax_rates accuracy blocks_sweep tuned windows counters l2_rate matmul_steps \
+        loop_order launch_overhead gluon_ablation timeline stalls clock grouped
 
 help: ## list these targets
 	@echo "usage: make TARGET [NAME=value]"
@@ -54,15 +56,12 @@ types: $(stamp) ## check the types of what a reader calls (pyproject.toml lists 
 bench-course: $(stamp) ## measure notebooks, widgets, import and counting
 	@$(py) -m flashlib.course.bench.course
 
-bench: $(stamp) ## on a GPU: check and time attention against its peers, sweep tile sizes, tune
+bench: $(stamp) ## on a GPU: time attention against its peers, then measure all that the chapters show
 	@$(py) -m flashlib.course.bench.attention --out assets/measurements
-	@$(py) -m flashlib.course.bench.gluon_ablation --out assets/measurements
-	@$(py) -m flashlib.course.bench.timeline --out assets/measurements
-	@$(py) -m flashlib.course.bench.windows --out assets/measurements
-	@$(py) -m flashlib.course.bench.accuracy --out assets/measurements
-	@$(py) -m flashlib.course.bench.blocks_sweep --out assets/measurements
-	@$(py) -m flashlib.course.bench.tuned --out assets/measurements
 	@$(py) -m flashlib.course.bench.readme --csv assets/measurements/attention_this_gpu.csv
+	@for name in $(bench); do $(py) -m flashlib.course.bench.$$name --out assets/measurements \
+	    || failed="$$failed $$name"; done; \
+	    if [ "$$failed" ]; then echo "Not measured here:$$failed"; exit 1; fi
 
 lock: ## solve requirements.txt anew into requirements.lock (needs uv)
 	@sh scripts/lock.sh

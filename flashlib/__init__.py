@@ -14,29 +14,19 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+# Where each name lives.
 _HOMES = {
-    "Machine": "machine.machine",
-    "SRAMOverflow": "errors",
-    "Traffic": "machine.traffic",
-    "naive_softmax": "algorithms.softmax",
-    "safe_softmax": "algorithms.softmax",
-    "online_softmax": "algorithms.softmax",
-    "SoftmaxState": "algorithms.state",
-    "standard_attention": "algorithms.standard",
-    "multi_pass_attention": "algorithms.multi_pass",
-    "one_pass_attention": "algorithms.one_pass",
-    "flash_v1": "algorithms.flash_v1",
-    "flash_v2": "algorithms.flash_v2",
-    "flash_v3": "algorithms.flash_v3",
-    "flash_v4": "algorithms.flash_v4",
-    "flash_backward": "algorithms.flash_backward",
+    "Machine": "machine.machine", "SRAMOverflow": "errors", "Traffic": "machine.traffic",
+    "naive_softmax": "algorithms.softmax", "safe_softmax": "algorithms.softmax",
+    "online_softmax": "algorithms.softmax", "SoftmaxState": "algorithms.state",
+    "standard_attention": "algorithms.standard", "multi_pass_attention": "algorithms.multi_pass",
+    "one_pass_attention": "algorithms.one_pass", "flash_v1": "algorithms.flash_v1",
+    "flash_v2": "algorithms.flash_v2", "flash_v3": "algorithms.flash_v3",
+    "flash_v4": "algorithms.flash_v4", "flash_backward": "algorithms.flash_backward",
     "standard_training_forward": "algorithms.standard_backward",
-    "standard_backward": "algorithms.standard_backward",
-    "naive_matmul": "algorithms.matmul",
-    "tiled_matmul": "algorithms.matmul",
-    "largest_blocks": "models.blocks",
-    "paper_blocks": "models.blocks",
-    "flash_attention": "kernels.attention",
+    "standard_backward": "algorithms.standard_backward", "naive_matmul": "algorithms.matmul",
+    "tiled_matmul": "algorithms.matmul", "largest_blocks": "models.blocks",
+    "paper_blocks": "models.blocks", "flash_attention": "kernels.attention",
     "doctor": "course.notebook.doctor",
 }
 _MODULES = {

@@ -1,5 +1,5 @@
 """`python -m flashlib` says what this machine can run."""
 
-from flashlib import doctor
+from flashlib.course.notebook.doctor import doctor
 
 print(doctor())

@@ -64,11 +64,10 @@ def check_choice(name: str, value, choices: tuple[str, ...]) -> str:
 
 def check_share(name: str, value, most: float = 1.0) -> float:
     """Refuse what is not a number from 0 to `most`."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name}: expected a number, got {value!r}")
-    if not 0 <= value <= most:
+    share = check_number(name, value)
+    if not 0 <= share <= most:
         raise ValueError(f"{name}: expected a number from 0 to {most:g}, got {value}")
-    return float(value)
+    return share
 
 
 def check_number(name: str, value, least: float = -math.inf) -> float:

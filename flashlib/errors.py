@@ -1,4 +1,4 @@
-"""What the paper machine refuses: tiles that do not fit, and reads that no load paid for."""
+"""What the paper machine refuses: tiles that do not fit, and reads of what no load brought."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ class SRAMOverflow(ValueError):
         gap = f"{excess:,} B too many" if excess > 0 else "it would fit, but the rule forbids it"
         super().__init__(
             f"SRAM overflow in kernel {kernel!r}: the tiles [{listed}] need {self.needed_bytes:,} B"
-            f" and sram_bytes is {capacity_bytes:,} B ({gap}). {remedy}."
-        )
+            f" and sram_bytes is {capacity_bytes:,} B ({gap}). {remedy}.")
 
 
 class HBMReadError(TypeError, AttributeError):

@@ -8,7 +8,7 @@ softmax like this, on the units that add and multiply. Taught in notebook 14.
 from __future__ import annotations
 
 import functools
-import numbers
+from typing import Any
 
 import numpy as np
 
@@ -46,6 +46,7 @@ def coefficients(degree: int) -> tuple[float, ...]:
     target = 1 - 2.0 ** -grid                              # powers @ c − target = p(f)/2ᶠ − 1
     signs = (-1.0) ** np.arange(degree + 1)
     at = np.rint(8192 * (1 - np.cos(np.pi * np.arange(1, degree + 2) / (degree + 1))) / 2).astype(int)
+    c = []
     for _ in range(30):
         *c, _ = np.linalg.solve(np.column_stack([powers[at], signs]), target[at])
         error = powers @ c - target
@@ -58,7 +59,7 @@ def coefficients(degree: int) -> tuple[float, ...]:
     return (1.0, *map(float, c))
 
 
-def software_exp2(x, degree: int):
+def software_exp2(x, degree):
     """Return 2ˣ without an exponential: one way for arrays, and for tiles, whose work counts itself.
 
     Args:
@@ -84,7 +85,7 @@ def software_exp2(x, degree: int):
         x = np.maximum(x, lowest)
         n = np.floor(x)
         f = x - n
-        p = c[-1]
+        p: Any = c[-1]
         for smaller in c[-2::-1]:                              # Horner: ((c₃·f + c₂)·f + c₁)·f + 1
             p = p * f + smaller
         exponent = n.astype(integer) << mantissa_bits
@@ -108,8 +109,6 @@ def slots(degree: int) -> int:
 
 def largest_error(degree: int, dtype=np.float64, points: int = 1 << 20) -> float:
     """Return the largest relative error of `software_exp2` over points spread evenly over [0, 1)."""
-    if not isinstance(points, numbers.Integral) or points < 2:
-        raise ValueError(f"points: expected a whole number of at least 2, got {points!r}")
-    f = np.linspace(0, 1, points, endpoint=False).astype(dtype)
+    f = np.linspace(0, 1, check_block("points", points, least=2), endpoint=False).astype(dtype)
     exact = np.exp2(f.astype(np.float64))
     return float(np.abs(software_exp2(f, degree) / exact - 1).max())

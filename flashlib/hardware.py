@@ -4,8 +4,7 @@
 `GPU.custom(...)` and `gpu.with_(...)` make sheets of your own. Rates are dense (without sparsity)
 peaks at the boost clock, which no kernel reaches for long; an FMA counts as two FLOPs. On-chip
 sizes print in KiB and MiB (1,024s), memory and rates in GB and TB/s (1,000s), as the vendor does.
-
-Taught in notebook 01; used wherever bytes and FLOPs become seconds.
+Taught in notebook 01.
 """
 
 from __future__ import annotations
@@ -134,7 +133,7 @@ class GPU:
     `shared_memory_per_block_bytes` is the most that one block may ask for (opt-in), which is what
     the paper machine calls SRAM: see `sram_bytes`. `matmul_flops_per_s` is keyed by dtype; its
     'float32' is the FMA rate of the CUDA cores and equals `vector_flops_per_s`, which a lone add or
-    maximum reaches by half. `hbm` names the big memory also where it is GDDR (`memory` says which).
+    maximum reaches by half. `hbm` is the large memory, also where it is GDDR (`memory` says which).
     `measured` holds what we measured, keyed by name; `generation` is one of `GENERATIONS`.
     """
 
@@ -171,8 +170,7 @@ class GPU:
         `GPU.custom("mine", sram_bytes=100 * 1024, hbm_bytes_per_s=1e12, matmul_flops_per_s=1e14)`.
         A single matmul rate stands for float16 and bfloat16; `more` takes any other field.
         """
-        return cls(name).with_(source=source, sram_bytes=sram_bytes,
-                               hbm_bytes_per_s=hbm_bytes_per_s,
+        return cls(name).with_(source=source, sram_bytes=sram_bytes, hbm_bytes_per_s=hbm_bytes_per_s,
                                matmul_flops_per_s=matmul_flops_per_s, **more)
 
     def with_(self, *, source="given by the reader", **changes) -> GPU:
@@ -181,16 +179,13 @@ class GPU:
         `sram_bytes` means `shared_memory_per_block_bytes`; matmul rates are merged by dtype. A rate
         does not follow a changed clock or number of SMs: change it as well.
         """
-        if "sram_bytes" in changes:
-            changes["shared_memory_per_block_bytes"] = changes.pop("sram_bytes")
         new = {}
         for key, value in changes.items():
+            key = "shared_memory_per_block_bytes" if key == "sram_bytes" else key
             if key == "matmul_flops_per_s":
-                rates = value if isinstance(value, Mapping) else dict.fromkeys(
-                    ("float16", "bfloat16"), value)
-                new[key] = {**self.matmul_flops_per_s,
-                            **{d: _fact(f"{key}[{d!r}]", v, "FLOP/s", source)
-                               for d, v in rates.items()}}
+                rates = value if isinstance(value, Mapping) else {"float16": value, "bfloat16": value}
+                new[key] = {**self.matmul_flops_per_s, **{
+                    d: _fact(f"{key}[{d!r}]", v, "FLOP/s", source) for d, v in rates.items()}}
             elif key in _FIELDS:
                 _, unit, binary = _FIELDS[key]
                 new[key] = None if value is None else _fact(key, value, unit, source, binary)
@@ -209,10 +204,18 @@ class GPU:
 
     @property
     def sm(self) -> SM:
-        """One SM by this sheet; of an unknown generation it holds the warps and blocks of sm_90."""
+        """One SM by this sheet, with the warps and blocks of sm_90 if the generation is unknown."""
         like = GENERATIONS.get(self.generation, GENERATIONS["sm_90"])
-        return SM(like.warps, like.blocks, int(self.shared_memory_per_sm_bytes), self.sram_bytes,
-                  int(self.registers_per_sm_bytes) // 4)
+        shared, block, registers = (int(self.fact(name)) for name in (
+            "shared_memory_per_sm_bytes", "shared_memory_per_block_bytes", "registers_per_sm_bytes"))
+        return SM(like.warps, like.blocks, shared, block, registers // 4)
+
+    def fact(self, name: str) -> Fact:
+        """Return a fact by the name of its field, such as "sms"; ValueError if the sheet lacks it."""
+        if (fact := getattr(self, name)) is None:
+            raise ValueError(f"gpu: expected a sheet with {name}, got {self.name!r} without it; add it"
+                             f" with .with_({name}=...)")
+        return fact
 
     def facts(self) -> dict[str, Fact]:
         """Return all known facts by label, in the order of the sheet."""
@@ -239,10 +242,9 @@ class GPU:
 
     def _repr_html_(self) -> str:
         left = "style='text-align:left'"
-        rows = "".join(
-            f"<tr><td {left}>{escape(label)}</td><td>{escape(value)}</td>"
-            f"<td {left}><small>{escape(source)}</small></td></tr>"
-            for label, value, source in self.table())
+        rows = "".join(f"<tr><td {left}>{escape(label)}</td><td>{escape(value)}</td>"
+                       f"<td {left}><small>{escape(source)}</small></td></tr>"
+                       for label, value, source in self.table())
         note = f"<p>{escape(self.note)}</p>" if self.note else ""
         return (f"<table><caption>{escape(self.name)}</caption>"
                 f"<thead><tr><th></th><th>value</th><th {left}>source</th></tr></thead>"
@@ -255,9 +257,10 @@ def _fact(name, value, unit, source, binary=False) -> Fact:
         return value
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name}: expected a number or a Fact, got {value!r}")
-    if not (math.isfinite(value) and value > 0):
+    number = value if isinstance(value, int) else float(value)
+    if not 0 < number < math.inf:
         raise ValueError(f"{name}: expected a positive, finite number, got {value}")
-    return Fact(value, unit, source, binary=binary)
+    return Fact(number, unit, source, binary=binary)
 
 
 def _sheet(name, memory, sms, clock_mhz, generation, l2_kib, gb, gb_per_s, tflops, sources,
@@ -265,12 +268,12 @@ def _sheet(name, memory, sms, clock_mhz, generation, l2_kib, gb, gb_per_s, tflop
     """Build a sheet; `sources` are those of SMs, clock, shared memory, L2, GB, GB/s and FLOP/s."""
     chip, clock, shared, l2, size, speed, rates = sources
     sm = GENERATIONS[generation]
-    on_chip = (Fact(size, "B", shared, binary=True)
-               for size in (4 * sm.registers, sm.shared_bytes, sm.shared_per_block_bytes))
+    registers, per_sm, per_block = (Fact(size, "B", shared, binary=True) for size in (
+        4 * sm.registers, sm.shared_bytes, sm.shared_per_block_bytes))
     matmul = {dtype: Fact(round(t * 1e12), "FLOP/s", rates) for dtype, t in tflops.items()}
     return GPU(
-        name, Fact(sms, "SMs", chip), Fact(round(clock_mhz * 1e6), "Hz", clock),
-        *on_chip, Fact(l2_kib * 1024, "B", l2, binary=True), Fact(gb * 10**9, "B", size),
+        name, Fact(sms, "SMs", chip), Fact(round(clock_mhz * 1e6), "Hz", clock), registers, per_sm,
+        per_block, Fact(l2_kib * 1024, "B", l2, binary=True), Fact(gb * 10**9, "B", size),
         Fact(gb_per_s * 10**9, "B/s", speed), matmul, matmul["float32"],
         Fact(round(EXPS_PER_CLOCK_PER_SM * sms * clock_mhz * 1e6), "exp/s", _EXPS),
         measured or {}, memory, note, generation)
@@ -335,9 +338,8 @@ def get(name: str | GPU) -> GPU:
     for gpu in ALL:
         if plain(name) in (plain(gpu.name), plain(gpu.name).removeprefix("rtx")):
             return gpu
-    known = ", ".join(gpu.name for gpu in ALL)
-    raise ValueError(f"name: expected one of {known} or 'this machine', got {name!r}; "
-                     "GPU.custom(...) makes a sheet of your own")
+    raise ValueError(f"name: expected one of {', '.join(gpu.name for gpu in ALL)} or 'this machine',"
+                     f" got {name!r}; GPU.custom(...) makes a sheet of your own")
 
 
 def this_machine() -> GPU:
@@ -372,9 +374,9 @@ def _from_driver(torch) -> GPU:
         sheet = replace(known, name=f"this machine ({props.name})")
     else:
         generation = "sm_{}{}".format(getattr(props, "major", ""), getattr(props, "minor", ""))
-        sheet = GPU(f"this machine ({props.name})", note="No sheet here has this board: rates are "
-                    "derived from clocks, or missing; add yours with .with_(...).",
-                    generation=generation if torch.version.cuda else "")
+        sheet = GPU(f"this machine ({props.name})", generation=generation if torch.version.cuda else "",
+                    note="No sheet here has this board: rates are derived from clocks, or missing; add"
+                         " yours with .with_(...).")
 
     def read(attribute, scale=1):
         value = getattr(props, attribute, None)
@@ -391,9 +393,8 @@ def _from_driver(torch) -> GPU:
     cores = 64 if (props.major, props.minor) in ((7, 0), (7, 5), (8, 0)) else 128
     vector = 2 * cores * sms * clock
     bus, memory_clock = read("memory_bus_width"), read("memory_clock_rate", 1000)
-    derived = {"clock_hz": clock, "vector_flops_per_s": vector,
-               "matmul_flops_per_s": {"float32": vector},
-               "exps_per_s": EXPS_PER_CLOCK_PER_SM * sms * clock}
+    derived = {"clock_hz": clock, "exps_per_s": EXPS_PER_CLOCK_PER_SM * sms * clock,
+               "vector_flops_per_s": vector, "matmul_flops_per_s": {"float32": vector}}
     if bus and memory_clock:
         derived["hbm_bytes_per_s"] = 2 * memory_clock * bus // 8
     return sheet.with_(source=f"derived from clocks {source}", **derived)

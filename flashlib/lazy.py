@@ -1,4 +1,4 @@
-"""Packages that open slowly: a name is imported when it is first asked for, and not before.
+"""Import a name when it is first asked for, and not before.
 
 Where a package is missing that a name needs, the error says which of the course's extras brings it.
 """

@@ -1,7 +1,7 @@
 """Which query may see which key, and what that makes of a tile: skip it, mask it, or take it whole.
 
 Every mask of the course is one run of keys a row, from `first` up to `stop`, neither of which ever
-decreases from row to row: full, causal and windows, and as well padding or packed documents. A
+decreases from row to row: full, causal and windows, and padding or packed documents as well. A
 `Window` gives the run of a row; a `Mask` holds the runs of all rows, and what a tile needs to know
 follows from them in one place.
 """

@@ -136,19 +136,6 @@ def values(fmt="e4m3") -> np.ndarray:
     return _grid(check_choice("fmt", fmt, tuple(FORMATS))).copy()
 
 
-def neighbors(value, fmt="e4m3") -> tuple[float, float]:
-    """Return the two values of a format between which a number lies; (x, x) if it is one of them.
-
-    Beyond the largest value both are the largest.
-    """
-    grid, value = values(fmt), float(value)
-    if np.isnan(value):
-        raise ValueError("value: expected a number, got nan")
-    above = min(int(np.searchsorted(grid, value)), len(grid) - 1)
-    below = above if grid[above] == value or above == 0 or value > grid[-1] else above - 1
-    return float(grid[below]), float(grid[above])
-
-
 def scales(x, *, block=None, fmt="e4m3", limit=None) -> np.ndarray:
     """Return the numbers by which blocks of rows are divided before rounding, one per block.
 

@@ -51,13 +51,14 @@ def flash_v3(Q, K, V, *, Br, Bc, causal=False, window=None, scale=None, dtype=No
     lowest, tiny = np.finfo(Q.dtype).min, np.finfo(Q.dtype).tiny
     shift = SHIFT if fp8 else 0.0
 
+    sQ = sK = sV = np.ones(0)                              # no scales but in FP8
     if fp8:
         check_choice("dtype", dtype, ("e4m3", "e5m2"))
         if rotation:                                   # QKᵀ stays what it was: (QR)(KR)ᵀ = QKᵀ
             signs = random_signs(d, seed)
             Q, K = rotate(Q, signs), rotate(K, signs)
         Q, K, V, sQ, sK, sV = _on_the_grid(Q, K, V, Br, Bc, dtype, block_scales)
-        sQ, sK, sV = machine.hbm(kind="stats", scale_Q=sQ, scale_K=sK, scale_V=sV)
+    sQ, sK, sV = machine.hbm(kind="stats", scale_Q=sQ, scale_K=sK, scale_V=sV)
     Q, K, V = machine.hbm(Q=Q, K=K, V=V)
     O = machine.hbm_empty("O", (Nq, d), kind="half" if fp8 else "element")
     lse = machine.hbm_empty("lse", (Nq,), kind="stats")

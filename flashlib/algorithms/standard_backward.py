@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numbers
-
 import numpy as np
 
-from flashlib.arguments import check_array, check_attention, check_same_dtype
+from flashlib.arguments import check_array, check_attention, check_same_dtype, check_share
 from flashlib.errors import SRAMOverflow
 from flashlib.machine import Machine
 from flashlib.masks import mask_of
@@ -157,9 +155,7 @@ def _dropout(machine, kernel, source, keep, drop, target) -> None:
 
 def _check_dropout(keep, drop, shape, dtype):
     """Return the mask as zeros and ones that can live in HBM, or None."""
-    if isinstance(drop, bool) or not isinstance(drop, numbers.Real):
-        raise TypeError(f"drop: expected a number, got {drop!r}")
-    if not 0 <= drop < 1:
+    if check_share("drop", drop) == 1:
         raise ValueError(f"drop: expected a share from 0 to below 1, got {drop}")
     if keep is None:
         if drop:

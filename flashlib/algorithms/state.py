@@ -56,7 +56,7 @@ class SoftmaxState:
             raise ValueError(f"S: expected {V.shape[0]} columns, one per row of V, got shape {S.shape}")
         m = S.max(axis=1, initial=-np.inf)
         P = np.exp(S - _shift(m)[:, None])
-        tainted = ~np.isfinite(V).all(axis=1)
+        tainted = ~np.all(np.isfinite(V), axis=1)
         o = P @ np.where(tainted[:, None], 0, V)
         with np.errstate(invalid="ignore"):
             for j in np.flatnonzero(tainted):

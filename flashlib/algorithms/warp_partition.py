@@ -37,9 +37,9 @@ def split_k(Q, K, V, *, Bc=None, scale=None, block=None):
     for keys in tiles(Nk, Bc):
         slices = [slice(keys.start + s.start, keys.start + s.stop)
                   for s in _deal(keys.stop - keys.start, block.warps)]
-        S = [None] * len(slices)
+        S = [w.tile("S", Br, part.stop - part.start)
+             for w, part in zip(block.each, slices, strict=False)]
         for w, part in zip(block.each, slices, strict=False):
-            S[w.index] = w.tile("S", Br, part.stop - part.start)
             S[w.index][...] = (w.load(Q[:]) @ w.load(K[part]).T) * scale
             w.store(S[w.index].max(axis=1), m_part[w.index])
         block.barrier()                                    # all partial maxima are there

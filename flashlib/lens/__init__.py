@@ -18,18 +18,9 @@ from __future__ import annotations
 from flashlib.lazy import attach
 
 _HOMES = {
-    "compile": "compiler",
-    "compile_many": "compiler",
-    "request": "compiler",
-    "inspect": "compiler",
-    "CompileError": "compiler",
-    "why_not": "compiler",
-    "defaults": "signatures",
-    "kernels": "signatures",
-    "register": "signatures",
-    "Case": "signatures",
-    "Compiled": "report",
-    "Occupancy": "report",
+    "compile": "compiler", "compile_many": "compiler", "request": "compiler", "inspect": "compiler",
+    "CompileError": "compiler", "why_not": "compiler", "defaults": "signatures",
+    "kernels": "signatures", "Case": "signatures", "Compiled": "report", "Occupancy": "report",
     "ARCHS": "targets",
 }
 

@@ -45,7 +45,8 @@ def read_ptxas(log: str) -> Usage:
 def tool(name: str) -> str:
     """Return the path of a program that Triton's wheel carries, such as nvdisasm."""
     spec = importlib.util.find_spec("triton")
-    path = Path(spec.submodule_search_locations[0], "backends", "nvidia", "bin", name) if spec else None
+    homes = spec and spec.submodule_search_locations
+    path = Path(homes[0], "backends", "nvidia", "bin", name) if homes else None
     if path is None or not path.is_file():
         raise NotImplementedError(f"{name}: comes inside Triton's wheel for Linux, and is not here")
     return str(path)
@@ -102,14 +103,10 @@ def matrix_in_ptx(ptx: str) -> Counter:
     return found
 
 
-def is_matrix(i: Instruction) -> bool:
-    """Tell whether an instruction multiplies matrices."""
-    return _SASS_MATRIX.fullmatch(i.opcode) is not None
-
-
 def matrix_in_sass(found: list[Instruction]) -> Counter:
     """Count the matrix instructions that the chip executes: HMMA, HGMMA, UTCHMMA, …."""
-    return Counter(".".join((i.opcode, *i.modifiers)) for i in found if is_matrix(i))
+    return Counter(".".join((i.opcode, *i.modifiers)) for i in found
+                   if _SASS_MATRIX.fullmatch(i.opcode))
 
 
 def by_width(found: list[Instruction], opcodes: tuple[str, ...]) -> Counter:

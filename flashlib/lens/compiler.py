@@ -8,7 +8,6 @@ import importlib.util
 import inspect as _inspect
 import json
 import os
-import queue
 import re
 import signal
 import subprocess
@@ -18,6 +17,7 @@ import textwrap
 import threading
 from collections.abc import Iterable
 from pathlib import Path
+from typing import IO, cast
 
 from flashlib.lens import cache
 from flashlib.lens.report import Compiled
@@ -48,25 +48,23 @@ def why_not() -> str | None:
     return None
 
 
-def request(kernel, *, arch="sm_90", arguments: dict | None = None, num_warps: int | None = None,
-            num_stages: int | None = None, **choices) -> Case:
+def request(kernel, *, arch="sm_90", arguments: dict | None = None, **choices) -> Case:
     """Describe a compilation without running it; arguments as in `compile`."""
     arch = arch_of(arch)
-    launch = {k: v for k, v in (("num_warps", num_warps), ("num_stages", num_stages)) if v is not None}
     name = kernel if isinstance(kernel, str) else getattr(kernel, "__name__", None)
     if arguments is None:
         if not isinstance(name, str):
             raise TypeError(f"kernel: expected a name or a kernel, got {type(kernel).__name__}")
-        return known(name, arch, {**choices, **launch})
-    if choices:
-        raise ValueError(f"{next(iter(choices))}: with arguments= only num_warps and num_stages can be"
-                         f" chosen, got {', '.join(choices)}")
+        return known(name, arch, choices)
+    if wrong := [choice for choice in choices if choice not in ("num_warps", "num_stages")]:
+        raise ValueError(f"{wrong[0]}: with arguments= only num_warps and num_stages can be chosen, got"
+                         f" {', '.join(wrong)}")
     for key, value in arguments.items():
         if not (value is None or isinstance(value, bool | int | float | str)):
             raise TypeError(f"arguments[{key!r}]: expected a number, None, a string such as '*fp32', or"
                             f" the value of a constexpr, got {type(value).__name__}")
     label = ", ".join(f"{k}={v}" for k, v in arguments.items() if k.isupper())
-    return Case(name, arch, _where(kernel), Call(dict(arguments), **launch, label=label), dict(choices))
+    return Case(str(name), arch, _where(kernel), Call(dict(arguments), label=label, **choices), {})
 
 
 def compile(kernel, *, arch="sm_90", timeout_s: float | None = None, **choices) -> Compiled:
@@ -79,9 +77,8 @@ def compile(kernel, *, arch="sm_90", timeout_s: float | None = None, **choices) 
         timeout_s: seconds after which the compiler is stopped; None for `TIMEOUT_S`.
         choices: what the kernel's builder takes (`flashlib.lens.signatures`). For attention: dtype
             ("bfloat16"), head_dim (128), causal (False), BLOCK_M, BLOCK_N, num_warps, num_stages or
-            config (the table's), Nq, Nk (4096), heads, kv_heads, USE_TMA. For a kernel of your own:
-            arguments, an example of each ("*fp32" for a pointer, numbers as they are), num_warps,
-            num_stages.
+            config (the table's), Nq, Nk (4096), heads, kv_heads. For a kernel of your own: arguments,
+            an example of each ("*fp32" for a pointer, numbers as they are), num_warps, num_stages.
     Returns:
         Compiled: stages as text, registers, spills, shared memory, matrix instructions, occupancy.
     Raises:
@@ -110,25 +107,19 @@ def compile_many(cases: Iterable[Case], *, workers: int = 2, errors: str = "rais
     if (reason := why_not()) is not None:
         raise NotImplementedError(reason)
     todo = list({case.key: case for case in cases if case.key not in _SEEN}.values())
-    failed = {}
-    if todo:
-        waiting: queue.SimpleQueue = queue.SimpleQueue()
-        for case in todo:
-            waiting.put(case)
-        running: dict[subprocess.Popen, None] = {}
-        threads = [threading.Thread(target=_serve, args=(waiting, failed, running, timeout_s),
-                                    daemon=True) for _ in range(max(1, min(workers, len(todo))))]
-        try:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        finally:                                            # after an interrupt nobody waits for these
-            with contextlib.suppress(queue.Empty):
-                while True:
-                    waiting.get_nowait()
-            for worker in list(running):
-                _end(worker)
+    failed: dict[str, CompileError] = {}
+    running: list[_Compiler] = []
+    threads = [threading.Thread(target=_serve, args=(todo, failed, running, timeout_s), daemon=True)
+               for _ in range(min(max(1, workers), len(todo)))]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:                                                # after an interrupt nobody waits for these
+        todo.clear()
+        for compiler in list(running):
+            compiler.end()
     results = [failed[c.key] if c.key in failed else _SEEN[c.key] for c in cases]
     if errors == "raise":
         for result in results:
@@ -151,70 +142,77 @@ def inspect(kernel, *, label: str = "") -> Compiled:
     return Compiled.from_worker(result, label or result["name"])
 
 
-def _serve(waiting: queue.SimpleQueue, failed: dict, running: dict, timeout_s: float) -> None:
-    """Keep one compiling process busy until nothing waits; `running` holds it as long as it lives."""
-    worker, too_late = None, []
-    while True:
-        try:
-            case = waiting.get_nowait()
-        except queue.Empty:
-            break
-        if worker is None:
-            running[worker := _start()] = None
-        limit = threading.Timer(timeout_s, _end, [worker, too_late])
+class _Compiler:
+    """A compiling process: the same Python, the same flashlib, without Triton's interpreter."""
+
+    def __init__(self):
+        env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+        folder = _cache_folder(Path(__file__).resolve().parents[1] / "kernels", env)
+        env["TRITON_CACHE_DIR"] = str(cache.usable(folder))
+        here = str(Path(__file__).resolve().parents[2])
+        env["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [env.get("PYTHONPATH")])])
+        # What it says beside its answers.
+        self.said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "flashlib.lens.worker"], env=env, text=True, encoding="utf-8",
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said, process_group=0)
+        self.too_late = False
+
+    def answer(self, case: Case, timeout_s: float) -> dict | None:
+        """Return what it makes of a case, or None if it has ended, of itself or for taking too long."""
+        requests, answers = cast(IO[str], self.process.stdin), cast(IO[str], self.process.stdout)
+        limit = threading.Timer(timeout_s, self.end, [True])
         limit.start()
         try:
-            worker.stdin.write(json.dumps(case.job) + "\n")
-            worker.stdin.flush()
-            line = worker.stdout.readline()
+            requests.write(json.dumps(case.job) + "\n")
+            requests.flush()
+            line = answers.readline()
         except BrokenPipeError:
             line = ""
         limit.cancel()
-        if line:
-            answer = json.loads(line)
-        else:                                               # the compiler took the process down
-            worker.wait()
-            worker.said.seek(0)
-            words = worker.said.read()
-            last = (words.strip().splitlines() or ["no message"])[-1]
-            short = f"the compiler crashed (exit status {worker.returncode}): {last[:200]}"
-            if worker in too_late:
-                short = f"no result after {timeout_s:g} s; `timeout_s=` sets another limit"
-            answer = {"short": short, "full": f"{short}\n{words}"}
-            worker.said.close()
-            del running[worker]
-            worker = None
+        return json.loads(line) if line else None
+
+    def finish(self, timeout_s: float) -> dict:
+        """Wait for its end and return why it has ended, as the answer to the case that it had."""
+        self.process.communicate()
+        self.said.seek(0)
+        words = self.said.read()
+        last = (words.strip().splitlines() or ["no message"])[-1]
+        short = f"the compiler crashed (exit status {self.process.returncode}): {last[:200]}"
+        if self.too_late:
+            short = f"no result after {timeout_s:g} s; `timeout_s=` sets another limit"
+        self.said.close()
+        return {"short": short, "full": f"{short}\n{words}"}
+
+    def end(self, too_late: bool = False) -> None:
+        """Kill the process and the assembler that it may have started."""
+        self.too_late = too_late
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+
+def _serve(todo: list[Case], failed: dict, running: list[_Compiler], timeout_s: float) -> None:
+    """Keep one compiling process busy until nothing is left; `running` holds it as long as it lives."""
+    compiler = None
+    while True:
+        try:
+            case = todo.pop(0)
+        except IndexError:                                  # other threads took the last one
+            break
+        if compiler is None:
+            running.append(compiler := _Compiler())
+        answer = compiler.answer(case, timeout_s)
+        if answer is None:
+            answer = compiler.finish(timeout_s)
+            running.remove(compiler)
+            compiler = None
         if "full" in answer:
             failed[case.key] = CompileError(str(case), answer["short"], answer["full"])
         else:
             _SEEN[case.key] = Compiled.from_worker(answer, str(case))
-    if worker is not None:
-        worker.communicate()
-        worker.said.close()
-        del running[worker]
-
-
-def _start() -> subprocess.Popen:
-    """Start a compiling process: the same Python, the same flashlib, no interpreter."""
-    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    folder = _cache_folder(Path(__file__).resolve().parents[1] / "kernels", env)
-    env["TRITON_CACHE_DIR"] = str(cache.usable(folder))
-    here = str(Path(__file__).resolve().parents[2])
-    env["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [env.get("PYTHONPATH")])])
-    said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
-    worker = subprocess.Popen([sys.executable, "-m", "flashlib.lens.worker"], env=env, text=True,
-                              encoding="utf-8", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                              stderr=said, process_group=0)
-    worker.said = said
-    return worker
-
-
-def _end(worker: subprocess.Popen, ended: list | None = None) -> None:
-    """Kill a compiling process and the assembler that it may have started; note it in a list."""
-    if ended is not None:
-        ended.append(worker)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(worker.pid, signal.SIGKILL)
+    if compiler is not None:
+        compiler.finish(timeout_s)
+        running.remove(compiler)
 
 
 def _cache_folder(kernels: Path, env: dict) -> Path:

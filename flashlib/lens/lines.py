@@ -102,8 +102,7 @@ def side_by_side(stages: dict[str, str], sass: list[Instruction], sources: dict[
 
     def place(chain: Chain) -> int | None:
         """Return the innermost statement of the file on the way from an operation to the kernel."""
-        line = next((line for file, line in chain if file == name), None)
-        return first_line.get(line, line)
+        return next((first_line.get(line, line) for file, line in chain if file == name), None)
 
     for stage in ("ttir", "ttgir"):
         for chain, operation in _operations(stages[stage]):
@@ -121,11 +120,11 @@ def side_by_side(stages: dict[str, str], sass: list[Instruction], sources: dict[
     shared = defaultdict(list)
     for i in sass:
         leaf = (Path(i.path).name, i.line)
-        asked = next((shapes[m] for m in i.modifiers if m in shapes), ())
+        statement, asked = place((leaf,)), next((shapes[m] for m in i.modifiers if m in shapes), ())
         if len(asked) == 1:                                 # ptxas gives HGMMA its neighbor's line
             found[min(asked)].sass.append(i.text)
-        elif leaf[0] == name:
-            found[place((leaf,))].sass.append(i.text)
+        elif statement is not None:
+            found[statement].sass.append(i.text)
         elif len(users[leaf]) == 1:
             found[next(iter(users[leaf]))].sass.append(i.text)
         elif users[leaf]:
@@ -165,7 +164,7 @@ def _wanted(lines, text: list[str]) -> set[int] | None:
         if not found:
             raise ValueError(f"lines: expected text that a source line contains, got {lines!r}")
         return found
-    if isinstance(lines, int) and not isinstance(lines, bool):
+    if type(lines) is int:
         return {lines}
     try:
         first, last = lines

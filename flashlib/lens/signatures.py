@@ -1,18 +1,17 @@
-"""Which kernels the lens knows, and how each would be called: the plans of the backends, by example.
+"""Which kernels the lens knows, and the call of each that a backend would launch, by example.
 
-The lens compiles what a backend would launch for a problem on a GPU that need not be there. A *builder*
-is a function with keyword arguments that returns a `Call`. It receives `arch` (see
-`flashlib.lens.targets`) and `dtype`, and names whatever else a caller may choose. New kernels join with
-`register(name, module, builder)`; nothing else in the lens needs to know them.
+The lens compiles what a backend's plan launches for a problem, on a GPU that need not be there. A
+*builder* is a function with keyword arguments that returns a `Call`. It receives `arch` (see
+`flashlib.lens.targets`) and whatever a caller may choose; `KERNELS` lists all builders.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from flashlib import hardware
@@ -87,7 +86,7 @@ def example(arch: Arch, *, dtype="bfloat16", head_dim=128, causal=False, window=
     if heads % kv_heads or head_dim > 256:
         raise ValueError("kv_heads, head_dim: expected a divisor of heads and at most 256, got"
                          f" {kv_heads} of {heads} and {head_dim}")
-    sms = int(hardware.H100.sms)                            # pyright: ignore[reportArgumentType]
+    sms = int(hardware.H100.fact("sms"))
     return Problem.example(
         H=heads, H_K=kv_heads, N_Q=Nq, N_K=Nk, D=head_dim, window=window_of(bool(causal), window),
         dtype=getattr(torch, dtype.replace("e4m3", "e4m3fn")),
@@ -116,14 +115,8 @@ def call_of(plan, p, absent=(), label="") -> Call:
     return Call(given, warps, stages, options, " ".join(filter(None, words)))
 
 
-def _changed(entry, config, chosen: dict, kind=None):
-    """Return a table's entry, or `config`, with single values changed."""
-    base = entry if config is None else (kind or type(entry))(*config)
-    return base._replace(**{name: value for name, value in chosen.items() if value is not None})
-
-
-def triton_call(*, arch, part="forward", config: Any = None, want_dk=True, want_dv=True, has_dlse=False,
-                USE_TMA=None, **choices) -> Call:
+def triton_call(*, arch, part="forward", config=None, want_dk=True, want_dv=True, has_dlse=False,
+                **choices) -> Call:
     """Call a Triton kernel as its backend does: with its table's entry, or another configuration."""
     from flashlib.kernels.backends.triton import BACKEND
     from flashlib.kernels.configs import TritonConfig, TritonConfigs
@@ -133,24 +126,19 @@ def triton_call(*, arch, part="forward", config: Any = None, want_dk=True, want_
         raise ValueError("dtype: expected 'float16', 'bfloat16' or 'float32', got 'float8_e4m3'")
     if not (want_dk or want_dv):
         raise ValueError("want_dk, want_dv: expected at least one True, got neither")
-    table = BACKEND.table(p, "backward")                    # it holds the forward's entry, too
     if part == "dkdv":
         part = "dkdv" if want_dk and want_dv else "dk" if want_dk else "dv"
-    entry = table.dq if part == "delta" else getattr(table, part) or table.dkdv
-    if entry is None and config is None:
+    table = BACKEND.table(p, "backward")                    # it holds the forward's entry, too
+    entry = config or (table.dq if part == "delta" else getattr(table, part) or table.dkdv)
+    if entry is None:
         raise ValueError("config: the table has no configuration that writes dK and dV at once at"
                          f" head_dim={p.D}: pass want_dk=False or want_dv=False, or a config")
-    c = _changed(entry, config, choices, TritonConfig)
+    c = TritonConfig(*entry)._replace(**choices)
     if part == "forward":
         plan = BACKEND.plan(p, "forward", c)[part]
     else:
         both = (None, c, c) if part in ("dk", "dv") else (c, None, None)
         plan = BACKEND.plan(p, "backward", TritonConfigs(c, *both, c))[part]
-    if USE_TMA and not plan.blocks:
-        raise ValueError("USE_TMA: expected False: descriptors need sm_90 or newer, a 16-bit dtype and"
-                         f" rows of whole 16 bytes, got {arch.name}, {_what(p)}, {p.D}")
-    if USE_TMA is False:
-        plan = replace(plan, blocks={}, constants=plan.constants | {"USE_TMA": False})
     if part == "delta":
         return call_of(plan, p, () if has_dlse else ("DLSE",),
                        f"{plan.constants['BLOCK_M']} rows, {plan.options['num_warps']} warps")
@@ -162,6 +150,7 @@ def triton_call(*, arch, part="forward", config: Any = None, want_dk=True, want_
 def gluon_call(*, arch, fp8=False, SPECIALIZED=True, config=None, **choices) -> Call:
     """Call a Gluon kernel as its backend does: with its table's entry, or another configuration."""
     from flashlib.kernels.backends.gluon import BACKEND, FP8
+    from flashlib.kernels.configs import GluonConfig
 
     sizes = {name: choices.pop(name) for name in SIZES if name in choices}
     p = example(arch, **{"dtype": "float8_e4m3" if fp8 else "bfloat16", **sizes})
@@ -171,7 +160,7 @@ def gluon_call(*, arch, fp8=False, SPECIALIZED=True, config=None, **choices) -> 
     table = backend.table(p, "forward")
     if not SPECIALIZED:
         table = table._replace(CONSUMERS=2, SPECIALIZED=False)
-    c = _changed(table, config, choices | {"SPECIALIZED": SPECIALIZED})
+    c = GluonConfig(*(config or table))._replace(SPECIALIZED=SPECIALIZED, **choices)
     workers = f"{c.CONSUMERS} consumers" if SPECIALIZED else f"{4 * c.CONSUMERS} warps"
     said = [f"{name}={value}" for name in ("EMULATED", "TAU") if SPECIALIZED and not fp8
             and (value := getattr(c, name))]
@@ -179,8 +168,7 @@ def gluon_call(*, arch, fp8=False, SPECIALIZED=True, config=None, **choices) -> 
                    label=" ".join((f"{c.BLOCK_M}×{c.BLOCK_N}, {workers}, {c.STAGES} stages", *said)))
 
 
-def softmax_call(*, arch, dtype="bfloat16", impl="fused", M=4096, N=4096, BLOCK_M=None, BLOCK_N=None,
-                 num_warps=None, STAGES=None) -> Call:
+def softmax_call(*, arch, dtype="bfloat16", impl="fused", M=4096, N=4096) -> Call:
     """Call a softmax kernel on M contiguous rows of N columns, in the configuration of its table."""
     from flashlib.kernels import softmax
 
@@ -191,58 +179,48 @@ def softmax_call(*, arch, dtype="bfloat16", impl="fused", M=4096, N=4096, BLOCK_
                  "stride_yn": 1}
     if impl == "fused":
         rows, warps, _, stages = softmax.fused_config(N, size)
-        arguments |= {"M": M, "N": N, "BLOCK_M": BLOCK_M or rows,
-                      "BLOCK_N": BLOCK_N or 1 << (N - 1).bit_length(), "STAGES": STAGES or stages}
+        arguments |= {"M": M, "N": N, "BLOCK_M": rows, "BLOCK_N": 1 << (N - 1).bit_length(),
+                      "STAGES": stages}
     else:
         block, warps = softmax.streaming_config(N)
-        arguments |= {"N": N, "BLOCK_N": BLOCK_N or block}
-    return Call(arguments, num_warps or warps, label=f"{dtype} rows of {N}, {num_warps or warps} warps")
+        arguments |= {"N": N, "BLOCK_N": block}
+    return Call(arguments, warps, label=f"{dtype} rows of {N}, {warps} warps")
 
 
-# name → (module, builder, what a caller may choose)
-_KERNELS: dict[str, tuple[str, Callable[..., Call], tuple[str, ...]]] = {}
-
-
-def register(name: str, module: str, builder: Callable[..., Call], choices: Iterable[str]) -> None:
-    """Make a kernel known: `module` holds it under `name`, `builder(arch=, dtype=, …)` is its call.
-
-    `choices` are the keywords that the builder takes from a caller.
-    """
-    _KERNELS[name] = module, builder, tuple(choices)
-
-
-_TRITON = (*SIZES, "config", "BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "USE_TMA")
+_HOME, _TUNED = "flashlib.kernels", ("config", "BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
 _GLUON = (*SIZES, "config", "BLOCK_N", "CONSUMERS", "STAGES")
 _RING = ("Q_SLOTS", "O_PARTS", "PING_PONG")
-_BACKWARD, _GLUON_HOME = "flashlib.kernels.triton.backward", "flashlib.kernels.gluon.forward"
-register("flash_fwd_kernel", "flashlib.kernels.triton.forward", triton_call, _TRITON)
-for _part, _more in (("delta", None), ("dkdv", ("want_dk", "want_dv")), ("dq", ())):
-    register(f"flash_bwd_{_part}_kernel", _BACKWARD,
-             functools.partial(triton_call, part=_part),
-             (*SIZES, "has_dlse") if _more is None else (*_TRITON, *_more))
-register("flash_fwd_hopper_kernel", _GLUON_HOME, gluon_call,
-         (*_GLUON, *_RING, "OVERLAP", "UNDER_SOFTMAX", "EMULATED", "TAU"))
-register("flash_fwd_fp8_kernel", f"{_GLUON_HOME}_fp8", functools.partial(gluon_call, fp8=True),
-         (*_GLUON, *_RING))
-register("flash_fwd_pipelined_kernel", f"{_GLUON_HOME}_unspecialized",
-         functools.partial(gluon_call, SPECIALIZED=False), (*_GLUON, "OVERLAP"))
-for _impl in ("3pass", "online", "fused"):
-    register(f"softmax_{_impl}_fwd_kernel", "flashlib.kernels.softmax",
-             functools.partial(softmax_call, impl=_impl),
-             ("dtype", "M", "N", "BLOCK_M", "BLOCK_N", "num_warps", "STAGES"))
+# name: (the module that holds it, its builder, what a caller may choose)
+KERNELS: dict[str, tuple[str, Callable[..., Call], tuple[str, ...]]] = {
+    "flash_fwd_kernel": (f"{_HOME}.triton.forward", triton_call, (*SIZES, *_TUNED)),
+    "flash_bwd_delta_kernel": (f"{_HOME}.triton.backward", partial(triton_call, part="delta"),
+                               (*SIZES, "has_dlse")),
+    "flash_bwd_dkdv_kernel": (f"{_HOME}.triton.backward", partial(triton_call, part="dkdv"),
+                              (*SIZES, *_TUNED, "want_dk", "want_dv")),
+    "flash_bwd_dq_kernel": (f"{_HOME}.triton.backward", partial(triton_call, part="dq"),
+                            (*SIZES, *_TUNED)),
+    "flash_fwd_hopper_kernel": (f"{_HOME}.gluon.forward", gluon_call,
+                                (*_GLUON, *_RING, "OVERLAP", "UNDER_SOFTMAX", "EMULATED", "TAU")),
+    "flash_fwd_fp8_kernel": (f"{_HOME}.gluon.forward_fp8", partial(gluon_call, fp8=True),
+                             (*_GLUON, *_RING)),
+    "flash_fwd_pipelined_kernel": (f"{_HOME}.gluon.forward_unspecialized",
+                                   partial(gluon_call, SPECIALIZED=False), (*_GLUON, "OVERLAP")),
+    **{f"softmax_{impl}_fwd_kernel": (f"{_HOME}.softmax", partial(softmax_call, impl=impl),
+                                      ("dtype", "M", "N")) for impl in ("3pass", "online", "fused")},
+}
 
 
 def kernels() -> list[str]:
     """Return the names of the kernels that the lens knows."""
-    return list(_KERNELS)
+    return list(KERNELS)
 
 
 def known(name: str, arch: Arch, choices: dict) -> Case:
-    """Return the case of a registered kernel; ValueError names what it does not know."""
-    if name not in _KERNELS:
-        raise ValueError(f"kernel: expected one of {', '.join(_KERNELS)}, or a kernel with arguments=,"
+    """Return the case of one of `KERNELS`; ValueError names what it does not know."""
+    if name not in KERNELS:
+        raise ValueError(f"kernel: expected one of {', '.join(KERNELS)}, or a kernel with arguments=,"
                          f" got {name!r}")
-    module, builder, accepted = _KERNELS[name]
+    module, builder, accepted = KERNELS[name]
     for keyword in choices:
         if keyword not in accepted:
             raise ValueError(f"{keyword}: {name} has no such choice; expected one of"
@@ -265,8 +243,7 @@ def defaults(arch, dtype: str = "bfloat16", *, head_dims=(16, 32, 64, 128, 256))
         backend: Any = choose(p, "auto", direction)     # a Planner: the reference is for CPUs
         for part, plan in backend.plan(p, direction, backend.table(p, direction)).items():
             name = plan.kernel.fn.__name__
-            one = {"dk": {"want_dv": False}, "dv": {"want_dk": False}}.get(part, {})
-            given = choices | one
+            given = choices | {"dk": {"want_dv": False}, "dv": {"want_dk": False}}.get(part, {})
             if part == "delta":                             # the same with and without a mask
                 del given["causal"]
             case = known(name, arch, given)

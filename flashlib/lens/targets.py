@@ -52,9 +52,9 @@ def arch_of(name) -> Arch:
     gpus = ", ".join(gpu for arch in ARCHS.values() for gpu in arch.gpus)
     known = f"{', '.join(ARCHS)}, 'this machine' with its GPU, or one of the GPUs {gpus}"
     try:
-        gpu = hardware.get(name)
+        return ARCHS[hardware.get(name).generation]
     except (TypeError, ValueError):
         raise ValueError(f"arch: expected {known}, got {name!r}") from None
-    if gpu.generation in ARCHS:
-        return ARCHS[gpu.generation]
-    raise ValueError(f"arch: expected {known}, got {name!r}, whose generation the lens does not know")
+    except KeyError:
+        raise ValueError(f"arch: expected {known}, got {name!r}, whose generation the lens does not"
+                         " know") from None

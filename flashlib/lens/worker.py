@@ -10,7 +10,7 @@ import base64
 import contextlib
 import ctypes
 import importlib
-import importlib.util
+import importlib.machinery
 import io
 import json
 import os
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import types
 from pathlib import Path
 
 
@@ -37,39 +38,37 @@ def specialize(fn, arguments: dict):
     if unknown or missing:
         raise TypeError(f"arguments: {fn.__name__} expects {', '.join(names)}; "
                         f"missing {missing or 'none'}, unknown {unknown or 'none'}")
-    signature, constants, attributes = {}, {}, {}
+    constants, attributes, known = {}, {}, [["tt.divisibility", 16]]
+
+    def kind_of(value, path, fixed=False, special=True, align=True):
+        """Return an argument's type as Triton writes it; note under `path` what is known beyond that.
+
+        `fixed`: it is a constexpr. `special`: its value may say more than its type. `align`: so may its
+        divisibility by 16.
+        """
+        if isinstance(value, list | tuple) and not fixed:
+            return tuple(kind_of(x, (*path, n)) for n, x in enumerate(value))
+        if fixed or value is None or (special and type(value) is int and value == 1):
+            constants[path] = value
+            return "constexpr"
+        if isinstance(value, str):
+            if value.startswith("*") and align:
+                attributes[path] = known
+            return value
+        if isinstance(value, bool):
+            return "i1"
+        if isinstance(value, int):
+            if value % 16 == 0 and align:
+                attributes[path] = known
+            return "i32" if -2**31 <= value < 2**31 else "i64"
+        return "fp32"
+
+    signature = {}
     for i, p in enumerate(fn.params):
         special = not p.do_not_specialize
-        signature[p.name] = _kind_of(arguments[p.name], (i,), p.is_constexpr, special,
-                                     special and not p.do_not_specialize_on_alignment, constants,
-                                     attributes)
+        signature[p.name] = kind_of(arguments[p.name], (i,), p.is_constexpr, special,
+                                    special and not p.do_not_specialize_on_alignment)
     return signature, constants, attributes
-
-
-def _kind_of(value, path, fixed, special, align, constants, attributes):
-    """Return an argument's type as Triton writes it; note under `path` what is known beyond that.
-
-    `fixed`: it is a constexpr. `special`: its value may say more than its type. `align`: so may its
-    divisibility by 16.
-    """
-    if isinstance(value, list | tuple) and not fixed:
-        return tuple(_kind_of(x, (*path, n), False, True, True, constants, attributes)
-                     for n, x in enumerate(value))
-    if fixed or value is None or (special and type(value) is int and value == 1):
-        constants[path] = value
-        return "constexpr"
-    known = [["tt.divisibility", 16]]
-    if isinstance(value, str):
-        if value.startswith("*") and align:
-            attributes[path] = known
-        return value
-    if isinstance(value, bool):
-        return "i1"
-    if isinstance(value, int):
-        if value % 16 == 0 and align:
-            attributes[path] = known
-        return "i32" if -2**31 <= value < 2**31 else "i64"
-    return "fp32"
 
 
 def source_for(fn, arguments: dict):
@@ -113,9 +112,8 @@ def load(where: dict, folder: str):
     if "source" in where:
         path = Path(folder, f"{where['attribute']}.py")
         path.write_text(where["source"], encoding="utf-8")
-        spec = importlib.util.spec_from_file_location(f"_lens_{where['attribute']}", path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        module = types.ModuleType(f"_lens_{where['attribute']}")
+        importlib.machinery.SourceFileLoader(module.__name__, str(path)).exec_module(module)
     else:
         module = importlib.import_module(where["module"])
     return getattr(module, where["attribute"])
@@ -124,17 +122,18 @@ def load(where: dict, folder: str):
 def build(job: dict, folder: str) -> dict:
     """Compile one request and return the text of every stage, the cubin and ptxas' own words."""
     import triton
+    from triton import knobs
     from triton.backends.compiler import GPUTarget
     from triton.runtime.cache import get_cache_manager
 
     fn = load(job["kernel"], folder)
     source = source_for(fn, job["arguments"])
-    triton.knobs.nvidia.dump_ptxas_log = True
+    knobs.nvidia.dump_ptxas_log = True
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         kernel = triton.compile(source, target=GPUTarget("cuda", job["arch"], 32),
                                 options=job["options"])
-    # ptxas speaks only when it runs: its words lie in Triton's cache beside the binary.
+    # ptxas reports only when it runs, so its report is kept in Triton's cache beside the binary.
     cache, name = get_cache_manager(kernel.hash), f"{kernel.metadata.name[:100]}.ptxas.txt"
     log = said.getvalue()
     if "ptxas info" not in log:

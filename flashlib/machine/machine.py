@@ -17,10 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
-from flashlib.arguments import check_plain
+from flashlib.arguments import check_block, check_plain
 from flashlib.errors import HBMReadError, SRAMOverflow
 from flashlib.machine.trace import Event, Trace
 from flashlib.machine.traffic import Moved, Traffic
@@ -49,7 +50,7 @@ class SRAM:
         self._machine._move("load", source, self._kernel, self.used_bytes)
         return tile
 
-    def store(self, value: Value, target: HBMArray, *, atomic: bool = False) -> None:
+    def store(self, value, target: HBMArray, *, atomic: bool = False) -> None:
         """Write a tile, or a value of the same shape, to a range of HBM, and count its bytes.
 
         `atomic` marks, in the trace, the end of a read-add-write that other programs of the same
@@ -64,8 +65,8 @@ class SRAM:
         target._array[...] = array
         self._machine._move("store", target, self._kernel, self.used_bytes, atomic)
 
-    def tile(self, name: str, *extent: slice | int, kind: str = "element", fill: float = np.nan,
-             dtype=None) -> Tile:
+    def tile(self, name: str, *extent: slice | int, kind: str = "element",
+             fill: float | np.floating = np.nan, dtype=None) -> Tile:
         """Make room for a tile; an extent is a length, or a slice that tells where the tile lies.
 
         The room holds `fill`, NaN unless told otherwise, so that reading what was never written
@@ -99,19 +100,19 @@ class SRAM:
         finally:
             self.free(*(tile for key, tile in list(self.tiles.items()) if key not in before))
 
-    def vote(self, question: str, rows: slice, ballot: Value) -> bool:
-        """Tell whether any element of `ballot` is true: a kernel may branch on that, and on no value.
+    def vote(self, question: str, rows: slice, condition) -> bool:
+        """Tell whether an element of `condition` is true: a kernel may branch on that and nothing else.
 
         It counts one vector FLOP an element, as a reduction does, and stands in the trace under the
-        name of its question, with `rows` and the number of ayes.
+        name of its question, with `rows` and how many elements were true.
         """
-        if not isinstance(ballot, Value) or ballot.dtype != bool:
-            raise TypeError(f"ballot: expected a tile of booleans, such as m > 0, got {ballot!r}")
-        ayes = int(np.sum(self._machine._operand(ballot)))
-        self._machine._vector_flops += ballot._array.size
+        if not isinstance(condition, Value) or condition.dtype != bool:
+            raise TypeError(f"condition: expected a tile of booleans, such as m > 0, got {condition!r}")
+        count = int(np.sum(self._machine._operand(condition)))
+        self._machine._vector_flops += condition._array.size
         self._machine._keep_event(Event(self._kernel, "vote", question, (rows.start, rows.stop),
-                                        (0, ayes), 0, self.used_bytes))
-        return ayes > 0
+                                        (0, count), 0, self.used_bytes))
+        return count > 0
 
     def peek(self, value: Value) -> np.ndarray:
         """Return a copy for checking and drawing: no kernel can do this, so nothing is counted."""
@@ -154,18 +155,10 @@ class Machine:
 
     def __init__(self, sram_bytes=None, element_bytes=2, stats_bytes=4, accumulator_bytes=4, *,
                  record=True):
-        sizes = {"element_bytes": element_bytes, "stats_bytes": stats_bytes,
-                 "accumulator_bytes": accumulator_bytes}
-        if sram_bytes is not None:
-            sizes["sram_bytes"] = sram_bytes
-        for name, size in sizes.items():
-            if isinstance(size, bool) or not isinstance(size, int | np.integer):
-                raise TypeError(f"{name}: expected a whole number of bytes, got {size!r}")
-            if size <= 0:
-                raise ValueError(f"{name}: expected a positive number of bytes, got {size}")
-        self.sram_bytes = None if sram_bytes is None else int(sram_bytes)
-        self.element_bytes, self.stats_bytes = int(element_bytes), int(stats_bytes)
-        self.accumulator_bytes = int(accumulator_bytes)
+        self.sram_bytes = None if sram_bytes is None else check_block("sram_bytes", sram_bytes)
+        self.element_bytes = check_block("element_bytes", element_bytes)
+        self.stats_bytes = check_block("stats_bytes", stats_bytes)
+        self.accumulator_bytes = check_block("accumulator_bytes", accumulator_bytes)
         self.dtype = np.dtype(np.float64)
         self._keep = record
         self.sram: SRAM | None = None
@@ -208,7 +201,7 @@ class Machine:
             raise ValueError(f"kind: expected one of {KINDS}, got {kind!r}")
         return getattr(self, f"{kind}_bytes")
 
-    def hbm(self, *, kind: str = "element", **arrays: np.ndarray) -> HBMArray | list[HBMArray]:
+    def hbm(self, *, kind: str = "element", **arrays: np.ndarray) -> Any:
         """Put arrays into HBM under their keyword names; return one, or a list in that order."""
         self.bytes_of(kind)
         if self.sram is not None:
@@ -267,7 +260,7 @@ class Machine:
         if self._keep:
             self.trace.events.append(event)
 
-    def _operand(self, value):
+    def _operand(self, value) -> Any:
         if isinstance(value, Value):
             if value._machine is not self:
                 raise HBMReadError("a tile of another machine cannot be used here")

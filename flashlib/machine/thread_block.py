@@ -9,13 +9,14 @@ What counts is fixed here, and not by the author of a program:
   store that would depend on which warp came first raises `WarpRace`.
 
 The operands of a matmul stream through registers a sliver at a time, as on a tensor core, so only
-declared tiles (accumulators, statistics) take room there. How tiles reach shared memory from HBM is
-the business of `flashlib.Machine`. Taught in notebook 08.
+declared tiles (accumulators, statistics) take room there. `flashlib.Machine` counts how tiles reach
+shared memory from HBM. Taught in notebook 08.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -88,7 +89,7 @@ class SharedArray(NDArrayOperatorsMixin):
                 raise TypeError(f"{self.name}: address shared memory by slices and whole numbers,"
                                 f" got index {index!r}")
         part = object.__new__(SharedArray)
-        part.__dict__.update(self.__dict__)
+        vars(part).update(vars(self))
         for log in ("_array", "_writer", "_written", "_reader", "_read"):
             setattr(part, log, getattr(self, log)[(*np.index_exp[index], ...)])
         return part
@@ -173,7 +174,7 @@ class Warp:
         self.block._move(source, 0)
         return Fragment(self, source._array.copy())
 
-    def store(self, value: Fragment, target: SharedArray) -> None:
+    def store(self, value, target: SharedArray) -> None:
         """Write registers to a range of shared memory, and count its bytes."""
         self._check(target)
         array = self._operand(value)
@@ -212,7 +213,7 @@ class Warp:
                 raise ValueError(f"tile {tile!r} was freed already, or belongs to another warp")
             self.used_bytes -= tile.size_bytes
 
-    def output(self, value: Fragment) -> np.ndarray:
+    def output(self, value) -> np.ndarray:
         """Return a finished result on its way to HBM, which the other machine counts."""
         return np.array(self._operand(value))
 
@@ -278,7 +279,7 @@ class ThreadBlock:
             raise ValueError(f"kind: expected one of {KINDS}, got {kind!r}")
         return self._bytes[kind]
 
-    def shared(self, **arrays: np.ndarray):
+    def shared(self, **arrays: np.ndarray) -> Any:
         """Place tiles that have arrived from HBM in shared memory; one array, or a list of them."""
         for name, array in arrays.items():
             check_plain(name, array)

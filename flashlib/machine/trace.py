@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from flashlib.machine.traffic import csv_text
 
 Range = tuple[int, int]
 
@@ -15,11 +15,11 @@ class Event(NamedTuple):
     """One thing that happened on the machine.
 
     `op` is "load" or "store" (bytes crossed between HBM and SRAM), "tile" (room was made in SRAM),
-    "free" or "vote" (a branch: `tensor` is its question, `rows` voted, `cols` is (0, ayes)). Else
-    `rows` and `cols` are (start, stop) in the tensor's own coordinates; the tile of S thus carries
-    query rows and key columns. `bytes` counts HBM bytes for loads and stores, SRAM bytes for "tile"
-    and "free"; `sram_bytes` is the SRAM in use after the event. `atomic` marks a store that ends an
-    update which a GPU must do atomically.
+    "free" or "vote" (a branch: `tensor` is its question, `rows` were asked, and `cols` is (0, how many
+    said yes)). Else `rows` and `cols` are (start, stop) in the tensor's own coordinates: the tile of S
+    carries query rows and key columns. `bytes` counts HBM bytes for loads and stores, SRAM bytes for
+    "tile" and "free"; `sram_bytes` is the SRAM in use after the event. `atomic` marks a store that
+    ends an update which a GPU must do atomically.
     """
 
     kernel: str
@@ -69,13 +69,7 @@ class Trace:
 
     def to_csv(self, path: str | Path | None = None) -> str:
         """Return the events as CSV text, one row each; also write it to `path` if one is given."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(["kernel", "op", "tensor", "row_start", "row_stop", "col_start", "col_stop",
-                         "bytes", "sram_bytes", "atomic"])
-        for e in self.events:
-            writer.writerow([e.kernel, e.op, e.tensor, *e.rows, *e.cols, e.bytes, e.sram_bytes,
-                             int(e.atomic)])
-        if path is not None:
-            Path(path).write_text(out.getvalue(), encoding="utf-8", newline="")
-        return out.getvalue()
+        header = ("kernel", "op", "tensor", "row_start", "row_stop", "col_start", "col_stop", "bytes",
+                  "sram_bytes", "atomic")
+        return csv_text(header, ((e.kernel, e.op, e.tensor, *e.rows, *e.cols, e.bytes, e.sram_bytes,
+                                  int(e.atomic)) for e in self.events), path)

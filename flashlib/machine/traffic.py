@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +26,15 @@ def summed(by_tensor) -> tuple[dict[str, Moved], int, int]:
     moved = {name: Moved(*map(int, m)) for name, m in by_tensor.items() if any(m)}
     return (moved, sum(m.read_bytes for m in moved.values()),
             sum(m.write_bytes for m in moved.values()))
+
+
+def csv_text(header: Iterable, rows: Iterable[Iterable], path: str | Path | None) -> str:
+    """Return rows as CSV text, and write it to `path` if one is given."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([header, *rows])
+    if path is not None:
+        Path(path).write_text(out.getvalue(), encoding="utf-8", newline="")
+    return out.getvalue()
 
 
 @dataclass(frozen=True)
@@ -84,23 +94,15 @@ class Traffic:
 
     def to_csv(self, path: str | Path | None = None) -> str:
         """Return tidy CSV (tensor, direction, bytes), and write it to `path` if one is given."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(["tensor", "direction", "bytes"])
-        for name, moved in self.by_tensor.items():
-            writer.writerow([name, "read", moved.read_bytes])
-            writer.writerow([name, "write", moved.write_bytes])
-        if path is not None:
-            Path(path).write_text(out.getvalue(), encoding="utf-8", newline="")
-        return out.getvalue()
+        rows = ((name, direction, size) for name, moved in self.by_tensor.items()
+                for direction, size in zip(("read", "write"), moved, strict=True))
+        return csv_text(("tensor", "direction", "bytes"), rows, path)
 
     def __str__(self) -> str:
         lines = [f"{'tensor':<8}{'read bytes':>16}{'written bytes':>16}"]
-        lines += [f"{n:<8}{m.read_bytes:>16,}{m.write_bytes:>16,}"
-                  for n, m in self.by_tensor.items()]
+        lines += [f"{n:<8}{m.read_bytes:>16,}{m.write_bytes:>16,}" for n, m in self.by_tensor.items()]
         lines.append(f"{'all':<8}{self.hbm_read_bytes:>16,}{self.hbm_write_bytes:>16,}")
         lines.append(f"matmul FLOPs {self.matmul_flops:,}   vector FLOPs {self.vector_flops:,}"
                      f"   exponentials {self.exps:,}")
-        lines.append(f"peak SRAM {self.sram_peak_bytes:,} B   "
-                     f"intensity {self.intensity:.2f} FLOP/B")
+        lines.append(f"peak SRAM {self.sram_peak_bytes:,} B   intensity {self.intensity:.2f} FLOP/B")
         return "\n".join(lines)

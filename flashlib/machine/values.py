@@ -77,7 +77,7 @@ class Room:
 class Value(NDArrayOperatorsMixin):
     """What a kernel computes with: NumPy arithmetic that counts itself."""
 
-    def __init__(self, machine, array, owner=None):
+    def __init__(self, machine, array, owner: Room):
         self._machine, self._array, self._owner = machine, array, owner
 
     shape = HBMArray.shape
@@ -134,7 +134,7 @@ class Value(NDArrayOperatorsMixin):
         if np.shape(where) != self.shape or where.dtype != bool:
             raise ValueError(f"where: expected booleans of shape {self.shape}, got {where!r}")
         weights, values = self._alive(), other._alive()
-        tainted = ~np.isfinite(values).all(axis=1)
+        tainted = ~np.all(np.isfinite(values), axis=1)
         if tainted.any():
             with np.errstate(all="ignore"):
                 clean = weights @ np.where(tainted[:, None], 0, values)
@@ -144,7 +144,7 @@ class Value(NDArrayOperatorsMixin):
         return product
 
     def _alive(self) -> np.ndarray:
-        if self._owner is not None and not self._owner.live:
+        if not self._owner.live:
             raise HBMReadError(f"{self._owner.name} was freed and cannot be used any more")
         return self._array
 

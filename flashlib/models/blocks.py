@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from flashlib.arguments import check_block
 from flashlib.models import traffic
@@ -80,10 +81,15 @@ def largest_blocks(sram_bytes: int, d: int, *, algorithm="flash_v2", element_byt
     if need(1) > sram_bytes:
         raise ValueError(f"sram_bytes: expected at least {need(1):,} B, which {algorithm} needs for"
                          f" blocks of 1 at d={d}, got {sram_bytes:,} B")
-    low, high = 1, 2
-    while need(high) <= sram_bytes:
+    return blocks(largest(lambda edge: need(edge) <= sram_bytes))
+
+
+def largest(fits: Callable[[int], bool]) -> int:
+    """Return the largest whole number that fits, 0 if not even 1 does; what fits has no gaps."""
+    low, high = 0, 1
+    while fits(high):
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if need(middle) <= sram_bytes else (low, middle)
-    return blocks(low)
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

@@ -1,7 +1,7 @@
 """How long the units of an SM work on one tile of attention: matmul, exponentials, vector lanes.
 
-Cycles at the peak rate of each unit, so lower bounds; the schedule simulator says what a kernel can
-make of them. Taught in notebook 14.
+The cycles are those at the peak rate of each unit, so they are lower bounds; the schedule simulator
+says how near a program comes to them. Taught in notebook 14.
 """
 
 from __future__ import annotations
@@ -22,11 +22,6 @@ class Units(NamedTuple):
     vector: float
 
     @property
-    def longest(self) -> str:
-        """The unit that bounds the time; of equals the first."""
-        return max(self._fields, key=lambda name: getattr(self, name))
-
-    @property
     def softmax(self) -> float:
         """The longer of exponentials and vector work, which run at the same time."""
         return max(self.exp, self.vector)
@@ -45,7 +40,7 @@ def units(gpu, *, rows=128, keys=128, d=128, dtype="float16", share=0.0, degree=
     """
     rows, keys, d = (check_block(n, v) for n, v in (("rows", rows), ("keys", keys), ("d", d)))
     share, chip = check_share("share", share), rates(gpu, dtype)
-    fma = float(hardware.get(gpu).vector_flops_per_s) / 2 / chip.sms / chip.clock_hz
+    fma = float(hardware.get(gpu).fact("vector_flops_per_s")) / 2 / chip.sms / chip.clock_hz
     lanes = 64 * round(fma / 64)           # some sheets rate float32 at a higher clock than matmuls
     logits = rows * keys
     vector = SOFTMAX_SLOTS + share * slots(degree)

@@ -17,7 +17,7 @@ import numpy as np
 from flashlib import quant
 from flashlib.arguments import check_block, check_choice, check_number, check_share
 
-LOUD = 16                                                 # one query in so many is in the loud part
+LARGEST = 16                    # one query in so many counts among those with the largest products
 PEAKS = {"e4m3": 256.0, "e5m2": 256.0, "int8": 127.0}     # what the largest weight of a row becomes
 
 
@@ -66,7 +66,7 @@ class Problem(NamedTuple):
     O: np.ndarray
 
 
-def outliers(shape, *, rate=0.001, size=10.0, seed=0) -> np.ndarray:
+def outliers(shape, *, rate=0.001, size=10.0, seed: int | np.random.Generator = 0) -> np.ndarray:
     """Return N(0, 1) + N(0, size²)·Bernoulli(rate): the data of the FlashAttention-3 paper.
 
     `seed` is a whole number, or a generator that is drawn from.
@@ -79,20 +79,20 @@ def outliers(shape, *, rate=0.001, size=10.0, seed=0) -> np.ndarray:
 def problem(Q, K, V, *, rows=None, seed=0) -> Problem:
     """Return the exact attention of `rows` queries, an even number, drawn by `seed`; None for all.
 
-    Half of them come from the loud sixteenth: the queries with the largest product of an entry and
-    the largest entry of that column of K. `share` makes a mean over the sample one over all queries.
+    Half of them come from the sixteenth of the queries with the largest products of an entry and the
+    largest entry of that column of K. `share` makes a mean over the sample one over all queries.
     """
     Q, K, V = (np.asarray(a, np.float64) for a in (Q, K, V))
     at, share = np.arange(len(Q)), np.full(len(Q), 1 / max(len(Q), 1))
     if rows is not None:
-        half, loud = check_block("rows", rows, least=2) // 2, len(Q) // LOUD
-        if 2 * half != rows or half > loud:
-            raise ValueError(f"rows: expected an even number of at most {2 * loud}, got {rows}")
+        half, largest = check_block("rows", rows, least=2) // 2, len(Q) // LARGEST
+        if 2 * half != rows or half > largest:
+            raise ValueError(f"rows: expected an even number of at most {2 * largest}, got {rows}")
         order = np.argsort((np.abs(Q) * np.abs(K).max(axis=0)).max(axis=1))
         rng = np.random.default_rng(seed)
         at = np.concatenate([rng.choice(part, half, replace=False)
-                             for part in (order[:-loud], order[-loud:])])
-        share = np.repeat([1 - loud / len(Q), loud / len(Q)], half) / half
+                             for part in (order[:-largest], order[-largest:])])
+        share = np.repeat([1 - largest / len(Q), largest / len(Q)], half) / half
     S = Q[at] @ K.T / np.sqrt(Q.shape[1])
     P = np.exp(S - S.max(axis=1, keepdims=True))
     P /= P.sum(axis=1, keepdims=True)

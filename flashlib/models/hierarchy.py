@@ -39,20 +39,16 @@ def levels(gpu: GPU | str) -> list[Level]:
         ValueError: the sheet of this GPU lacks a size, the clock, or a rate that one follows from.
     """
     gpu = hardware.get(gpu)
-    for name in ("sms", "clock_hz", "registers_per_sm_bytes", "shared_memory_per_sm_bytes",
-                 "l2_bytes", "hbm_bytes", "hbm_bytes_per_s", "vector_flops_per_s"):
-        if getattr(gpu, name) is None:
-            raise ValueError(f"gpu: expected a sheet with {name}, got {gpu.name!r} without it")
-    sms, clock = int(gpu.sms), float(gpu.clock_hz)
-    registers = FMA_BYTES / FMA_FLOPS * float(gpu.vector_flops_per_s)
+    sms, clock = int(gpu.fact("sms")), float(gpu.fact("clock_hz"))
+    registers = FMA_BYTES / FMA_FLOPS * float(gpu.fact("vector_flops_per_s"))
     l2 = _L2_BYTES_PER_CLOCK.get(gpu.name)
     return [
-        Level("registers", _all(gpu.registers_per_sm_bytes, sms),
+        Level("registers", _all(gpu.fact("registers_per_sm_bytes"), sms),
               Fact(registers, "B/s", _OPERANDS)),
-        Level("SRAM", _all(gpu.shared_memory_per_sm_bytes, sms),
+        Level("SRAM", _all(gpu.fact("shared_memory_per_sm_bytes"), sms),
               Fact(BANKS_BYTES_PER_CLOCK * sms * clock, "B/s", _BANKS)),
-        Level("L2", gpu.l2_bytes, Fact(l2 * clock, "B/s", _A100_WHITEPAPER) if l2 else None),
-        Level("HBM", gpu.hbm_bytes, gpu.hbm_bytes_per_s),
+        Level("L2", gpu.fact("l2_bytes"), Fact(l2 * clock, "B/s", _A100_WHITEPAPER) if l2 else None),
+        Level("HBM", gpu.fact("hbm_bytes"), gpu.fact("hbm_bytes_per_s")),
     ]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from flashlib.arguments import check_block, check_choice, check_flag
 from flashlib.machine import Machine
+from flashlib.models.blocks import largest
 
 ALGORITHMS = ("standard", "flash_v1", "flash_v2")
 
@@ -61,10 +62,4 @@ def longest_sequence(algorithm: str, capacity_bytes: int, **options) -> int:
     def fits(N):
         return sum(saved_bytes(algorithm, Nq=N, Nk=N, **options).values()) <= capacity_bytes
 
-    low, high = 0, 1
-    while fits(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return largest(fits)

@@ -69,7 +69,7 @@ class Waves:
 
 def waves(programs: int, gpu, *, per_sm: int = 1) -> Waves:
     """Return how `programs` equal programs fill a GPU (or a number of SMs)."""
-    sms = gpu if isinstance(gpu, int) else int(hardware.get(gpu).sms)
+    sms = gpu if isinstance(gpu, int) else int(hardware.get(gpu).fact("sms"))
     return Waves(check_block("programs", programs), check_block("gpu", sms),
                  check_block("per_sm", per_sm))
 
@@ -157,7 +157,7 @@ class BlockNeeds:
 
     def fits(self, gpu) -> bool:
         """Tell whether shared memory and registers of `gpu` can hold one such block."""
-        return (self.shared_bytes <= hardware.get(gpu).sram_bytes
+        return (self.shared_bytes <= hardware.get(gpu).sm.shared_per_block_bytes
                 and self.accumulator_registers < MOST_REGISTERS)
 
     def places(self, gpu) -> dict[str, int]:
@@ -195,7 +195,7 @@ class Occupancy:
     @property
     def limited_by(self) -> str:
         """Name the resource that stops the next program."""
-        return min(self.by_limit, key=self.by_limit.get)
+        return min(self.by_limit, key=self.by_limit.__getitem__)
 
     def __str__(self) -> str:
         limits = ", ".join(f"{name} {count}" for name, count in self.by_limit.items())

@@ -24,7 +24,7 @@ LEVELS = ("bytes", "arithmetic", "L2", "occupancy", "spills", "shapes")
 # L2 → SMs: the A100's whitepaper gives 5,120 B a clock; no later sheet says, so it stands for all.
 L2_BYTES_PER_CLOCK = 5120
 L1_BYTES_PER_CLOCK = 128           # one SM, spilled registers go through it
-# Of a thread that does all, beside tiles: addresses, counters, m and l. What compilers tend to need.
+# Registers of a thread beside its tiles: addresses, counters, m and l. An estimate.
 OTHER_REGISTERS = 40
 # mma.sync on Hopper in place of wgmma, as measured in arXiv:2402.13499.
 MMA_SYNC_SHARE = 0.63
@@ -80,7 +80,7 @@ class Prediction:
     @property
     def bound(self) -> str:
         """The longest part, or 'does not fit'."""
-        return max(self.seconds, key=self.seconds.get) if self.per_sm else "does not fit"
+        return max(self.seconds, key=self.seconds.__getitem__) if self.per_sm else "does not fit"
 
 
 def shared_bytes(config: Config, d: int, element_bytes: int = 2) -> int:
@@ -99,7 +99,7 @@ def resident(gpu, config: Config, d: int) -> tuple[int, str]:
     found = occupancy(hardware.get(gpu).sm, threads=config.threads,
                       registers=min(registers(config, d), MOST_REGISTERS),
                       shared_bytes=shared_bytes(config, d))
-    limit = min(("shared memory", "registers", "warps", "slots"), key=found.by_limit.get)
+    limit = min(("shared memory", "registers", "warps", "slots"), key=lambda name: found.by_limit[name])
     return found.programs, limit
 
 
@@ -142,23 +142,23 @@ def predict(gpu, config: Config, *, batch: int, heads: int, N: int, d: int,
     if not per_sm:
         return Prediction(shared, wanted, 0, limit, None, {}, math.inf)
     cost = traffic.flash_v2(Nq=N, Nk=N, d=d, Br=config.Br, Bc=config.Bc)
-    copies, sms, clock = batch * heads, int(gpu.sms), float(gpu.clock_hz)
+    copies, sms, clock = batch * heads, int(gpu.fact("sms")), float(gpu.fact("clock_hz"))
+    hbm_rate = float(gpu.fact("hbm_bytes_per_s"))
     Tr, Tc = -(-N // config.Br), -(-N // config.Bc)
     waves = waves_of(copies * Tr, gpu, per_sm=per_sm)
 
     moved = copies * cost.hbm_bytes
-    seconds = {"memory": moved / float(gpu.hbm_bytes_per_s)}
+    seconds = {"memory": moved / hbm_rate}
     if depth >= LEVELS.index("L2"):
         least = copies * (8 * N * d + 4 * N)
         in_flight = math.ceil(waves.slots / Tr) * 4 * N * d
-        seconds["memory"] = (least if in_flight <= int(gpu.l2_bytes) else moved) / float(
-            gpu.hbm_bytes_per_s)
+        seconds["memory"] = (least if in_flight <= int(gpu.fact("l2_bytes")) else moved) / hbm_rate
         seconds["L2"] = moved / (L2_BYTES_PER_CLOCK * clock)
     if depth >= LEVELS.index("arithmetic"):
         share = matmul_share(gpu, config, d) if level == "shapes" else 1.0
         seconds["matmul"] = copies * cost.matmul_flops / float(gpu.matmul_flops_per_s[dtype]) / share
-        seconds["softmax"] = copies * (cost.exps / float(gpu.exps_per_s)
-                                       + cost.vector_flops / float(gpu.vector_flops_per_s))
+        seconds["softmax"] = copies * (cost.exps / float(gpu.fact("exps_per_s"))
+                                       + cost.vector_flops / float(gpu.fact("vector_flops_per_s")))
     if depth >= LEVELS.index("spills"):
         words = max(0, wanted - MOST_REGISTERS)
         spilled_bytes = copies * Tr * Tc * 2 * 4 * words * config.threads

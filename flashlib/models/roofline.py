@@ -45,7 +45,7 @@ class RooflineTime:
     def bound(self) -> str:
         """The longest part: 'memory', 'matmul', 'vector' or 'exp' ('nothing' if all are 0)."""
         parts = self.parts
-        return max(parts, key=parts.get) if self.time_s > 0 else "nothing"
+        return max(parts, key=parts.__getitem__) if self.time_s > 0 else "nothing"
 
 
 def ridge(gpu: GPU | str, dtype: str = "bfloat16") -> float:
@@ -108,16 +108,14 @@ def _count(traffic, name) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"traffic: expected a number in .{name}, got {value!r} in "
                         f"{type(traffic).__name__}")
-    if not math.isfinite(value) or value < 0:
+    count = float(value)
+    if not 0 <= count < math.inf:
         raise ValueError(f"traffic.{name}: expected a finite count of at least 0, got {value}")
-    return value
+    return count
 
 
-def _bandwidth(gpu) -> float:
-    if gpu.hbm_bytes_per_s is None:
-        raise ValueError(f"gpu: expected a sheet with a memory bandwidth, got {gpu.name!r}; take "
-                         "another, such as 'A100', or add it with .with_(hbm_bytes_per_s=...)")
-    return float(gpu.hbm_bytes_per_s)
+def _bandwidth(gpu: GPU) -> float:
+    return float(gpu.fact("hbm_bytes_per_s"))
 
 
 def _matmul_rate(gpu, dtype) -> float:

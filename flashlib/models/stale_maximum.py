@@ -45,12 +45,12 @@ def rescales(votes: Sequence[tuple[tuple[int, int], int]]) -> Rescales:
     """
     seen: set[tuple[int, int]] = set()
     row_steps = row_rescales = tile_steps = tile_rescales = 0
-    for rows, ayes in votes:
+    for rows, grown in votes:
         if rows in seen:
             row_steps += rows[1] - rows[0]
-            row_rescales += ayes
+            row_rescales += grown
             tile_steps += 1
-            tile_rescales += ayes > 0
+            tile_rescales += grown > 0
         seen.add(rows)
     return Rescales(row_steps, row_rescales, tile_steps, tile_rescales)
 

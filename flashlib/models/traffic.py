@@ -16,8 +16,8 @@ the vector FLOPs per tile are these, for a tile of b rows and c keys:
 
 Masking is paid only on tiles that a mask cuts through. The tile of the outer loop is loaded even where
 nobody sees it: in `flash_v1` and the backward pass a tile of keys beside every window, elsewhere one of
-rows that see nothing. Of the masks the sums share the definition with the algorithms,
-`Window.keys_of`, and nothing that is made of it.
+rows that see nothing. The sums and the algorithms share one definition of a mask, `Window.keys_of`,
+and nothing that is built on it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from flashlib.arguments import check_block, check_choice, check_flag, check_shar
 from flashlib.exp2 import vector_flops
 from flashlib.machine.traffic import Traffic
 from flashlib.masks import window_of
-from flashlib.models import traffic_backward
 
 LENGTHS = ("Nq", "Nk", "rows", "n", "M", "N", "K", "rescaled_rows")         # these may be zero
 
@@ -102,9 +101,10 @@ def _grid(Nq, Nk, Br, Bc, causal, window) -> _Grid:
 
 
 def _moved(element_bytes, stats_bytes, **tensors):
-    """Turn counts of elements read and written into bytes; m, l and lse are statistics."""
-    return {name: tuple(int(n) * (stats_bytes if name in ("m", "l", "lse") else element_bytes)
-                        for n in counts) for name, counts in tensors.items()}
+    """Turn counts of elements read and written into bytes; a dropout mask has one byte an element."""
+    sizes = {**dict.fromkeys(("m", "l", "lse", "delta", "dlse"), stats_bytes), "keep": 1}
+    return {name: tuple(int(n) * sizes.get(name, element_bytes) for n in counts)
+            for name, counts in tensors.items()}
 
 
 @_checked
@@ -156,7 +156,7 @@ def flash_v4(*, Nq, Nk, d, Br, Bc, causal=False, window=None, exp2_degree=None, 
         raise ValueError("exp2_degree: expected a degree for emulated_share > 0, got None")
     whole, last = g.keys // Bc, g.keys % Bc
     emulated = int(np.sum(g.b * (whole * round(emulated_share * Bc) + np.rint(emulated_share * last))))
-    software = emulated * vector_flops(exp2_degree) if emulated else 0
+    software = emulated * vector_flops(exp2_degree) if exp2_degree else 0
     v2 = flash_v2(Nq=Nq, Nk=Nk, d=d, Br=Br, Bc=Bc, causal=causal, window=window,
                   element_bytes=element_bytes, stats_bytes=stats_bytes,
                   accumulator_bytes=accumulator_bytes)
@@ -196,8 +196,7 @@ def standard_attention(*, Nq, Nk, d, Br=None, Bc=None, causal=False, window=None
     """Return what `standard_attention` costs: ideal without blocks, same-SRAM with both."""
     if (Br is None) != (Bc is None):
         raise ValueError(f"Br, Bc: expected both or neither, got Br={Br} and Bc={Bc}")
-    ideal = Br is None
-    Br, Bc = (max(Nq, 1), max(Nk, 1)) if ideal else (Br, Bc)
+    ideal, Br, Bc = Br is None, Br or max(Nq, 1), Bc or max(Nk, 1)
     g = _grid(Nq, Nk, Br, Bc, causal, window)
     Tr, Tc, area = -(-Nq // Br), -(-Nk // Bc), Nq * Nk
     last_masked = int(np.sum(g.b * (Nk - g.full_keys)))
@@ -312,10 +311,34 @@ def flash_backward(*, Nq, Nk, d, Br, Bc, order="kv", dlse=False, causal=False, w
                    element_bytes=2, stats_bytes=4, accumulator_bytes=4) -> Traffic:
     """Return what `flash_backward` costs in either loop order, delta's pre-pass included.
 
-    `dlse` says whether a gradient through lse is given.
+    `dlse` says whether a gradient through lse is given. A tile of b rows and c keys costs 5bc vector
+    FLOPs (scale, subtract lse, dP − delta, ∘ P, · scale), two masks where a mask cuts through, and b
+    for lse; dV and dK 2cd in the K/V pass, dQ bd where it is accumulated; and bc exponentials.
     """
-    return traffic_backward.flash_backward(_grid(Nq, Nk, Br, Bc, causal, window), Nq, Nk, d, Bc, order,
-                                           dlse, element_bytes, stats_bytes, accumulator_bytes)
+    g, e, s, a = _grid(Nq, Nk, Br, Bc, causal, window), element_bytes, stats_bytes, accumulator_bytes
+    touched, area, keys = g.touched, g.area, int(np.sum(g.keys))
+    b, c, seen, largest = g.b, g.c, g.visited > 0, int(max(g.b, default=0))
+    kv = order == "kv"
+    again_q, again_k = (0, 0) if kv else (Nq, keys)        # what the second pass loads once more
+    rows = touched + again_q
+    by_tensor = _moved(
+        e, s, O=(Nq * d, 0), dO=((Nq + rows) * d, 0), delta=(rows, Nq), lse=(rows, 0),
+        dlse=(Nq * dlse, 0), Q=(rows * d, 0), K=((Nk + again_k) * d, 0), V=((Nk + again_k) * d, 0),
+        dQ=(touched * d, (Nq + touched) * d) if kv else (0, Nq * d), dK=(0, Nk * d), dV=(0, Nk * d))
+    per_pass = 5 * area + 2 * g.masked + touched
+    vector = 2 * Nq * d + Nq * dlse + per_pass + 2 * keys * d
+    matmul, exps = 8 * area * d, area
+    if kv:
+        vector, matmul = vector + touched * d, matmul + 2 * area * d
+    else:
+        vector, matmul, exps = vector + per_pass + touched * d, matmul + 6 * area * d, exps + area
+
+    pre = largest * (2 * d * e + s + s * dlse)
+    pair_kv = 2 * c * d * (e + a) + b * (2 * d * e + 2 * s + 2 * c * e + (d * a if kv else 0))
+    main = max(2 * min(Bc, Nk) * d * (e + a), int(max(pair_kv[seen], default=0)))
+    rows_q = b * (2 * d * e + 2 * s + d * a) + 2 * c * e * (d + b)
+    last = largest * d * a if kv else int(max(rows_q, default=0))
+    return Traffic.of(by_tensor, matmul, vector, exps, max(pre, main, last))
 
 
 @_checked
@@ -325,9 +348,30 @@ def standard_training_forward(*, Nq, Nk, d, dropout=False, causal=False, window=
 
     Dropout adds two passes and a mask of one byte per weight.
     """
-    masked = _pairs(Nq, Nk, causal, window) < Nq * Nk
-    return traffic_backward.standard_training_forward(Nq, Nk, d, dropout, masked, element_bytes,
-                                                      stats_bytes, accumulator_bytes)
+    e, s, a, area = element_bytes, stats_bytes, accumulator_bytes, Nq * Nk
+    drops, masked = int(dropout), _pairs(Nq, Nk, causal, window) < area
+    by_tensor = _moved(e, s, Q=(Nq * d, 0), K=(Nk * d, 0), V=(Nk * d, 0), O=(0, Nq * d),
+                       S=(2 * area, 2 * area), P=(area, area), keep=(drops * area, 0),
+                       Z=(drops * area, drops * area))
+    vector = (5 + 2 * drops) * area + masked * area + 2 * Nq * (Nk > 0)
+    peak = max(e * (Nq * d + Nk * d + area), e * area + 2 * s * Nq * (Nk > 0),
+               drops * (e + 1) * area, e * (area + Nk * d) + a * Nq * d)
+    return Traffic.of(by_tensor, 4 * area * d, vector, area, peak)
 
 
-standard_backward = _checked(traffic_backward.standard_backward)
+@_checked
+def standard_backward(*, Nq, Nk, d, dropout=False, element_bytes=2, stats_bytes=4,
+                      accumulator_bytes=4) -> Traffic:
+    """Return what `standard_backward` costs: 7·Nq·Nk + 4·Nq·d + 4·Nk·d elements.
+
+    Dropout adds two passes and a mask of one byte per weight.
+    """
+    e, s, a, area = element_bytes, stats_bytes, accumulator_bytes, Nq * Nk
+    drops = int(dropout)
+    by_tensor = _moved(e, s, Q=(Nq * d, 0), K=(Nk * d, 0), V=(Nk * d, 0), dO=(2 * Nq * d, 0),
+                       dQ=(0, Nq * d), dK=(0, Nk * d), dV=(0, Nk * d), P=((2 - drops) * area, 0),
+                       Z=(drops * area, 0), keep=(drops * area, 0), dZ=(drops * area, drops * area),
+                       dP=(area, area), dS=(2 * area, area))
+    peak = max(e * (area + Nq * d) + a * Nk * d, e * (area + Nq * d + Nk * d), drops * (e + 1) * area,
+               2 * e * area + s * Nq, e * (area + Nk * d) + a * Nq * d)
+    return Traffic.of(by_tensor, 8 * area * d, (5 + 2 * drops) * area, 0, peak)

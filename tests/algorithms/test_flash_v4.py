@@ -174,8 +174,8 @@ WRONG = {
     "degree 20": ({"exp2_degree": 20}, ValueError, "exp2_degree: expected a degree of at most"),
     "degree 2.5": ({"exp2_degree": 2.5}, TypeError, "exp2_degree: expected a whole number"),
     "tau negative": ({"tau": -1}, ValueError, "tau: expected a number from 0 to 64, got -1"),
-    "tau infinite": ({"tau": np.inf}, ValueError, "tau: expected a number from 0 to 64, got inf"),
-    "tau nan": ({"tau": np.nan}, ValueError, "tau: expected a number from 0 to 64, got nan"),
+    "tau infinite": ({"tau": np.inf}, ValueError, "tau: expected a finite number, got inf"),
+    "tau nan": ({"tau": np.nan}, ValueError, "tau: expected a finite number, got nan"),
     "tau none": ({"tau": None}, TypeError, "tau: expected a number, got None"),
 }
 

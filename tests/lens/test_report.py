@@ -113,7 +113,6 @@ def test_too_much_shared_memory_is_flagged_and_not_hidden():
     (dict(arch="T4"), "sm_75 has no bfloat16"),
     (dict(BLOCK_M=48), "BLOCK_M: expected a power of 2 from 8 to 256, got 48"),
     (dict(num_warps=0), "num_warps: expected a power of 2 from 1 to 32, got 0"),
-    (dict(arch="sm_80", USE_TMA=True), "USE_TMA: expected False"),
     (dict(heads=6, kv_heads=4), "kv_heads, head_dim: expected a divisor"),
     (dict(kernel="flash_bwd_dkdv_kernel", want_dk=False, want_dv=False), "at least one True"),
     (dict(arguments={"x": 1}, kernel="softmax"), "expected 'module:name' or a kernel"),
@@ -230,8 +229,6 @@ def test_a_narrow_head_is_compiled_without_tensor_cores():
     assert narrow.ttir.count("tt.dot ") == 2 and "tf32" not in narrow.ttir
     assert wide.matrix_family == "wgmma" and "bf16" in wide.ttir
     assert "float32 (for bfloat16) d=8" in str(narrow)
-    with pytest.raises(ValueError, match=r"USE_TMA: expected False.*float32 \(for bfloat16\), 8"):
-        lens.request("flash_fwd_kernel", arch="H100", dtype="bfloat16", head_dim=8, USE_TMA=True)
 
 
 @pytest.mark.matrix

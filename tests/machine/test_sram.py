@@ -168,7 +168,7 @@ def test_stores_need_the_same_shape(machine, Q):
 @pytest.mark.parametrize("value, error", [(0, ValueError), (-1, ValueError), (2.0, TypeError),
                                           ("2", TypeError), (True, TypeError)])
 def test_wrong_machines_are_refused(name, value, error):
-    with pytest.raises(error, match=f"{name}: expected a .*number of bytes, got"):
+    with pytest.raises(error, match=f"{name}: expected a whole number.*, got"):
         Machine(**{name: value})
 
 

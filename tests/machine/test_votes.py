@@ -40,12 +40,12 @@ def test_a_vote_without_a_record_still_counts():
     assert machine.traffic.vector_flops == 12 and len(machine.trace) == 0
 
 
-@pytest.mark.parametrize("ballot", [True, np.ones(3, bool), None, "yes"], ids=str)
-def test_only_tiles_of_booleans_vote(machine, Q, ballot):
+@pytest.mark.parametrize("condition", [True, np.ones(3, bool), None, "yes"], ids=str)
+def test_only_tiles_of_booleans_vote(machine, Q, condition):
     with machine.kernel("k") as sram:
         tile = sram.load(Q)
-        for wrong in (ballot, tile):
-            with pytest.raises(TypeError, match=r"ballot: expected a tile of booleans"):
+        for wrong in (condition, tile):
+            with pytest.raises(TypeError, match=r"condition: expected a tile of booleans"):
                 sram.vote("any", slice(0, 6), wrong)
     assert machine.trace.votes("any") == []
 

@@ -5,6 +5,10 @@ import pytest
 from flashlib.models import exponentials as model
 
 
+def longest(units):
+    return max(units._fields, key=lambda name: getattr(units, name))
+
+
 def test_a_tile_of_128_by_128_on_each_generation():
     """16 exponentials per clock on all of them; matmul FLOPs per clock double with every step."""
     matmul = {"V100": 8192, "A100": 4096, "H100": 2048, "B200": 1024}
@@ -22,7 +26,7 @@ def test_softmax_takes_half_of_the_matmul_at_128_and_all_of_it_at_64_on_hopper()
 
 
 def test_the_longest_unit_changes_with_the_generation():
-    assert [model.units(g, d=64).longest for g in ("A100", "B200")] == ["matmul", "exp"]
+    assert [longest(model.units(g, d=64)) for g in ("A100", "B200")] == ["matmul", "exp"]
 
 
 @pytest.mark.parametrize("gpu", ["H100", "B200", "RTX 4090"])
@@ -36,7 +40,7 @@ def test_at_the_best_share_both_units_take_equally_long_and_less_than_at_others(
 
 
 def test_where_the_vector_lanes_are_the_longer_ones_no_share_helps():
-    assert model.best_share("A100") == 0.0 and model.units("A100").longest == "matmul"
+    assert model.best_share("A100") == 0.0 and longest(model.units("A100")) == "matmul"
 
 
 @pytest.mark.parametrize("name, wrong", [("rows", 0), ("keys", -1), ("d", 2.5), ("share", 1.5),

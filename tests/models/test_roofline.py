@@ -82,7 +82,7 @@ def test_the_roof_of_a_number_is_a_number():
     (lambda: roofline.ridge("H300"), ValueError, "name: expected one of V100"),
     (lambda: roofline.ridge(GPU("no GPU")), ValueError, "none at all"),
     (lambda: roofline.time_s(cost(), get("A100").with_(hbm_bytes_per_s=None)), ValueError,
-     "gpu: expected a sheet with a memory bandwidth, got 'A100'"),
+     "gpu: expected a sheet with hbm_bytes_per_s, got 'A100'"),
     (lambda: roofline.attainable_flops_per_s(-1, TOY), ValueError, "intensity: .* got -1"),
     (lambda: roofline.attainable_flops_per_s([1, np.nan], TOY), ValueError, "intensity"),
     (lambda: roofline.attainable_flops_per_s("high", TOY), TypeError, "intensity: .* got 'high'"),

@@ -25,13 +25,13 @@ ORDERS = [(order, (4, 16, N, 64), (64, 64, 4, stages)) for N in (1024, 4096)
 
 def caller(order, shape, config):
     """Return a function of no arguments that runs a forward in one loop order."""
-    from flashlib.course.bench import v1_order
+    from flashlib.course.bench import loop_order_kernels
 
     tensors = inputs(shape, "cuda")
     if order == "v2":
         return blocks_sweep.caller(tensors, config)
     tile = dict(zip(("BLOCK_M", "BLOCK_N", "num_warps"), config, strict=False))
-    return lambda: v1_order.forward(*tensors[:3], **tile)
+    return loop_order_kernels.launcher(order, *tensors[:3], **tile)[0]
 
 
 def probe():

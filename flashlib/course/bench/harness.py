@@ -218,6 +218,20 @@ def warm_all(function, cases, processes=None):
     print(f"compiled {len(cases)} cases in {time.perf_counter() - start:.0f} s", flush=True)
 
 
+def finishes(seconds, function, *arguments) -> bool:
+    """Tell whether a call ends without an error in a process of its own, within some seconds.
+
+    A kernel that waits for what never comes would hold the GPU for ever; its process can be ended.
+    """
+    process = multiprocessing.get_context("spawn").Process(target=function, args=arguments)
+    process.start()
+    process.join(seconds)
+    if process.is_alive():
+        process.kill()
+        process.join()
+    return process.exitcode == 0
+
+
 def elsewhere(module, *arguments):
     """Run a benchmark in a process of its own and return what it printed, or None after saying why not.
 

@@ -49,21 +49,40 @@ def run(module, *options, timeout=180):
     return done.stdout
 
 
-def count(module, parse):
+def count(module, parse, more=(), timeout=180):
     """Return what `parse` makes of the table of `METRICS`, or of those that every version has.
 
-    `parse` raises ValueError where it cannot trust the table.
+    `more` are further metrics. `parse` raises ValueError where it cannot trust the table.
     """
     fewer = [metric for metric in METRICS if metric not in OPTIONAL_METRICS]
     for metrics in (METRICS, fewer):
         try:
-            text = run(module, *TABLE, "--metrics", ",".join(metrics))
+            text = run(module, *TABLE, "--metrics", ",".join([*metrics, *more]), timeout=timeout)
             return parse(text)
         except ValueError as error:
             reason = NoCounters(f"{error} (ncu printed: {_tail(text)})")
         except NoCounters as error:
             reason = error
     raise reason
+
+
+def known(metrics):
+    """Return those of some metrics, named without `.sum` and the like, that ncu has for this GPU.
+
+    Raises:
+        NoCounters: ncu is not there, lists nothing or takes too long.
+    """
+    tool = shutil.which("ncu")
+    if tool is None:
+        raise NoCounters("Nsight Compute (ncu) is not on the PATH")
+    try:
+        done = subprocess.run([tool, "--query-metrics"], capture_output=True, text=True, timeout=60)
+    except subprocess.TimeoutExpired:
+        raise NoCounters("ncu did not list its metrics within 60 s") from None
+    listed = {words[0] for words in map(str.split, done.stdout.splitlines()) if words}
+    if not listed & {metric.split(".")[0] for metric in METRICS}:
+        raise NoCounters(f"ncu lists no metrics: {_tail(done.stdout + done.stderr)}")
+    return [metric for metric in metrics if metric in listed]
 
 
 def report(path, page, *options):
@@ -98,9 +117,9 @@ def amount(cells, metric):
     return int(float(cell)) if re.fullmatch(r"[\d.]+(e[+-]?\d+)?", cell) else None
 
 
-def counted(cells) -> dict:
-    """Return the columns of a kernel's counters."""
-    found = {column: amount(cells, metric) for metric, column in METRICS.items()}
+def counted(cells, more=()) -> dict:
+    """Return the columns of a kernel's counters; `more` maps further metrics to their columns."""
+    found = {column: amount(cells, metric) for metric, column in (METRICS | dict(more)).items()}
     return found | {"seconds": None if found["seconds"] is None else found["seconds"] * 1e-9}
 
 

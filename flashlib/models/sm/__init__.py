@@ -1,5 +1,5 @@
 """One streaming multiprocessor, simulated: who works when, and who waits for whom.
 
-`parts` has the words, `simulator` runs them, `operations` says how long each occupies a unit, and
-`programs` and `blackwell` put FlashAttention's operations in order.
+`parts` defines operations, roles and programs, `simulator` runs them, `operations` says how long each
+operation occupies a unit, and `programs` and `blackwell` put those of FlashAttention in order.
 """

@@ -16,7 +16,7 @@ from flashlib.models.sm.simulator import Op, arrive, run, wait
 
 LANES = 128                        # float32 instructions per clock and SM
 SHARED_BYTES_PER_CLOCK = 128       # per SM
-COPY_LATENCY = 500                 # cycles from a request to its first byte: a round, assumed figure
+COPY_LATENCY = 500                 # cycles from a request to its first byte; a round figure, assumed
 # Instruction slots of a logit, in full-rate ones; max runs at half rate (CUDA C++ Best Practices
 # Guide, Throughput of Native Arithmetic Instructions, compute capability 9.0).
 MAX_SLOTS = 2
@@ -54,12 +54,13 @@ def rates(gpu, dtype: str = "bfloat16", copy_from: str = "L2") -> Rates:
     check_choice("copy_from", copy_from, ("L2", "HBM"))
     gpu = hardware.get(gpu)
     known = gpu.matmul_flops_per_s.get(dtype)
-    if None in (known, gpu.sms, gpu.clock_hz, gpu.exps_per_s, gpu.hbm_bytes_per_s):
-        raise ValueError(f"gpu: expected a sheet with SMs, clock and a {dtype} rate, got {gpu.name}")
-    sms, clock = int(gpu.sms), float(gpu.clock_hz)
-    copy = L2_BYTES_PER_CLOCK / sms if copy_from == "L2" else float(gpu.hbm_bytes_per_s) / sms / clock
-    return Rates(round(float(known) / sms / clock), round(float(gpu.exps_per_s) / sms / clock), copy,
-                 ELEMENT_BYTES[dtype], clock, sms)
+    if known is None:
+        raise ValueError(f"gpu: expected a sheet with a {dtype} rate, got {gpu.name}")
+    sms, clock = int(gpu.fact("sms")), float(gpu.fact("clock_hz"))
+    from_hbm = float(gpu.fact("hbm_bytes_per_s")) / sms / clock
+    copy = L2_BYTES_PER_CLOCK / sms if copy_from == "L2" else from_hbm
+    exps = round(float(gpu.fact("exps_per_s")) / sms / clock)
+    return Rates(round(float(known) / sms / clock), exps, copy, ELEMENT_BYTES[dtype], clock, sms)
 
 
 def slot_and_parity(index: int, stages: int) -> tuple[int, int]:
@@ -85,7 +86,7 @@ class Ring:
         return wait(f"{self.name} full[{slot}]", parity)
 
     def empty(self, j: int):
-        """The producer waits until the slot of tile j is free; around the first lap it is."""
+        """The producer waits until the slot of tile j is free, as it is on the first lap."""
         slot, parity = self.place(j, self.stages)
         return wait(f"{self.name} empty[{slot}]", parity ^ 1)
 

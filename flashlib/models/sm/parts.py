@@ -1,6 +1,6 @@
 """What a simulated SM is made of: operations, requests, roles, programs, and the schedule that results.
 
-`simulator` runs them; this module has the words. Taught in notebook 12.
+`simulator` runs them; this module defines them. Taught in notebook 12.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class ScheduleError(RuntimeError):
 
 
 class Deadlock(ScheduleError):
-    """Somebody waits for ever; the message names each such role and its barrier."""
+    """A role waits for ever; the message names each such role and its barrier."""
 
 
 class Hazard(ScheduleError):
@@ -205,37 +205,13 @@ class Schedule:
         """
         ends: dict[int, float] = {}
         for event in self.events:
-            if event.what == "PV":
+            if event.what == "PV" and event.tile is not None:
                 ends[event.tile] = max(ends.get(event.tile, 0.0), event.done)
         order = [ends[tile] for tile in sorted(ends)]
         if len(order) < 2:
             return self.cycles
         first, last = (len(order) // 4, 3 * len(order) // 4) if len(order) >= 4 else (0, len(order) - 1)
         return (order[last] - order[first]) / (last - first)
-
-    @property
-    def waits(self) -> dict[str, dict[str, float]]:
-        """Cycles by role and reason: an operation's name, a barrier's, or "done" after the end.
-
-        "exp", "max" and the like are arithmetic of the role itself: it stands still and works.
-        """
-        spent: dict[str, dict[str, float]] = {role.name: {} for role in self.program.roles}
-        for stop in self.stops:
-            by_reason = spent[stop.role]
-            by_reason[stop.reason] = by_reason.get(stop.reason, 0.0) + stop.end - stop.start
-        return spent
-
-    @property
-    def critical_path(self) -> float:
-        """The longest chain of operations of which each needs the data of the one before."""
-        made: dict[tuple[str, str], float] = {}
-        longest = 0.0
-        for event in sorted(self.events, key=lambda e: e.start):
-            before = max((made[item] for item in event.op.reads.items() if item in made), default=0.0)
-            after = before + max(event.op.work.values()) + event.op.latency
-            made |= dict.fromkeys(event.op.writes.items(), after)
-            longest = max(longest, after)
-        return longest
 
     def of(self, *, role: str | None = None, what: str | None = None, tile: int | None = None):
         """Return the events of a role, a kind or a tile."""

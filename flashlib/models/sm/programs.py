@@ -8,52 +8,15 @@ notebook 12.
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Callable
 
 from flashlib import hardware
-from flashlib.arguments import check_block, check_choice, check_number
+from flashlib.arguments import check_block, check_choice, check_number, check_share
 from flashlib.generations import GENERATIONS, MOST_REGISTERS
-from flashlib.models.sm import blackwell
-from flashlib.models.sm.operations import (
-    EMULATED_SLOTS,
-    ROLE_REGISTERS,
-    SOFTMAX_SLOTS,
-    Rates,
-    Ring,
-    Sm,
-    rates,
-    slot_and_parity,
-)
-from flashlib.models.sm.simulator import (
-    FIFO,
-    SHARED,
-    Program,
-    Role,
-    Schedule,
-    arrive,
-    finish,
-    issue,
-    run,
-    simulate,
-    sync,
-    wait,
-)
-
-__all__ = [
-    "NAMES",
-    "PROGRAMS",
-    "Rates",
-    "Ring",
-    "Sm",
-    "build",
-    "consumer_registers",
-    "rates",
-    "schedule_of",
-    "slot_and_parity",
-    "sm_of",
-    "totals",
-]
+from flashlib.models.sm import blackwell, operations
+from flashlib.models.sm.operations import ROLE_REGISTERS, Ring, Sm, rates, slot_and_parity
+from flashlib.models.sm.parts import FIFO, SHARED, Program, Role, Schedule
+from flashlib.models.sm.simulator import arrive, finish, issue, run, simulate, sync, wait
 
 ROWS = 64                          # query rows of a warpgroup: the height of a WGMMA
 THREADS = 128                      # of a warpgroup
@@ -176,12 +139,12 @@ def pingpong(sm: Sm, w: int):
         yield arrive("turn[0]")                 # warpgroup 0 has the first turn
     for j in range(sm.tiles + 1):
         first, last = j == 0, j == sm.tiles
+        qk = sm.qk(w, j, then=(next_one,))
+        pv = sm.pv(w, max(j - 1, 0), then=(next_one,) if last else ())
         if not first:
             yield sm.v.full(j - 1)
-            pv = sm.pv(w, j - 1, then=(next_one,) if last else ())
         if not last:
             yield sm.k.full(j)
-            qk = sm.qk(w, j, then=(next_one,))
         yield sync(mine)
         if not first:
             yield issue(pv)
@@ -254,7 +217,7 @@ def consumer_registers(d: int, keys: int, element_bytes: int = 2) -> dict[str, i
 
 
 def sm_of(*, gpu=None, d=128, rows=None, keys=128, stages=2, tiles=16, dtype="bfloat16",
-          emulate=0.0, rescales=1.0, emulated_slots=EMULATED_SLOTS, matmul_latency=0.0,
+          emulate=0.0, rescales=1.0, emulated_slots=operations.EMULATED_SLOTS, matmul_latency=0.0,
           copy_from="L2", place=None, v4=False) -> Sm:
     """Return the operations of one program: see `build` for the arguments."""
     rows = check_block("rows", (256 if v4 else 128) if rows is None else rows)
@@ -263,9 +226,6 @@ def sm_of(*, gpu=None, d=128, rows=None, keys=128, stages=2, tiles=16, dtype="bf
     if rows % each or rows // each not in counts:
         raise ValueError(f"rows: expected {' or '.join(str(each * n) for n in counts)} query rows"
                          f" ({each} a warpgroup), got {rows}")
-    for name, share in (("emulate", emulate), ("rescales", rescales)):
-        if isinstance(share, bool) or not isinstance(share, numbers.Real) or not 0 <= share <= 1:
-            raise ValueError(f"{name}: expected a share between 0 and 1, got {share!r}")
     stages = check_block("stages", stages)
     gpu = hardware.get(gpu or ("B200" if v4 else "H200"))
     if v4 and "B200" not in gpu.name:
@@ -274,7 +234,8 @@ def sm_of(*, gpu=None, d=128, rows=None, keys=128, stages=2, tiles=16, dtype="bf
     kind = blackwell.BlackwellSm if v4 else Sm
     return kind(rates(gpu, dtype, copy_from), check_block("d", d), each, check_block("keys", keys),
                 check_block("tiles", tiles), rows // each, stages, Ring("K", stages, place),
-                Ring("V", stages, place), float(emulate), float(rescales),
+                Ring("V", stages, place), check_share("emulate", emulate),
+                check_share("rescales", rescales),
                 check_number("emulated_slots", emulated_slots, least=0),
                 check_number("matmul_latency", matmul_latency, least=0))
 
@@ -343,7 +304,7 @@ def totals(**options) -> dict[str, float]:
     operands = sm.tiles * (rows + 2 * sm.consumers * sm.keys) * sm.d * r.element_bytes
     return {"copy": moved / r.copy_bytes, "tensor": 4 * logits * sm.d / r.matmul_flops,
             "exp": (1 - sm.emulate) * logits / r.exps,
-            "alu": (logits * (SOFTMAX_SLOTS + sm.emulate * sm.emulated_slots)
+            "alu": (logits * (operations.SOFTMAX_SLOTS + sm.emulate * sm.emulated_slots)
                     + rescales * rows * sm.d) / r.lanes,
             "shared": operands / r.shared_bytes}
 

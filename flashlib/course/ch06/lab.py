@@ -7,6 +7,7 @@ import functools
 import numpy as np
 
 from flashlib import hardware
+from flashlib.course.ch06 import figures
 from flashlib.course.ch06.figures import Grid
 from flashlib.course.ch06.figures import block_lab as picture
 from flashlib.course.widgets import base
@@ -69,6 +70,21 @@ def _choices(algorithm, rows, cols, N, d, causal):
     need = [working_set_bytes(algorithm, Br=min(Br, N), Bc=min(Bc, N), d=d) for Br, Bc in pairs]
     size = len(rows), len(cols)
     return np.reshape(ratio, size), np.reshape(need, size)
+
+
+def ratio_maps(N=4096, d=128, gpu="A100", sizes=(8, 16, 32, 64, 96, 128, 256)):
+    """Draw v1 and v2 against the ideal, and v1 against standard attention with the same blocks."""
+    shape, pairs = {"Nq": N, "Nk": N, "d": d}, [{"Br": Br, "Bc": Bc} for Br in sizes for Bc in sizes]
+    ideal = traffic.standard_attention(**shape).hbm_bytes
+    v1, v2, same = ([form(**shape, **pair).hbm_bytes for pair in pairs]
+                    for form in (traffic.flash_v1, traffic.flash_v2, traffic.standard_attention))
+    room = hardware.get(gpu).sram_bytes
+    fits = [working_set_bytes("flash_v1", **pair, d=d) <= room for pair in pairs]
+    ratios = {"v1 / ideal": np.divide(v1, ideal), "v2 / ideal": np.divide(v2, ideal),
+              "v1 / same blocks": np.divide(v1, same)}
+    square = len(sizes), len(sizes)
+    return figures.ratio_maps(sizes, sizes, {name: r.reshape(square) for name, r in ratios.items()},
+                              fits=np.reshape(fits, square))
 
 
 def block_lab(Br=32, Bc=32, N=4096, d=128, gpu="A100", sram_bytes=None, algorithm="flash_v1",

@@ -13,7 +13,7 @@ from PIL import Image
 
 from flashlib import Machine, flash_v1, hardware, widgets
 from flashlib.course.ch06 import figures
-from flashlib.course.ch06.lab import SIZES, block_lab, draw, resident_tiles
+from flashlib.course.ch06.lab import SIZES, block_lab, draw, ratio_maps, resident_tiles
 from flashlib.course.plots.theme import OVER, alt_text
 from flashlib.models import traffic
 from flashlib.models.blocks import working_set_bytes
@@ -191,6 +191,18 @@ def test_what_the_fold_on_equal_srams_says():
     v2 = traffic.flash_v2(Nq=N, Nk=N, d=d, Br=Br, Bc=1).hbm_bytes
     assert v2 / standard == pytest.approx(1.224, abs=5e-4)
     assert v2 / standard == pytest.approx(12 / (4 + 6), rel=0.03)
+
+
+def test_the_three_maps_hold_the_counts_of_the_closed_forms():
+    fig = ratio_maps(N=512, d=64, gpu="T4", sizes=(16, 64))
+    texts = [[t.get_text() for t in ax.texts] for ax in fig.axes]
+    shape = {"Nq": 512, "Nk": 512, "d": 64}
+    v1, v2 = (form(**shape, Br=16, Bc=64).hbm_bytes for form in (traffic.flash_v1, traffic.flash_v2))
+    ideal = traffic.standard_attention(**shape).hbm_bytes
+    same = traffic.standard_attention(**shape, Br=16, Bc=64).hbm_bytes
+    for shown, ratio in zip(texts, (v1 / ideal, v2 / ideal, v1 / same), strict=True):
+        assert float(shown[1]) == pytest.approx(ratio, abs=0.05)
+    assert "v1 / ideal: below 1 in 2 of 4 choices that fit" in alt_text(fig)
 
 
 def test_the_film_shows_every_visit():

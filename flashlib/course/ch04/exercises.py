@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, given, hint, solution
 
 __all__ = ["check_factor", "check_merge", "check_property_test", "check_rescales", "hint",
            "solution", "state"]
@@ -127,10 +127,8 @@ def _meets_a_nan(merge) -> bool:
 
 
 def _pair(got, what, pair="(m, l)"):
-    if got is None:
-        raise NotImplementedError
     try:
-        first, second = got
+        first, second = given(got)
         return float(first), float(second)
     except (TypeError, ValueError):
         raise Wrong(f"{what}: expected a pair of numbers {pair}, got {got!r}") from None

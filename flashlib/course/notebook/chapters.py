@@ -34,7 +34,7 @@ class Chapter:
 _TABLE = {
     "Why attention waits": (
         ("Start here",
-         "Why would an exact algorithm that does more arithmetic be several times faster?", 20,
+         "Why would an exact algorithm that does more arithmetic be several times faster?", 30,
          "map, doctor, the surprise: more FLOPs, less traffic, less time"),
         ("Climb the memory wall", "Why does attention wait for memory?", 40,
          "GPU anatomy, the ten steps counted, a Transformer layer on the roofline"),

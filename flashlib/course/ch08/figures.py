@@ -117,7 +117,8 @@ def stair(flights: Mapping[str, Sequence[Mapping]]) -> Figure:
         ax.text(at(tick), 0.3, f"{1e3 * tick:g} ms", ha="center", fontsize=TINY, color=GREY)
     y = 0.4
     for title, flight in flights.items():
-        ax.text(0.1, y + 0.17, title, fontweight="bold", fontsize=9, va="center")
+        ax.text(0.1, y + 0.17, title, fontweight="bold", fontsize=9, va="center",
+                path_effects=theme.halo())
         y, before, said = y + 0.3, None, []
         for step in flight:
             t, color, cells = step["seconds"], _CAUSES[step["cause"]], {}
@@ -125,7 +126,8 @@ def stair(flights: Mapping[str, Sequence[Mapping]]) -> Figure:
             if before:
                 share = math.log(before / t) / math.log(flight[0]["seconds"] / flight[-1]["seconds"])
                 rect(ax, at(min(t, before)), y + 0.03, abs(at(before) - at(t)), 0.14, fc=color, lw=0)
-                cells = {"step": f"÷ {before / t:.2f}", "share": f"{100 * share:z.0f} %"}
+                cells = {"step": f"÷ {before / t:.2f}",
+                         "share": f"{100 * share:z.0f} %".replace("-", "−")}
             cells |= {"ms": _digits(1e3 * t, 3)} | {name: _digits(step[key] / 1e9, 2) for name, key in (
                 ("L2→SM", "l2_to_sm_bytes"), ("SM→L2", "sm_to_l2_bytes"), ("DRAM", "dram_bytes"))}
             if "beside" in step:
@@ -256,10 +258,12 @@ def _neighbors(ax, box, neighbors, N) -> None:
         look = {"fc": _BUSY if length == N else theme.tint(_BUSY, 0.6)}
         rect(ax, left + 0.04, base - h, step - 0.08, h, **look)
         ax.text(left + step / 2, base - h - 0.03, f"{100 * w.efficiency:.0f}",
-                ha="center", va="bottom", fontsize=TINY)
+                ha="center", va="bottom", fontsize=TINY, path_effects=theme.halo())
         ax.text(left + step / 2, base + 0.05, _short(length), ha="center", va="top", fontsize=TINY,
                 fontweight="bold" if length == N else "normal")
     ax.plot([x, x + width], [base, base], color="#777777", lw=0.8)
+    ax.plot([x, x + width], [y + 0.12] * 2, color=GREY, lw=0.6, ls=":", zorder=0)
+    ax.text(x + width + 0.03, y + 0.12, "all", fontsize=TINY, color=GREY, va="center")
 
 
 def _digits(value, count) -> str:

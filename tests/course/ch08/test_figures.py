@@ -53,7 +53,7 @@ def test_a_step_that_costs_time_has_a_negative_share():
     byte = dict.fromkeys(("l2_to_sm_bytes", "sm_to_l2_bytes", "dram_bytes"), 1e9)
     fig = figures.stair({"x": [{"name": str(t), "cause": "order", "seconds": t, **byte}
                                for t in (4e-3, 8e-3, 1e-3)]})
-    assert {"÷ 0.50", "-50 %", "÷ 8.00", "150 %"} <= set(words(fig))
+    assert {"÷ 0.50", "−50 %", "÷ 8.00", "150 %"} <= set(words(fig))
 
 
 def test_warps_show_bytes_barriers_and_exchange():

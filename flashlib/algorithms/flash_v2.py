@@ -1,7 +1,5 @@
 """FlashAttention v2: queries outside, the output stays on chip, one late division."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from flashlib.arguments import check_attention, check_block

@@ -4,8 +4,6 @@ A program is one thread block's worth of work. The hardware hands programs out i
 first SM with room, and an SM that finds none is idle until the kernel ends. Taught in notebook 08.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Iterable

@@ -10,7 +10,7 @@ from flashlib.masks import mask_of, tiles
 def flash_v2(Q, K, V, *, Br, Bc, causal=False, window=None, scale=None, machine=None):
     """Attention with the queries in the outer loop and one late division.
 
-    FlashAttention-2 (Dao 2023, arXiv:2307.08691), Algorithm 1, line 10 corrected. See notebook 08.
+    FlashAttention-2 (Dao 2023, arXiv:2307.08691), Algorithm 1 but line 10. Taught in notebooks 06, 08.
     Causal aligns bottom right (row i sees keys j ≤ i + Nk − Nq); torch aligns top left.
 
     Args:

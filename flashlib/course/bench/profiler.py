@@ -66,6 +66,37 @@ def count(module, parse, more=(), timeout=180):
     raise reason
 
 
+def by_case(module, kernels, columns, more=None, timeout=180):
+    """Return case → counters by column; without hardware counters say why, with None for each.
+
+    Args:
+        module: its `--probe` profiles one kernel for every case, in order.
+        kernels: {case: what its kernel's name holds}.
+        columns: which counters are kept.  more: further metrics, {metric: column}.
+    """
+    more = more or {}
+    try:
+        listed = known([metric.removesuffix(".sum") for metric in more]) if more else []
+        return count(module, lambda text: sorted_out(text, kernels, columns, more),
+                     [f"{name}.sum" for name in listed], timeout)
+    except NoCounters as reason:
+        print(f"No hardware counters: {reason}.")
+        return {case: dict.fromkeys(columns) for case in kernels}
+
+
+def sorted_out(text, kernels, columns, more=()):
+    """Return case → counters by column from ncu's table; kernels that no case names do not count."""
+    wanted = list(kernels.values())
+    found = [cells for cells in profiled(text) if any(name in cells["Kernel Name"] for name in wanted)]
+    names = [cells["Kernel Name"][:30] for cells in found]
+    if len(found) != len(wanted) or not all(
+            want in name for want, name in zip(wanted, names, strict=True)):
+        raise ValueError(f"text: expected {len(wanted)} kernels in the cases' order, got {len(found)}:"
+                         f" {', '.join(dict.fromkeys(names))}")
+    return {case: {key: counted(cells, more)[key] for key in columns}
+            for case, cells in zip(kernels, found, strict=True)}
+
+
 def known(metrics):
     """Return those of some metrics, named without `.sum` and the like, that ncu has for this GPU.
 

@@ -41,16 +41,14 @@ def probe():
 
 def grouped(counters, rounds):
     """Yield a row for every number of heads and mask; those of a mask alternate."""
+    B, H, N, d = SHAPE
     for causal in (False, True):
         found = {heads: checked(*tensors(heads), causal) for heads in HEADS}
-        times = harness.race({heads: call for heads, (call, _) in found.items()}, "cuda", rounds)
-        for heads, (_, error) in found.items():
-            B, H, N, d = SHAPE
-            row = harness.spread(times[heads], harness.flops(SHAPE, causal, "forward"))
+        for heads, row in harness.raced(found, SHAPE, causal, rounds).items():
             least = 4 * B * N * d * (H + heads) + 4 * B * H * N     # Q, O, K, V in 16 bits, lse in 32
             yield {**case_of(SHAPE, impl="ours", mode="forward", causal=int(causal)), "H_k": heads,
                    **row, "least_bytes": least, "least_bytes_per_s": least / row["seconds"],
-                   "relative_error": error, **counters[heads, causal]}
+                   "relative_error": found[heads][1], **counters[heads, causal]}
 
 
 def few_rows(rounds):
@@ -61,12 +59,10 @@ def few_rows(rounds):
         tiles = {"tile_128": SHORT_128, "tile_192": gluon_config_for(SHORT[3], causal, LONG)}
         q, k, v, _ = harness.inputs(SHORT, "cuda")
         found = {name: checked(q, k, v, causal, config) for name, config in tiles.items()}
-        times = harness.race({name: call for name, (call, _) in found.items()}, "cuda", rounds)
-        for name, (_, error) in found.items():
+        for name, row in harness.raced(found, SHORT, causal, rounds).items():
             yield {**case_of(SHORT, impl=name, mode="forward", causal=int(causal)),
                    "BLOCK_M": tiles[name].BLOCK_M, "BLOCK_N": tiles[name].BLOCK_N,
-                   **harness.spread(times[name], harness.flops(SHORT, causal, "forward")),
-                   "relative_error": error}
+                   **row, "relative_error": found[name][1]}
 
 
 def main(argv=None):

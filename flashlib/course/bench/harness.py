@@ -196,6 +196,12 @@ def spread(times, count) -> dict:
             "rounds": len(times), "flops": int(count), "tflops_per_s": count / seconds / 1e12}
 
 
+def raced(found, shape, causal, rounds, milliseconds=40):
+    """Return name → columns of the times of forward calls; `found` has (call, error) by name."""
+    times = race({name: call for name, (call, _) in found.items()}, "cuda", rounds, milliseconds)
+    return {name: spread(runs, flops(shape, causal, "forward")) for name, runs in times.items()}
+
+
 def ceilings(device, milliseconds=300) -> dict:
     """Return what the chip itself does at best: bf16 matmul FLOP/s, and bytes/s of a long copy."""
     n, clock = 8192 if device == "cuda" else 256, clock_for(device, milliseconds)

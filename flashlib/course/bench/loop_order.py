@@ -100,12 +100,9 @@ def measure(counters, rounds):
     for shape, causal in dict.fromkeys(case[:2] for case in CASES):
         tensors = inputs(shape, "cuda")
         found = {variant: checked(tensors, causal, variant) for variant in variants(shape[2], causal)}
-        calls = {variant: call for variant, (call, _) in found.items()}
-        times = harness.race(calls, "cuda", rounds, 30)
-        for variant, (_, error) in found.items():
-            yield {**described(shape, causal, variant),
-                   **harness.spread(times[variant], harness.flops(shape, causal, "forward")),
-                   "relative_error": error, **counters[shape, causal, variant]}
+        for variant, row in harness.raced(found, shape, causal, rounds, 30).items():
+            yield {**described(shape, causal, variant), **row, "relative_error": found[variant][1],
+                   **counters[shape, causal, variant]}
 
 
 def main(argv=None):

@@ -17,22 +17,12 @@ __all__ = ["check_most_stages", "check_my_tile", "check_time_in_waves",
            "check_where_bytes_come_from", "hint", "solution"]
 
 
-def _number(answer):
-    """Return an answer, a fraction as a float."""
-    return float(answer) if isinstance(answer, Fraction) else answer
-
-
-def _numbers(answer):
-    """Return the parts of an answer in a tuple, fractions as floats; what has no parts as it is."""
-    listed = isinstance(answer, tuple | list | np.ndarray) and np.ndim(answer) == 1
-    return tuple(map(_number, answer)) if listed else answer
-
-
 def _expect_each(got, expected, cases, names, *, mistakes, rtol=1e-9, least=-np.inf):
     """Name the mistake that explains every answer, or else the first case with a wrong one.
 
     Answers below `least` count as `least` while mistakes are looked for.
     """
+    got = [float(answer) if isinstance(answer, Fraction) else answer for answer in got]
     titles = [f"{names} = {', '.join(map(str, case))}" for case in cases]
     for title, answer in zip(titles, got, strict=True):
         if np.ndim(answer) or not np.issubdtype(np.asarray(answer).dtype, np.number):
@@ -53,7 +43,7 @@ def check_most_stages(most_stages):
     """Accept `most_stages(Br, Bc, d) -> int`: stages with which two programs share an H200's SM."""
     room, kept = 228 * 1024, 1024
     cases = ((128, 64, 128), (64, 64, 64), (256, 128, 128), (16, 16, 16), (32, 16, 16), (256, 64, 256))
-    got = given([_number(most_stages(*case)) for case in cases])
+    got = given([most_stages(*case) for case in cases])
     Br, Bc, d = (np.array(column) for column in zip(*cases, strict=True))
     half = room // 2 - kept
     rows = half // (2 * d)
@@ -82,7 +72,7 @@ def check_most_stages(most_stages):
 def check_time_in_waves(time_in_waves):
     """Accept `time_in_waves(programs, sms, per_sm, program_s) -> (seconds, efficiency)`."""
     cases = ((2048, 132, 2, 1e-4), (133, 132, 1, 2e-3), (264, 132, 2, 1e-3))
-    got = [parts(_numbers(time_in_waves(*case)), "(seconds, efficiency)") for case in cases]
+    got = [parts(time_in_waves(*case), "(seconds, efficiency)") for case in cases]
     programs, sms, per_sm, each = (np.array(column) for column in zip(*cases, strict=True))
     slots = sms * per_sm
     rounds = -(-programs // slots)
@@ -96,7 +86,7 @@ def check_time_in_waves(time_in_waves):
         "one wave too many when the programs fill their waves exactly":
             (programs // slots + 1) * each})
     share = programs / (rounds * slots)
-    _expect_each(shares, share, cases, f"efficiency, {what}", rtol=1e-6, mistakes={
+    _expect_each(shares, share, cases, f"efficiency, {what}", mistakes={
         "this is in per cent, asked is a share, at most 1": 100 * share,
         "this is the last wave's share; asked is that of all waves":
             (programs - (rounds - 1) * slots) / slots,
@@ -115,13 +105,13 @@ def check_time_in_waves(time_in_waves):
 def check_where_bytes_come_from(where_bytes_come_from):
     """Accept `where_bytes_come_from(heads, N, d, Br) -> (l2_bytes, dram_bytes)`, reads in bf16."""
     for heads, N, d, Br in ((128, 4096, 64, 64), (64, 4096, 128, 128), (3, 1000, 32, 64)):
-        got = parts(_numbers(where_bytes_come_from(heads, N, d, Br)), "(l2_bytes, dram_bytes)")
+        got = parts(where_bytes_come_from(heads, N, d, Br), "(l2_bytes, dram_bytes)")
         Tr, tensor = -(-N // Br), heads * N * d * 2
         what = f"{heads} heads, {N=}, {d=}, {Br=}"
         lse = 4 * heads * N
         if got == (3 * tensor, tensor * (1 + 2 * Tr)):
             raise Wrong(f"{what}: the two changed places: L2 answers every request, DRAM the first one")
-        expect_close(got[0], tensor * (1 + 2 * Tr), f"{what}: from L2", rtol=1e-6, mistakes={
+        expect_close(got[0], tensor * (1 + 2 * Tr), f"{what}: from L2", mistakes={
             "lse is written, only reads are asked for": tensor * (1 + 2 * Tr) + lse,
             "these are elements, bf16 has 2 bytes": tensor * (1 + 2 * Tr) // 2,
             "K is there, V is missing": tensor * (1 + Tr),
@@ -132,7 +122,7 @@ def check_where_bytes_come_from(where_bytes_come_from):
             "the last row tile is ragged, and it loads all keys, too: round up":
                 tensor * (1 + 2 * (N // Br)),
             "only reads are asked for, O is written": tensor * (2 + 2 * Tr)})
-        expect_close(got[1], 3 * tensor, f"{what}: from DRAM", rtol=1e-6, mistakes={
+        expect_close(got[1], 3 * tensor, f"{what}: from DRAM", mistakes={
             "lse is written, only reads are asked for": 3 * tensor + lse,
             "these are elements, bf16 has 2 bytes": 3 * tensor // 2,
             "DRAM does not see the row tiles: L2 answers all but the first request":

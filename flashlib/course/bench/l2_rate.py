@@ -6,7 +6,7 @@ All SMs read the same piece, 16 GiB together, in loads of 16 bytes a thread that
 on a Hopper GPU also through the copy engine, in tiles of K and V's size. A piece that fits in L2 comes
 from DRAM once and then from L2. Programs begin apart from each other, or all at the same place.
 What came is checked by its sum, and where Nsight Compute (`ncu`) may read hardware counters, its bytes
-are counted at some sizes. Notebooks 02, 11 and 12 show the result.
+are counted at some sizes. Notebooks 01, 02, 11 and 12 show the result.
 """
 
 import statistics

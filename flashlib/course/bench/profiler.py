@@ -29,21 +29,25 @@ class NoCounters(RuntimeError):
     """There are no counters; the message says why."""
 
 
+def _ncu(*words, timeout):
+    """Run ncu with some arguments; raise `NoCounters` if it is not there or takes too long."""
+    tool = shutil.which("ncu")
+    if tool is None:
+        raise NoCounters("Nsight Compute (ncu) is not on the PATH")
+    try:
+        return subprocess.run([tool, *words], capture_output=True, text=True, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        raise NoCounters(f"ncu did not finish within {timeout} s") from None
+
+
 def run(module, *options, timeout=180):
     """Run `python -m module --probe` under ncu with some options and return what ncu printed.
 
     Raises:
         NoCounters: ncu is not there, failed or took too long.
     """
-    tool = shutil.which("ncu")
-    if tool is None:
-        raise NoCounters("Nsight Compute (ncu) is not on the PATH")
-    command = [tool, "--clock-control", "none", "--profile-from-start", "off", *options,
-               sys.executable, "-m", module, "--probe"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
-    except subprocess.TimeoutExpired:
-        raise NoCounters(f"ncu did not finish within {timeout} s") from None
+    done = _ncu("--clock-control", "none", "--profile-from-start", "off", *options, sys.executable,
+                "-m", module, "--probe", timeout=timeout)
     if done.returncode and '"ID"' not in done.stdout:       # a table is judged by who reads it
         raise NoCounters(f"ncu ended with {done.returncode}: {_tail(done.stdout + done.stderr)}")
     return done.stdout
@@ -103,13 +107,7 @@ def known(metrics):
     Raises:
         NoCounters: ncu is not there, lists nothing or takes too long.
     """
-    tool = shutil.which("ncu")
-    if tool is None:
-        raise NoCounters("Nsight Compute (ncu) is not on the PATH")
-    try:
-        done = subprocess.run([tool, "--query-metrics"], capture_output=True, text=True, timeout=60)
-    except subprocess.TimeoutExpired:
-        raise NoCounters("ncu did not list its metrics within 60 s") from None
+    done = _ncu("--query-metrics", timeout=60)
     listed = {words[0] for words in map(str.split, done.stdout.splitlines()) if words}
     if not listed & {metric.split(".")[0] for metric in METRICS}:
         raise NoCounters(f"ncu lists no metrics: {_tail(done.stdout + done.stderr)}")

@@ -242,7 +242,7 @@ def backward_lab(costs: Mapping[str, Traffic], sram_bytes: int, *, title: str, g
         text = f"{'' if inside else '▶ '}{human_bytes(cost.hbm_bytes)}{ratio}"
         ax.text(min(end, unit * reach) + 0.012 * unit * reach, y, text, va="center_baseline",
                 fontweight="bold", zorder=6, color=OVER if cost.hbm_bytes > unit else INK)
-    ax.axvline(unit, color=GREY, lw=1, ls=(0, (3, 2)), zorder=4)
+    ax.axvline(unit, color=GREY, lw=1, ls=(0, (3, 2)), zorder=0)      # behind the bars
     ax.set_yticks(range(len(costs)), list(costs), fontsize=9, color=INK)
     ax.set_xticks([0, unit / 2, unit, 1.5 * unit, 2 * unit], ["0", "½", "1", "1½", "2"])
     bare(ax, "left")

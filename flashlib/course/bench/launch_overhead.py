@@ -41,7 +41,11 @@ def many(impl, n, calls):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         eager()
-    return graph.replay
+
+    def replay():
+        graph.replay()
+        return A, B, C                                      # the graph's memory lives as long as this
+    return replay
 
 
 def times_of(run, calls):

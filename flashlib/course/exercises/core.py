@@ -143,9 +143,9 @@ def _where(error) -> str:
 
 
 def given(got):
-    """Return what a reader's function returned; a None, alone or among others, is no answer yet."""
+    """Return what a reader's function returned; a None, alone or among others, is no answer."""
     if got is None or (isinstance(got, tuple | list) and any(part is None for part in got)):
-        raise NotImplementedError
+        raise Wrong("your function returned None: is a `return` missing?")
     return got
 
 
@@ -180,7 +180,8 @@ def expect_close(got, expected, what: str, *, mistakes: dict[str, np.ndarray] | 
                  rtol=1e-9, atol=1e-12) -> None:
     """Raise `Wrong` unless `got` equals `expected`; an answer in `mistakes` is named by its key.
 
-    An answer in float32 passes if it is right to five digits, and the verdict says a word about it.
+    An answer in float32 passes if it is right to five digits, and the verdict says a word about it; a
+    check that asks for more digits than the default means them.
     """
     expected = np.asarray(expected)
     array = np.asarray(given(got))
@@ -188,7 +189,7 @@ def expect_close(got, expected, what: str, *, mistakes: dict[str, np.ndarray] | 
         raise Wrong(f"{what}: expected shape {expected.shape}, got {array.shape}")
     if array.dtype == object or not np.issubdtype(array.dtype, np.number):
         raise Wrong(f"{what}: expected numbers, got {got!r}")
-    if array.dtype == np.float32 and expected.dtype == np.float64:
+    if array.dtype == np.float32 and expected.dtype == np.float64 and rtol >= 1e-9:
         rtol, atol = max(rtol, 1e-5), max(atol, 1e-6)
         _rounded.add(" (Your answer is float32: right to its seven digits, where float64 has sixteen.)")
     if np.allclose(array, expected, rtol=rtol, atol=atol, equal_nan=True):

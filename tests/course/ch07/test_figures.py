@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 import flashlib as fl
-from flashlib import widgets
 from flashlib.course.ch07 import figures
 from flashlib.course.ch07.lab import backward_lab, draw
 from flashlib.course.plots import theme
 from flashlib.models import traffic
 from tests.cases import normal
+from tests.course.choices import draw_every_choice
 
 
 def words(fig):
@@ -88,4 +88,4 @@ def test_the_lab_counts_updates_and_says_what_does_not_fit():
 
 def test_every_choice_of_the_lab_draws():
     lab = backward_lab()
-    assert len(widgets.sweep(["backward_lab"])) == sum(len(c.options) for c in lab.controls.values())
+    assert draw_every_choice(lab) == {key: len(c.options) for key, c in lab.controls.items()}

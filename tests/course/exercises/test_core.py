@@ -35,7 +35,7 @@ def test_verdicts(check, capsys):
     assert check(43).message == "the answer: one too many"
     assert "expected 42, got 7" in check(7).message
     assert "not answered yet" in check(...).message
-    assert "not answered yet" in check(lambda: None).message
+    assert "is a `return` missing" in check(lambda: None).message
     assert "expected shape (), got (2,)" in check(np.zeros(2)).message
 
 
@@ -141,6 +141,8 @@ def test_a_float32_answer_passes_with_a_word_about_it():
     assert single.passed and "float32" in single.message
     double = core._judge("x", lambda answer: expect_close(answer(), right, "x"), right.copy)
     assert double.passed and "float32" not in double.message
+    with pytest.raises(Wrong, match="x at"):
+        expect_close(right.astype(np.float32), right, "x", rtol=1e-12)
     for wrong in (right + 1e-4, -right):
         with pytest.raises(Wrong, match="half of it" if wrong[0] < 0 else "expected"):
             expect_close(wrong.astype(np.float32), right, "x", mistakes={"half of it": -right})

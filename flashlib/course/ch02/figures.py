@@ -193,7 +193,7 @@ def intensity_by_tile(edges: Sequence[int], predicted: Sequence[float], counted:
     return theme.describe(fig, f"Intensity of a tiled matmul over the tile's edge: "
                                f"{predicted[0]:.2g} at {edges[0]:g}, {predicted[-1]:.3g} at "
                                f"{edges[-1]:g}. {words}. {band[0]}: {band[1]:.0f} to {band[2]:.0f}."
-                               f" {name}: {height:.0f} at {edge:g}.")
+                               f" {name}: {height:.0f} at {edge:.0f}.")
 
 
 @styled

@@ -123,16 +123,17 @@ def _show(text) -> None:
 def _judge(name, examine, answer) -> Verdict:
     if answer is None or answer is ...:
         return Verdict(name, False, "not answered yet: replace the ... by your answer")
-    _rounded.clear()
     try:
-        praise = examine(answer)
+        praise = (examine(answer) or "right.") + "".join(_rounded)
     except NotImplementedError:
         return Verdict(name, False, "not answered yet: write the function, then run this cell again")
     except Wrong as wrong:
         return Verdict(name, False, str(wrong))
     except Exception as error:
         return Verdict(name, False, f"your code raised {type(error).__name__}: {error}{_where(error)}")
-    return Verdict(name, True, (praise or "right.") + "".join(_rounded))
+    finally:
+        _rounded.clear()
+    return Verdict(name, True, praise)
 
 
 def _where(error) -> str:

@@ -1,7 +1,5 @@
 """The public op: `flash_attention(q, k, v)`, differentiable, on any backend that this machine has."""
 
-from __future__ import annotations
-
 from typing import Literal, Never, overload
 
 import torch

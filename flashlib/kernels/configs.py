@@ -8,8 +8,6 @@ they fit the shared memory of their generation and, in 16 bits, keep everything 
 TURING's gradients at 256), which `tests/lens` checks by compiling them.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints

@@ -9,8 +9,6 @@ Differentiable once, backward. What torch would otherwise answer with a constant
 gradient of the gradient, a forward-mode tangent) is refused in a sentence.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """A dictionary that keeps what was used last, for many threads."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Hashable

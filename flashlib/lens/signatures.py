@@ -5,8 +5,6 @@ The lens compiles what a backend's plan launches for a problem, on a GPU that ne
 `flashlib.lens.targets`) and whatever a caller may choose; `KERNELS` lists all builders.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable

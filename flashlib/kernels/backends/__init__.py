@@ -5,8 +5,6 @@ A new backend is one file here, which defines `BACKEND`, its name in `configs.BA
 other; whoever wants one asks `choose`.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any, Protocol, runtime_checkable
 

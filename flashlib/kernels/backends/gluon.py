@@ -3,8 +3,6 @@
 The arguments were checked by `flashlib.kernels.attention`; nothing here is public.
 """
 
-from __future__ import annotations
-
 import triton
 
 if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 6):

@@ -5,8 +5,6 @@ threads share each operation on a tile, so tiles are as large as they may be: on
 wait for one another after each, and `torch.set_num_threads(1)` is faster there.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

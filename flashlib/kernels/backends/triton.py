@@ -3,8 +3,6 @@
 The arguments were checked by `flashlib.kernels.attention`; nothing here is public.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import triton

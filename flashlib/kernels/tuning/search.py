@@ -6,8 +6,6 @@ before it is timed, for a compiler may make a wrong kernel of a right one. What 
 backend's to say, which `choose` names.
 """
 
-from __future__ import annotations
-
 import functools
 import statistics
 from typing import Any, NamedTuple

@@ -11,8 +11,6 @@ call costs nothing more, and it comes after an explicit configuration and before
     load_tuned("tuned.json")                                # in a later process
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

@@ -7,8 +7,6 @@ P's columns are there, as in the real kernel (`split_P_arrive` in flash_fwd_sm10
 2026, arXiv:2603.05451. Taught in notebook 14.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from flashlib.models.occupancy import TENSOR_MEMORY_COLUMNS

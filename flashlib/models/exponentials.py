@@ -1,4 +1,4 @@
-"""How long the units of an SM work on one tile of attention: matmul, exponentials, vector lanes.
+"""How long the units of an SM work on a tile of attention: matmul, exponentials, lanes, shared memory.
 
 The cycles are those at the peak rate of each unit, so they are lower bounds; the schedule simulator
 says how near a program comes to them. Taught in notebook 14.
@@ -9,7 +9,12 @@ from typing import NamedTuple
 from flashlib import hardware
 from flashlib.arguments import check_block, check_share
 from flashlib.exp2 import slots
-from flashlib.models.sm.operations import SOFTMAX_SLOTS, rates
+from flashlib.models.sm.operations import SHARED_BYTES_PER_CLOCK, SOFTMAX_SLOTS, rates
+
+# Query rows that share one reading of a K or V tile from shared memory: a warp of FlashAttention-2, a
+# WGMMA, one of Blackwell's matmuls. P comes from registers, or from tensor memory.
+ROWS_A_READING = {"sm_90": 64, "sm_100": 128}
+WARP_ROWS = 32
 
 
 class Units(NamedTuple):
@@ -18,6 +23,7 @@ class Units(NamedTuple):
     matmul: float
     exp: float
     vector: float
+    shared: float
 
     @property
     def softmax(self) -> float:
@@ -34,16 +40,19 @@ def units(gpu, *, rows=128, keys=128, d=128, dtype="float16", share=0.0, degree=
         share: of the exponentials, computed by a polynomial of `degree` on the vector lanes.
 
     `units("B200").exp` is 1024, and so is its `.matmul`. Slots are counted as on Hopper; older chips
-    are charged the same ones on their fewer lanes.
+    are charged the same ones on their fewer lanes. `shared` reads Q once, and K and V once for every
+    so many rows: see `ROWS_A_READING`.
     """
     rows, keys, d = (check_block(n, v) for n, v in (("rows", rows), ("keys", keys), ("d", d)))
     share, chip = check_share("share", share), rates(gpu, dtype)
     fma = float(hardware.get(gpu).fact("vector_flops_per_s")) / 2 / chip.sms / chip.clock_hz
     lanes = 64 * round(fma / 64)           # some sheets rate float32 at a higher clock than matmuls
-    logits = rows * keys
-    vector = SOFTMAX_SLOTS + share * slots(degree)
-    return Units(4 * logits * d / chip.matmul_flops, (1 - share) * logits / chip.exps,
-                 vector * logits / lanes)
+    flops = 64 * round(chip.matmul_flops / 64)             # sheets round their TFLOP/s
+    logits, vector = rows * keys, SOFTMAX_SLOTS + share * slots(degree)
+    readings = rows / ROWS_A_READING.get(hardware.get(gpu).generation, WARP_ROWS)
+    read = (rows + 2 * keys * readings) * d * chip.element_bytes
+    return Units(4 * logits * d / flops, (1 - share) * logits / chip.exps, vector * logits / lanes,
+                 read / SHARED_BYTES_PER_CLOCK)
 
 
 def best_share(gpu, *, degree=3, dtype="float16") -> float:

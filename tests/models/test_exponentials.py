@@ -3,6 +3,7 @@
 import pytest
 
 from flashlib.models import exponentials as model
+from flashlib.models.sm import programs
 
 
 def longest(units):
@@ -14,7 +15,16 @@ def test_a_tile_of_128_by_128_on_each_generation():
     matmul = {"V100": 8192, "A100": 4096, "H100": 2048, "B200": 1024}
     for gpu, cycles in matmul.items():
         units = model.units(gpu)
-        assert units.exp == 1024 and units.matmul == pytest.approx(cycles, rel=0.005)
+        assert (units.exp, units.matmul) == (1024, cycles)
+
+
+def test_shared_memory_reads_k_and_v_once_for_every_warp_warpgroup_or_sm():
+    """At d = 128, in 16 bits, a tile is 32 KiB, 256 cycles: Q once, K and V 4 times, 2 or 1."""
+    for gpu, tiles in {"V100": 9, "A100": 9, "H100": 5, "B200": 3}.items():
+        assert model.units(gpu).shared == 256 * tiles, gpu
+    assert model.units("B200", d=64).shared == model.units("B200", dtype="float8").shared == 384
+    run = programs.schedule_of("v4", gpu="B200", tiles=8)
+    assert run.busy["shared"] == 2 * 8 * model.units("B200").shared        # the simulator's two tiles
 
 
 def test_softmax_takes_half_of_the_matmul_at_128_and_all_of_it_at_64_on_hopper():

@@ -1,5 +1,7 @@
 """Exercises of chapter 13: e4m3 by hand, scales per block, a fast rotation, and where it belongs."""
 
+from fractions import Fraction
+
 import numpy as np
 
 from flashlib import quant
@@ -31,6 +33,7 @@ def check_by_hand(by_hand):
          "480 would be 1.875 · 2⁸, but that code is NaN": 480,
          "500 is no value of e4m3": 500, "the conversion saturates, it makes no infinity": np.inf,
          "the conversion saturates: 448": np.nan})
+    got = [float(answer) if isinstance(answer, Fraction) else answer for answer in got]
     for value, answer, expected, names in zip(NUMBERS, got, right, mistakes, strict=True):
         if isinstance(answer, int | float | np.number) and 0 < abs(answer - expected) < 1e-3 * expected:
             raise Wrong(f"{value:g}: you are at the right step; give it exactly, as a fraction for"

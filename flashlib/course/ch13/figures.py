@@ -1,6 +1,6 @@
 """Chapter 13's pictures: the bits of a number, what a rotation does to an outlier, errors by recipe."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from matplotlib.collections import LineCollection
@@ -8,30 +8,28 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from flashlib.course.notebook.data import Measurement
 from flashlib.course.plots import theme
+from flashlib.course.plots.gantt import face
 from flashlib.course.plots.parts import bare, beside, origin, rect
 from flashlib.course.plots.theme import FAINT, GREY, INK, OVER, SMALL, TINY, Axes, Figure, styled
 
 SIGN, EXPONENT, MANTISSA = "#D9D9D9", "#BFD3E6", "#F3DDB0"
 _FORMATS = {"e4m3": ("#33628D", "o"), "e5m2": ("#8A6D3B", "^"), "int8": ("#882255", "s"),
             "float16": ("#6F6F6F", "D")}
-_VARIANTS = {"own_bf16": ("#BDBDBD", None, "bfloat16"),
-             "fp8_block": ("#7FD0A3", "//", "FP8, blocks, rotated"),
-             "fp8_tensor": ("#A9C4DA", "\\\\", "FP8, one scale, rotated"),
-             "fp8_no_rotation": ("#D9B3C9", "xx", "FP8, blocks, not rotated"),
-             "fp8_prepared": ("#FFFFFF", "..", "blocks, rotated, with preparation")}
 
 
 def _plain(value, position=None) -> str:
     return f"{value:g}".replace("-", "−")
 
 
-# Phases of a step, as `bench.stalls` names them.
-_PHASES = {"ready": ("#FFFFFF", "..", "wait for K and the turn"),
-           "issue": ("#BFD3E6", None, "ask for products"), "scores": ("#E8E8E8", "//", "wait for QKᵀ"),
-           "maximum": ("#F3DDB0", None, "maximum"),
-           "weights": ("#7FD0A3", None, "exponentials, sum, rescaling"),
-           "output": ("#CFC3E3", "\\\\", "PV, and the wait for it")}
+# Phases of a step, as `bench.stalls` names them, in the hues of chapter 12's charts.
+_PHASES = {"ready": ({"facecolor": "#FFFFFF", "hatch": ".."}, "wait for K and the turn"),
+           "issue": (face("QK"), "ask for products"),
+           "scores": (face("QK") | {"hatch": "//"}, "wait for QKᵀ"),
+           "maximum": (face("max"), "maximum"),
+           "weights": (face("exp"), "exponentials, sum, rescaling"),
+           "output": (face("PV"), "PV, and the wait for it")}
 _STEPS = {"own_bf16": "bfloat16", "fp8_block": "FP8"}
+WORST = 1.75                        # of the lab's axis, whatever its controls say
 
 
 # One number.
@@ -186,41 +184,42 @@ def scale_dilemma(limits: Sequence[float], errors: Mapping[str, Sequence[float]]
 # Errors by recipe.
 
 @styled
-def error_bars(rows: Sequence[Mapping]) -> Figure:
-    """Draw root mean square errors as bars on a logarithmic axis, with spread and paper where given.
+def error_bars(rows: Sequence[Mapping], *, rotated: Collection[str], note: str = "") -> Figure:
+    """Draw root mean square errors as bars on a linear axis, with their spread and the paper's.
 
-    A row has "recipe" and "rmse"; "lowest", "highest" (of a single seed) and "paper" are optional.
+    Args:
+        rows: with "recipe", "rmse", "lowest" and "highest" (of a single seed) and "paper".
+        rotated: names of the recipes that rotate.  note: what stands in the corner.
     """
-    fig, ax = theme.subplots(height=0.75 + 0.33 * len(rows))
+    fig, ax = theme.subplots(height=0.75 + 0.36 * len(rows))
     for n, row in enumerate(rows):
-        shade = "#BDBDBD" if "float16" in row["recipe"] else theme.tint("#35B779", 0.35)
-        ax.barh([n], [row["rmse"]], height=0.62, facecolor=shade, edgecolor=theme.EDGE, lw=0.8,
-                hatch=None if "float16" in row["recipe"] else "//")
-        if row.get("lowest") is not None:
-            ax.plot([row["lowest"], row["highest"]], [n, n], color=INK, lw=1.6,
-                    solid_capstyle="butt", path_effects=theme.halo(3.6))
-        if row.get("paper") is not None:
-            ax.plot([row["paper"]], [n], "D", ms=6, color="white", mec=INK, mew=1.2)
-        ax.text(max(row["rmse"], row.get("highest") or 0, row.get("paper") or 0) * 1.12, n,
-                f"{row['rmse']:.2e}", va="center_baseline", fontsize=SMALL)
-    low = min(row["rmse"] for row in rows) / 4
-    high = max(row["rmse"] for row in rows) * 4
-    ax.set(xscale="log", xlim=(low, high), ylim=(len(rows) - 0.5, -0.5),
+        turned = row["recipe"] in rotated
+        ax.barh([n], [row["rmse"]], height=0.62, edgecolor=theme.EDGE, lw=0.8,
+                facecolor="#9FD6BC" if turned else "#E3C3B5", hatch="//" if turned else None)
+        ax.plot([row["lowest"], row["highest"]], [n, n], color=INK, lw=1.6, solid_capstyle="butt",
+                path_effects=theme.halo(3.6))
+        ax.plot([row["paper"]], [n], "D", ms=6, color="white", mec=INK, mew=1.2)
+        beside(ax, f"{row['rmse']:.4f}, {'rotated' if turned else 'not rotated'}",
+               (max(row["rmse"], row["highest"], row["paper"]), n), (8, 0), fontsize=SMALL)
+    ax.set(xlim=(0, 1.35 * max(row["highest"] for row in rows)), ylim=(len(rows) - 0.5, -0.5),
            xlabel="root mean square error of O")
     ax.set_yticks(range(len(rows)), [row["recipe"] for row in rows], color=INK, fontsize=9)
     ax.tick_params(axis="y", length=0)
-    if any(row.get("paper") is not None for row in rows):
-        ax.text(1, 1.01, "line: lowest and highest seed   ◇ paper", ha="right", fontsize=TINY,
-                color=GREY, transform=ax.transAxes, va="bottom")
+    ax.text(1, 1.01, "line: lowest and highest seed   ◇ paper", ha="right", fontsize=TINY, color=GREY,
+            transform=ax.transAxes, va="bottom")
+    ax.text(0.99, 0.5, note, ha="right", va="center", fontsize=SMALL, transform=ax.transAxes)
     text = "; ".join(f"{row['recipe']}: {row['rmse']:.2e}" for row in rows)
-    return theme.describe(fig, f"Root mean square errors. {text}.")
+    return theme.describe(fig, f"Root mean square errors. {text}. {note}")
 
 
 # Who holds which key.
 
 @styled
-def register_layout(layouts: Mapping[str, Sequence[int]]) -> Figure:
-    """Draw which of four threads holds each of a row's columns, one line per layout."""
+def register_layout(layouts: Mapping[str, Sequence[int]], order: Sequence[int] = ()) -> Figure:
+    """Draw which of four threads holds each of a row's columns, one line per layout.
+
+    `order`: the column of the first layout that lies at each place of the second; arrows show thread 0.
+    """
     count = len(next(iter(layouts.values())))
     fig, ax = theme.subplots(height=0.7 + 0.5 * len(layouts))
     shades = ("#FFFFFF", "#CFE0EC", "#86AFCB", "#33628D")
@@ -230,6 +229,11 @@ def register_layout(layouts: Mapping[str, Sequence[int]]) -> Figure:
             ax.text(column + 0.5, n + 0.43, str(owner), ha="center", va="center_baseline",
                     fontsize=SMALL, color=theme.ink_on(shades[owner]))
         ax.text(-0.5, n + 0.43, title, ha="right", va="center_baseline", fontsize=SMALL)
+    first, second = list(layouts.values())[::max(len(layouts) - 1, 1)][:2] if order else ((), ())
+    for place, column in enumerate(order):
+        if first[column] == second[place] == 0 and column < 16:
+            ax.annotate("", (place + 0.5, 1.12), (column + 0.5, 0.74), arrowprops={
+                "arrowstyle": "-|>", "color": OVER, "lw": 1.1, "shrinkA": 0, "shrinkB": 0})
     ax.text(-0.5, 0.02, "column", ha="right", fontsize=TINY, color=GREY, va="bottom")
     for column in range(0, count, 4):
         ax.text(column + 0.5, 0.02, str(column), ha="center", fontsize=TINY, color=GREY, va="bottom")
@@ -244,44 +248,6 @@ def register_layout(layouts: Mapping[str, Sequence[int]]) -> Figure:
 # A kernel on a GPU.
 
 @styled
-def fp8_race(race: Measurement, *, causal: int = 0) -> Figure:
-    """Draw recorded speed and error of the FP8 kernel's variants, a group of bars for each shape."""
-    rows = race.where(causal=causal).rows
-    shapes = list(dict.fromkeys((r["B"], r["H"], r["N_q"], r["d"]) for r in rows))
-    names = [n for n in _VARIANTS if any(r["impl"] == n for r in rows)]
-    fig, (upper, lower) = theme.subplots(2, 1, height=4.3, sharex=True,
-                                         gridspec_kw={"height_ratios": [1.5, 1]})
-    step, words = 0.8 / len(names), []
-    for n, name in enumerate(names):
-        color, hatch, label = _VARIANTS[name]
-        for g, shape in enumerate(shapes):
-            row = next(r for r in rows if r["impl"] == name
-                       and (r["B"], r["H"], r["N_q"], r["d"]) == shape)
-            x = g - 0.4 + (n + 0.5) * step
-            look = {"width": 0.92 * step, "facecolor": color, "edgecolor": theme.EDGE, "lw": 0.7,
-                    "hatch": hatch}
-            upper.bar([x], [row["tflops_per_s"]], label=None if g else label, **look)
-            upper.vlines([x], row["tflops_per_s_low"], row["tflops_per_s_high"], color=INK, lw=1.4)
-            upper.text(x, row["tflops_per_s_high"] + 15, f"{row['tflops_per_s']:.0f}", ha="center",
-                       fontsize=TINY)
-            lower.bar([x], [row["rmse"]], **look)
-            words.append(f"{label} at {shape}: {row['tflops_per_s']:.0f} TFLOP/s,"
-                         f" error {row['rmse']:.2g}")
-    upper.set(ylabel="TFLOP/s", ylim=(0, 1.12 * max(r["tflops_per_s_high"] for r in rows)))
-    lower.set(yscale="log", ylabel="error of O")
-    lower.set_ylim(min(r["rmse"] for r in rows) / 2, None)
-    lower.set_xticks(range(len(shapes)), color=INK, labels=[
-        f"N = {N:,}, d = {D}\nB = {B}, H = {H}" for B, H, N, D in shapes])
-    for ax in (upper, lower):
-        ax.tick_params(axis="x", length=0)
-    fig.legend(*upper.get_legend_handles_labels(), loc="outside upper left", ncols=3)
-    where = origin(race)
-    lower.text(1, 1.04, where, transform=lower.transAxes, ha="right", va="bottom", fontsize=TINY,
-               color=GREY)
-    return theme.describe(fig, f"FP8 kernel, {where}. {'; '.join(words)}.")
-
-
-@styled
 def fp8_step(stalls: Measurement) -> Figure:
     """Draw where a warpgroup spends the cycles of one key tile, a bar for each kernel."""
     fig = theme.figure(1.95, layout=None)
@@ -290,13 +256,12 @@ def fp8_step(stalls: Measurement) -> Figure:
     for y, (variant, label) in enumerate(_STEPS.items()):
         x = 0.0
         for row in stalls.where(impl=variant).rows:
-            face, hatch, name = _PHASES[row["phase"]]
-            ax.barh(y, row["cycles"], left=x, height=0.72, facecolor=face, hatch=hatch,
-                    edgecolor=theme.EDGE, lw=0.7, label=None if name in named else name)
+            look, name = _PHASES[row["phase"]]
+            ax.barh(y, row["cycles"], left=x, height=0.72,
+                    label=None if name in named else name, **{"edgecolor": theme.EDGE, **look})
             named.add(name)
-            box = {"facecolor": "#FFFFFF", "edgecolor": "none", "pad": 0.8} if hatch else None
             ax.text(x + row["cycles"] / 2, y, f"{row['cycles']:.0f}", ha="center", va="center_baseline",
-                    fontsize=TINY, bbox=box)
+                    fontsize=TINY, bbox={"facecolor": "#FFFFFF", "edgecolor": "none", "pad": 0.8})
             words.append(f"{label.replace(chr(10), ' ')}, {name}: {row['cycles']:.0f}")
             x += row["cycles"]
         longest = max(longest, x)
@@ -319,7 +284,8 @@ def fp8_lab(value: float, scale: float, fmt: str, bits, near: Sequence[float], r
     Args:
         value: the number; `scale`, by which it is divided; `bits`, `flashlib.quant.fields` of that.
         near: the values around it that the format can hold, times the scale.
-        rows: for each recipe "recipe" and "rmse", drawn as bars; the one named `chosen` is dark.
+        rows: for each recipe "recipe" and "rmse", drawn as a share of that of the second, "one scale";
+            the one named `chosen` is dark.
         note: a line under the heading of the bars.
         formula: the format's mantissa bits and its bias.
     """
@@ -350,15 +316,15 @@ def fp8_lab(value: float, scale: float, fmt: str, bits, near: Sequence[float], r
     line.set_xticks(near[::2], [f"{x:.4g}".replace("-", "−") for x in near[::2]], fontsize=TINY)
     line.spines["left"].set_visible(False)
     bars = fig.add_axes((0.31, 0.105, 0.56, 0.34))
+    plain = rows[1]["rmse"]
     for n, row in enumerate(rows):
-        rect(bars, 1e-9, n - 0.31, row["rmse"], 0.62, edgecolor=theme.EDGE, lw=0.8,
+        rect(bars, 0, n - 0.31, row["rmse"] / plain, 0.62, edgecolor=theme.EDGE, lw=0.8,
              facecolor="#35B779" if row["recipe"] == chosen else "#D5DDD8")
-        bars.text(row["rmse"] * 1.12, n, f"{row['rmse']:.2e}", va="center_baseline", fontsize=SMALL)
-    least, most = (f(row["rmse"] for row in rows) for f in (min, max))
-    bars.set(xscale="log", xlim=(least / 3, most * 4), ylim=(len(rows) - 0.5, -0.5))
-    bars.set_xlabel("root mean square error of O")
-    bars.xaxis.set_major_formatter(FuncFormatter(_plain))
-    bars.minorticks_off()
+        gain = f", {plain / row['rmse']:.1f} times less" if n > 1 else ""
+        bars.text(row["rmse"] / plain + 0.02, n, f"{row['rmse']:.2g}{gain}", va="center_baseline",
+                  fontsize=SMALL)
+    bars.set(xlim=(0, WORST), ylim=(len(rows) - 0.5, -0.5))
+    bars.set_xlabel("root mean square error of O, over that with one scale")
     bars.set_yticks(range(len(rows)), [row["recipe"] for row in rows], color=INK, fontsize=SMALL)
     bars.tick_params(axis="y", length=0)
     fig.text(0.02, 0.5, heading, fontsize=10, fontweight="bold")

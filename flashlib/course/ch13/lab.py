@@ -14,7 +14,7 @@ VALUES = (0.001, 0.004, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.06, 1.
 SCALES = (("1 / 16", 1 / 16), ("45 / 448, a largest |x| of 45", 45 / 448), ("1", 1.0), ("4", 4.0))
 RATES = (0.0, 0.0003, 0.001, 0.003, 0.01, 0.03)
 SIZES = (1.0, 3.0, 10.0, 30.0, 100.0, 1000.0)
-N, D, BLOCK, AROUND = 256, 64, 32, 4
+N, D, ROWS, DRAWS, BLOCK, AROUND = 4096, 64, 64, 4, 128, 4
 RECIPES = (("one scale", None, False), ("block scales", BLOCK, False),
            ("one scale, rotated", None, True), ("block scales, rotated", BLOCK, True))
 
@@ -30,11 +30,10 @@ def draw(value=0.3, scale=1.0, fmt="e4m3", rate=0.001, size=10.0, block_scales=T
     """
     bits, near, f = quant.fields(value / scale, fmt), _near(value / scale, fmt), quant.FORMATS[fmt]
     chosen = f"{'block scales' if block_scales else 'one scale'}{', rotated' if rotation else ''}"
-    heading = (f"attention, {N} × {N}, d = {D}, outliers of size {size:g}"
-               f" in {rate:.2%} of the entries")
-    weight = float(np.median(_problem(rate, size).P.max(axis=1)))
-    return picture(value, scale, fmt, bits, near * scale, _errors(fmt, rate, size), chosen=chosen,
-                   heading=heading, note=f"largest weight P of a row, median: {weight:.2f}",
+    heading = f"attention, {N:,} keys, d = {D}, outliers of size {size:g} in {rate:.2%} of the entries"
+    errors, weight = _errors(fmt, rate, size)
+    return picture(value, scale, fmt, bits, near * scale, errors, chosen=chosen, heading=heading,
+                   note=f"largest weight P of a row, median: {weight:.2g}",
                    formula=(f.mantissa_bits, f.bias))
 
 
@@ -60,8 +59,8 @@ def fp8_lab(value=0.3, scale=1.0, fmt="e4m3", rate=0.001, size=10.0, block_scale
         "rotation": base.choice([("Q and K rotated", True), ("as they are", False)], rotation,
                                 "rotation", kind="toggle",
                                 tooltip="whether Q and K go through a Hadamard matrix first"),
-    }, draw, note="The errors are computed here, in NumPy, on 256 queries and keys; P is in the format,"
-                  " too. Bars: the dark one is what the last two controls choose.")
+    }, draw, note=f"The errors are computed here, on {ROWS} of {N:,} queries, in {DRAWS} draws; P is in"
+                  " the format, too. Bars: the dark one is what the last two controls choose.")
 
 
 def _near(x, fmt):
@@ -74,13 +73,16 @@ def _near(x, fmt):
 
 @functools.lru_cache(maxsize=256)
 def _errors(fmt, rate, size):
-    p = _problem(rate, size)
-    half = {"recipe": "float16", "rmse": fp8.error(p, fp8.Recipe("float16", "float16"))}
-    return [half, *({"recipe": name, "rmse": fp8.error(p, fp8.Recipe(name, fmt, block, rotation))}
-                    for name, block, rotation in RECIPES)]
-
-
-@functools.lru_cache(maxsize=64)
-def _problem(rate, size):
-    rng = np.random.default_rng(13)
-    return fp8.problem(*(fp8.outliers((N, D), rate=rate, size=size, seed=rng) for _ in range(3)))
+    """Return the error of each recipe over all draws, and the median of the rows' largest weights."""
+    recipes = [fp8.Recipe("float16", "float16"),
+               *(fp8.Recipe(name, fmt, block, rotation) for name, block, rotation in RECIPES)]
+    squares, weights = [], []
+    for seed in range(DRAWS):
+        rng = np.random.default_rng(seed)
+        p = fp8.problem(*(fp8.outliers((N, D), rate=rate, size=size, seed=rng) for _ in range(3)),
+                        rows=ROWS, seed=seed)
+        squares.append([fp8.error(p, recipe, seed=seed) ** 2 for recipe in recipes])
+        weights.append(np.median(p.P.max(axis=1)))
+    errors = np.sqrt(np.mean(squares, axis=0))
+    return ([{"recipe": r.name, "rmse": float(e)} for r, e in zip(recipes, errors, strict=True)],
+            float(np.median(weights)))

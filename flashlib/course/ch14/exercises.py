@@ -82,13 +82,17 @@ def check_polynomial_exp2(polynomial_exp2):
     expect_close(kept, poly(edge - whole) * 2**whole, "−30.25, −100.5, −125.5 and −126", atol=0.0,
                  mistakes={"the clamp stands too high: −126 itself is not clamped": poly(
                      np.maximum(edge, -125) % 1) * 2 ** np.floor(np.maximum(edge, -125))})
+    longer = 1 / np.arange(1.0, 7.0)
+    expect_close(polynomial_exp2(x.copy(), longer.copy()), np.polynomial.Polynomial(longer)(f) * 2**n,
+                 "six coefficients", mistakes={"only the first four were used: go through all of c":
+                     np.polynomial.Polynomial(longer[:4])(f) * 2**n})
     return "three multiply-adds for a cubic, and no exponential."
 
 
 def _lazy(m, l, O, S, V, tau, *, grows=lambda top, m, tau: top - m > tau, renewed=lambda top, m: top,
-          P_from="new", rescaled="lO", power=np.exp2, sign=1):
+          P_from="new", rescaled="lO", power=np.exp2, sign=1, sinks=False):
     """Return what a lazy step makes of (m, l, O): the right one, or with one slip."""
-    top = np.maximum(m, S.max(axis=1))
+    top = S.max(axis=1) if sinks else np.maximum(m, S.max(axis=1))
     m_new = np.where(grows(top, m, tau), renewed(top, m), m)
     alpha = power(sign * (m - m_new))
     P = power(S - {"new": m_new, "top": top, "old": m}[P_from][:, None])
@@ -105,7 +109,7 @@ def check_lazy_step(lazy_step):
     rng = np.random.default_rng(143)
     m, tau = np.array([4.0, 1.0, -2.0, 5.0, -1.5]), 2.0
     S, V = rng.uniform(-9, -5, size=(5, 4)), rng.normal(size=(4, 3))
-    S[np.arange(5), [0, 3, 1, 2, 2]] = np.add(m, [1.5, 5.0, 2.0, -1.0, 2.5])     # grows by that
+    S[np.arange(5), [0, 3, 1, 2, 2]] = np.add(m, [1.5, 5.0, 2.0, -5.0, 2.5])     # grows by that
     l, O = rng.uniform(1, 3, size=5), rng.normal(size=(5, 3))
     with np.errstate(all="ignore"):
         got = parts(lazy_step(m.copy(), l.copy(), O.copy(), S.copy(), V.copy(), tau), "(m, l, O)")
@@ -122,6 +126,9 @@ def check_lazy_step(lazy_step):
             "a row that is renewed takes the new maximum, not one that is τ lower":
                 _lazy(m, l, O, S, V, tau, renewed=lambda top, m: top - tau)[part],
             "no row took its new maximum": _lazy(m, l, O, S, V, 1e9)[part],
+            "m sank where the tile lies far below it: alpha is then above 1, and l and O may overflow":
+                _lazy(m, l, O, S, V, tau, sinks=True,
+                      grows=lambda top, m, tau: np.abs(top - m) > tau)[part],
             "growth by exactly τ is no rescale: more than τ is":
                 _lazy(m, l, O, S, V, tau, grows=lambda top, m, tau: top - m >= tau)[part],
             "τ was compared in natural logarithms: these logits are in units of log 2":
@@ -161,7 +168,7 @@ def check_best_share(best_share):
     E, A, B = np.array(cases).T
     free = (E - A) / (E + B)
     best = np.maximum(free, 0)
-    expect_close(got, best, f"the share for (E, A, B) of {cases}", mistakes={
+    expect_close(got, best, "the share", mistakes={
         "there is no negative share: lanes that are busy longer already get nothing": free,
         "the lanes have other work, too: A cycles of it, whatever y is": E / (E + B),
         "that makes (1 − y)·E = y·B + y·A: A does not depend on y": E / (E + A + B),

@@ -7,50 +7,61 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
 from flashlib.course.plots import theme
+from flashlib.course.plots.gantt import gantt
 from flashlib.course.plots.parts import beside, cells, rect
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, Figure, styled
 
-# Unit: its name for people, color, hatch, marker.
-UNITS = {"matmul": ("matmul", "#31688E", "", "s"),
-         "exp": ("exponentials", "#999933", "///", "o"),
-         "vector": ("vector", "#B4B4B4", "...", "^")}
+# Unit: its name for people, color, line, marker.
+UNITS = {"matmul": ("matmul", "#31688E", "-", "s"),
+         "exp": ("exponentials", "#999933", (0, (5, 1.5)), "o"),
+         "vector": ("float32 lanes", "#B4B4B4", "-", "^"),
+         "shared": ("shared memory", "#8B5E83", (0, (1, 1)), "D")}
+_HATCHES = {"exp": "///", "vector": "...", "shared": "xx"}
 _STEPS = ("#440154", "#3B528B", "#21918C", "#5DAA4B", "#B8A018", "#8A6D3B", "#222222")
 _MARKERS = ("o", "D", "^", "v", "s", "P", "X")
 BFLOAT16_HALF_STEP = 2.0 ** -8      # of numbers from 1 to 2, such as 2ᶠ
+LONGEST = 3200                      # cycles on the lab's axis, whatever its controls say
 
 
 @styled
 def unit_race(panels: Mapping[str, Mapping[str, object]]) -> Figure:
-    """Draw cycles of matmul and exponentials for a tile, from one GPU to the next, log scale.
+    """Draw cycles of each unit for a tile, from one GPU to the next, log scale.
 
     `panels` maps a title to {GPU: `models.exponentials.Units`}.
     """
     fig, axes = theme.subplots(1, len(panels), height=3.1, squeeze=False, sharey=True)
     words = []
     for ax, (title, gpus) in zip(axes[0], panels.items(), strict=True):
-        for unit in ("matmul", "exp"):
-            name, color, _, marker = UNITS[unit]
+        for unit, above in {"matmul": 9, "shared": 8, "exp": -17}.items():
+            name, color, line, marker = UNITS[unit]
             cycles = [getattr(u, unit) for u in gpus.values()]
-            ax.plot(range(len(gpus)), cycles, color=color, marker=marker, ms=6, lw=2, gid=unit,
-                    ls="-" if unit == "matmul" else (0, (5, 1.5)), mec="white", mew=0.7)
-            for x, u in enumerate(gpus.values()):
-                above = (u.matmul > 1.01 * u.exp) == (unit == "matmul")
-                apart = above and (unit == "matmul" or u.matmul > 0.99 * u.exp)  # the falling line
-                beside(ax, f"{cycles[x]:,.0f}", (x, cycles[x]),
-                       (3 if apart else 0, 6 if above else -15), va="baseline",
-                       ha="left" if apart else "center", fontsize=SMALL, color=theme.readable(color))
-            beside(ax, name, (0, cycles[0]), (-4, 20 if unit == "matmul" else -29), va="baseline",
-                   color=theme.readable(color), fontsize=SMALL, fontweight="bold")
+            ax.plot(range(len(gpus)), cycles, color=color, marker=marker, ms=6, lw=2, gid=unit, ls=line,
+                    mec="white", mew=0.7)
+            beside(ax, name, (0, cycles[0]), (-15, above), va="baseline", color=theme.readable(color),
+                   fontsize=SMALL, fontweight="bold", path_effects=theme.halo())
         words.append(f"{title}: " + ", ".join(
-            f"{gpu} {u.matmul:,.0f} and {u.exp:,.0f}" for gpu, u in gpus.items()))
+            f"{gpu} {u.matmul:,.0f}, {u.shared:,.0f} and {u.exp:,.0f}" for gpu, u in gpus.items()))
         ax.set_xticks(range(len(gpus)), list(gpus))
-        ax.set(yscale="log", title=title, xlim=(-0.45, len(gpus) - 0.55), ylim=(330, 17500))
+        ax.set(yscale="log", title=title, xlim=(-0.35, len(gpus) - 0.65), ylim=(330, 12500))
         ax.set_yticks([512, 1024, 2048, 4096, 8192], ["512", "1,024", "2,048", "4,096", "8,192"])
         ax.set_yticks([], minor=True)
         ax.grid(axis="y", color=theme.GRID, lw=0.6)
     axes[0][0].set_ylabel("cycles of an SM for a tile")
-    return theme.describe(fig, "Cycles of an SM for the matmuls and for the exponentials of a"
-                               f" tile of 128 by 128, computed. {'; '.join(words)}.")
+    return theme.describe(fig, "Cycles of an SM for the matmuls, for shared memory and for the"
+                               f" exponentials of a tile of 128 by 128, computed. {'; '.join(words)}.")
+
+
+@styled
+def pipeline(schedule, window: tuple[float, float], *, title: str) -> Figure:
+    """Draw a stretch of v4's schedule, in cycles; where the tensor cores stand still, it is red."""
+    fig = gantt(schedule, window=window, units=("tensor", "exp", "alu"), title=title)
+    free = 0.0
+    for event in (e for e in schedule.events if e.unit == "tensor"):      # in the order of their start
+        if event.start > free:
+            rect(fig.axes[0], free, 0, event.start - free, 1, fc=theme.tint(OVER, 0.6), ec="none",
+                 zorder=0.1, gid="idle")
+        free = max(free, event.end)
+    return fig
 
 
 @styled
@@ -104,10 +115,10 @@ def share_sweep(shares: Sequence[float], panels: Mapping[str, Mapping[str, Seque
         last = None
         for n, (label, cycles) in enumerate(series.items()):
             cycles = np.asarray(cycles)
-            best = int(cycles.argmin())
+            best = int(np.flatnonzero(cycles <= 1.0001 * cycles.min())[0])     # of equal ones the first
             ax.plot(percent, cycles, color=_STEPS[2 * n], marker=_MARKERS[n], ms=4, lw=1.5, gid=label,
                     label=label)
-            if last is None or cycles[best] < last:
+            if last is None or cycles[best] < 0.9999 * last:
                 ax.plot(percent[best], cycles[best], marker="o", ms=10, mfc="none", mec=_STEPS[2 * n])
                 last = cycles[best]
             words.append(f"{title}, {label}: {cycles[0]:,.0f} at no share, least {cycles[best]:,.0f}"
@@ -115,7 +126,7 @@ def share_sweep(shares: Sequence[float], panels: Mapping[str, Mapping[str, Seque
         ax.plot([], [], color=GREY, ls=(0, (4, 2)), label="busiest unit (bound)")
         ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.0f}"))
         ax.set(title=title, xlabel="emulated share (%)", ylim=(0.96 * low, 1.04 * high))
-        ax.legend(fontsize=TINY, frameon=False, loc="upper left")
+    axes[0][0].legend(fontsize=TINY, frameon=False, loc="upper left")
     axes[0][0].set_ylabel("cycles for 128 × 128 (not from 0)")
     return theme.describe(fig, f"Simulated cycles per tile. {'; '.join(words)}.")
 
@@ -156,6 +167,11 @@ def stale_maximum(maxima, used: Mapping[float, np.ndarray], *, ax=None):
     return theme.describe(fig, text) if own else ax
 
 
+def _whole(percent: float) -> str:
+    """Round to whole per cent; what is not all or nothing does not become it."""
+    return "<1" if 0 < percent < 0.5 else ">99" if 99.5 <= percent < 100 else f"{percent:.0f}"
+
+
 @styled
 def skipped_maps(maps: Mapping[str, np.ndarray], scales: Sequence[float],
                  taus: Sequence[float]) -> Figure:
@@ -165,7 +181,7 @@ def skipped_maps(maps: Mapping[str, np.ndarray], scales: Sequence[float],
     for ax, (title, shares) in zip(axes[0], maps.items(), strict=True):
         shares = np.asarray(shares)
         colors = [[theme.mix("#FFFFFF", "#31688E", share) for share in line] for line in shares]
-        texts = [["100" if share == 1 else f"{100 * share:.1f}" for share in line] for line in shares]
+        texts = [[_whole(100 * share) for share in line] for line in shares]
         cells(ax, colors, texts, taus, scales)
         ax.set_xlabel("τ (units of log 2)")
         ax.set_title(title, fontsize=9)
@@ -248,7 +264,7 @@ def exp2_lab(f, error, units, simulated, maxima, used, *, degree: int, tau: floa
 
     Args:
         f, error: the fraction and |p(f)/2ᶠ − 1|.
-        units: `models.exponentials.Units` of a tile.  simulated: cycles per tile, or None.
+        units: `models.exponentials.Units` of a tile.  simulated: cycles per tile.
         maxima, used: of one row, over its key tiles; see `stale_maximum`.
         fits: whether e4m3 has room for an offset of 8 and this τ.
     """
@@ -261,19 +277,16 @@ def exp2_lab(f, error, units, simulated, maxima, used, *, degree: int, tau: floa
     curve.set_title(f"degree {degree}: error up to {np.max(error):.1e}", fontsize=9)
     values = {unit: getattr(units, unit) for unit in UNITS}
     longest = max(values, key=values.get)
-    scale = max([*values.values(), simulated or 0])
     for y, (unit, cycles) in enumerate(values.items()):
-        _, color, hatch, _ = UNITS[unit]
-        rect(bars, 0, y - 0.3, cycles, 0.6, fc=color, ec="white", hatch=hatch, lw=0.6)
-        bars.text(0.02 * scale, y, f"{cycles:,.0f}", va="center_baseline", fontsize=SMALL,
+        rect(bars, 0, y - 0.3, cycles, 0.6, fc=UNITS[unit][1], ec="white", hatch=_HATCHES.get(unit),
+             lw=0.6)
+        bars.text(0.02 * LONGEST, y, f"{cycles:,.0f}", va="center_baseline", fontsize=SMALL,
                   fontweight="bold" if unit == longest else None,
                   bbox={"fc": "white", "ec": "none", "pad": 1.2})
-    if simulated:
-        bars.axvline(simulated, color=OVER, lw=1.2, ls="--", zorder=1.5)
-    bars.set(xlim=(0, 1.05 * scale), ylim=(2.5, -0.5), xlabel="cycles of an SM for 128 × 128")
-    bars.set_yticks(range(3), [UNITS[unit][0] for unit in values], fontsize=SMALL)
-    bars.set_title(f"{gpu}: simulated {simulated:,.0f}" if simulated else f"{gpu}: not simulated",
-                   fontsize=9)
+    bars.axvline(simulated, color=OVER, lw=1.2, ls="--", zorder=1.5)
+    bars.set(xlim=(0, LONGEST), ylim=(3.5, -0.5), xlabel="cycles of an SM for 128 × 128")
+    bars.set_yticks(range(4), [UNITS[unit][0] for unit in values], fontsize=SMALL)
+    bars.set_title(f"{gpu}: simulated {simulated:,.0f}", fontsize=9)
     stale_maximum(maxima, {tau: used}, ax=row)
     row.set_title(f"one row of 32 key tiles; e4m3 with an offset of 8 has {'' if fits else 'no '}room"
                   f" for τ = {tau:g}", fontsize=9, pad=18)
@@ -283,9 +296,9 @@ def exp2_lab(f, error, units, simulated, maxima, used, *, degree: int, tau: floa
     for axis in (curve.xaxis, bars.xaxis, row.xaxis, row.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,g}".replace("-", "−")))
     renewed = int(np.count_nonzero(np.diff(used)))
-    pace = f"{simulated:,.0f} cycles simulated" if simulated else "not simulated"
     rescales = f"{renewed} rescale{'s' * (renewed != 1)}"
     return theme.describe(fig, f"Degree {degree}: largest error {np.max(error):.1e}. {gpu}:"
                                f" matmul {units.matmul:,.0f}, exponentials {units.exp:,.0f}, vector"
-                               f" {units.vector:,.0f} cycles, {pace}. One row with tau {tau:g}:"
+                               f" {units.vector:,.0f}, shared memory {units.shared:,.0f} cycles,"
+                               f" {simulated:,.0f} cycles simulated. One row with tau {tau:g}:"
                                f" {rescales}; e4m3 has {'' if fits else 'no '}room for it.")

@@ -2,9 +2,9 @@
 
 Two query tiles of 128 rows share one program. A load warp copies, one mma warp issues all matmuls,
 two softmax warpgroups exponentiate (a thread a row), a correction warpgroup rescales O, an epilogue
-warp stores. S, P and O live in tensor memory, where P overwrites S. Here P·V begins when all of P is
-there; the real kernel begins with the first three quarters. Zadouri et al. 2026,
-arXiv:2603.05451. Taught in notebook 14.
+warp stores. S, P and O live in tensor memory, where P overwrites S. P·V begins when three quarters of
+P's columns are there, as in the real kernel (`split_P_arrive` in flash_fwd_sm100.py). Zadouri et al.
+2026, arXiv:2603.05451. Taught in notebook 14.
 """
 
 from dataclasses import replace
@@ -17,26 +17,41 @@ ROWS = 128                         # query rows of a softmax warpgroup: one a th
 # Registers of a thread, by role: one of the splits of Dao-AILab/flash-attention, flash_fwd_sm100.py.
 SOFTMAX_REGISTERS, CORRECTION_REGISTERS, OTHER_ROLES_REGISTERS = 192, 72, 56
 CHUNK = 32                         # columns of O, or of P on its way out, that a thread holds at a time
+PARTS = {"most": 3 / 4, "rest": 1 / 4}      # of P's columns: with the first P·V begins
+
+
+def _part(op: Op, part: str, **changes) -> Op:
+    return replace(op, work={unit: PARTS[part] * work for unit, work in op.work.items()}, **changes)
+
+
+def _home(part: str, w: int) -> str:
+    """Name the place of a part of P; when the rest is there, nothing of S is left."""
+    return f"most of P of {w}" if part == "most" else f"S of {w}"
 
 
 class BlackwellSm(Sm):
-    """The operations with S, P and O in tensor memory: matmuls arrive at barriers when complete."""
+    """The operations with S, P and O in tensor memory: matmuls arrive at barriers when complete.
+
+    What makes P or reads it comes in two `PARTS`.
+    """
 
     def qk(self, w: int, j: int, then: tuple[str, ...] = ()) -> Op:
         return replace(super().qk(w, j, then), arrives=(f"S full[{w}]", self.k.release(j).target))
 
-    def pv(self, w: int, j: int, then: tuple[str, ...] = ()) -> Op:
-        op = super().pv(w, j, then)
+    def pv(self, w: int, j: int, part: str) -> Op:
+        op = super().pv(w, j)
         reads = {place: tile for place, tile in op.reads.items() if place != f"P of {w}"}
-        return replace(op, reads=reads | {f"S of {w}": f"P {j}"},
-                       arrives=(f"O done[{w}]", self.v.release(j).target))
+        op = _part(op, part, reads=reads | {_home(part, w): f"P {j}"})
+        if part == "most":
+            return replace(op, writes={})
+        return replace(op, arrives=(f"O done[{w}]", self.v.release(j).target))
 
-    def exp(self, w: int, j: int) -> Op:
-        return replace(super().exp(w, j), writes={f"registers of {w}": f"E {j}"})
+    def exp(self, w: int, j: int, part: str) -> Op:
+        return _part(super().exp(w, j), part, writes={f"registers of {w}": f"E {j}"})
 
-    def pack(self, w: int, j: int) -> Op:
-        return replace(super().pack(w, j), reads={f"registers of {w}": f"E {j}"},
-                       writes={f"S of {w}": f"P {j}"})
+    def pack(self, w: int, j: int, part: str) -> Op:
+        return _part(super().pack(w, j), part, reads={f"registers of {w}": f"E {j}"},
+                     writes={_home(part, w): f"P {j}"})
 
 
 def load(sm: Sm):
@@ -60,9 +75,10 @@ def mma(sm: Sm):
         if j + 1 < sm.tiles:
             yield sm.k.full(j + 1)
         for w in range(sm.consumers):
-            yield wait(f"P full[{w}]", j % 2)
             yield wait(f"O ready[{w}]", j % 2)
-            yield issue(sm.pv(w, j))
+            for part in PARTS:
+                yield wait(f"P {part}[{w}]", j % 2)
+                yield issue(sm.pv(w, j, part))
             if j + 1 < sm.tiles:
                 yield issue(sm.qk(w, j + 1))
 
@@ -73,9 +89,10 @@ def softmax(sm: Sm, w: int):
         yield wait(f"S full[{w}]", j % 2)
         yield run(sm.max(w, j))
         yield arrive(f"m full[{w}]")
-        yield run(sm.exp(w, j))
-        yield run(sm.pack(w, j))
-        yield arrive(f"P full[{w}]")
+        for part in PARTS:
+            yield run(sm.exp(w, j, part))
+            yield run(sm.pack(w, j, part))
+            yield arrive(f"P {part}[{w}]")
 
 
 def correction(sm: Sm):
@@ -114,7 +131,7 @@ def program(sm: Sm, asks) -> Program:
         for slot in range(sm.stages):
             barriers |= {f"{ring} full[{slot}]": 1, f"{ring} empty[{slot}]": sm.consumers}
     barriers |= {f"{what}[{w}]": 1 for w in range(sm.consumers)
-                 for what in ("S full", "m full", "P full", "O ready", "O done", "O final")}
+                 for what in ("S full", "m full", "P most", "P rest", "O ready", "O done", "O final")}
     units = {"copy": FIFO, "tensor": FIFO, "exp": SHARED, "alu": SHARED, "shared": SHARED}
     columns = sm.consumers * (sm.keys + sm.d)
     return Program("v4", roles, barriers, units, sm.tiles,

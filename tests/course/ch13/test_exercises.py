@@ -1,5 +1,7 @@
 """The checks of chapter 13 accept the solution and name each seeded mistake."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
@@ -78,6 +80,8 @@ WRONG = [
     (ch13.check_block_scales, lambda x, r: _amax(x, r) / 448, "a block of zeros"),
     (ch13.check_block_scales,
      lambda x, r: np.where(_amax(x, r) > 1, _amax(x, r) / 448, 1.0), "a block of small numbers"),
+    (ch13.check_block_scales, lambda x, r: np.maximum(_amax(x, r), 1) / 448, "expected"),
+    (ch13.check_block_scales, lambda x, r: np.maximum(_amax(x, r) / 448, 1e-3), "expected"),
     (ch13.check_rotate, lambda x, s: quant.rotate(x, s) * np.sqrt(len(s)), "divide by √d"),
     (ch13.check_rotate, lambda x, s: quant.rotate(x, s) / np.sqrt(len(s)), "divided by d"),
     (ch13.check_rotate, lambda x, s: quant.hadamard(x), "signs were left out"),
@@ -117,6 +121,10 @@ TestAnswers = examine(right=PAIRS, wrong=WRONG)
 
 def test_the_number_by_hand_are_what_rounding_says():
     np.testing.assert_array_equal(right.by_hand(), quant.round_to(np.array(ch13.NUMBERS)))
+
+
+def test_fractions_are_welcome():
+    assert ch13.check_by_hand(lambda: (20, Fraction(9, 128), Fraction(1, 256), 448))
 
 
 def test_a_random_orthogonal_matrix_is_welcome_where_any_rotation_will_do():

@@ -61,14 +61,16 @@ def test_scale_dilemma_marks_the_best_of_each_format():
 
 
 def test_error_bars_draws_a_bar_a_spread_and_the_paper():
-    rows = [{"recipe": "a float16", "rmse": 1e-4},
-            {"recipe": "b", "rmse": 1e-2, "lowest": 0.9e-2, "highest": 1.2e-2, "paper": 2e-2}]
-    figure = figures.error_bars(rows)
+    rows = [{"recipe": name, "rmse": e, "lowest": 0.9 * e, "highest": 1.2 * e, "paper": 2 * e}
+            for name, e in (("a", 1e-2), ("b", 2e-2))]
+    figure = figures.error_bars(rows, rotated={"b"}, note="a remark")
     ax = figure.axes[0]
-    assert [patch.get_width() for patch in ax.patches] == [1e-4, 1e-2]
+    assert [patch.get_width() for patch in ax.patches] == [1e-2, 2e-2] and ax.get_xscale() == "linear"
     assert ax.patches[1].get_hatch() and not ax.patches[0].get_hatch()
-    assert [list(line.get_xdata()) for line in ax.lines] == [[0.9e-2, 1.2e-2], [2e-2]]
-    assert "b: 1.00e-02" in figure._alt
+    ends = [list(line.get_xdata()) for line in ax.lines]
+    np.testing.assert_allclose(np.concatenate(ends), [9e-3, 1.2e-2, 2e-2, 1.8e-2, 2.4e-2, 4e-2])
+    assert {"0.0100, not rotated", "0.0200, rotated", "a remark"} <= set(texts(figure))
+    assert "b: 2.00e-02. a remark" in figure._alt
 
 
 def test_register_layout_colors_a_column_by_its_owner():
@@ -76,29 +78,8 @@ def test_register_layout_colors_a_column_by_its_owner():
     shades = [patch.get_facecolor() for patch in figure.axes[0].patches]
     assert len(shades) == 8 and len(set(shades[:4])) == 4 and shades[4] == shades[5] != shades[6]
     assert "two: 0 0 1 1" in figure._alt
-
-
-def test_fp8_race_keeps_the_order_in_which_a_round_runs():
-    names = ["own_bf16", "fp8_block", "fp8_tensor", "fp8_no_rotation", "fp8_prepared"]
-    rows = [{"B": 1, "H": 2, "N_q": 64, "d": 64, "causal": 0, "impl": v, "tflops_per_s": 100.0 + n,
-             "tflops_per_s_low": 99.0, "tflops_per_s_high": 110.0, "rmse": 1e-3, "ratio_to_bf16": 1.0}
-            for n, v in enumerate(names)]
-    figure = figures.fp8_race(Measurement({"gpu": "A GPU", "date": "2026-01-01"}, rows, tuple(rows[0])))
-    bars = sorted(figure.axes[0].patches, key=lambda bar: bar.get_x())
-    assert [bar.get_height() for bar in bars] == [100.0 + n for n in range(5)]
-
-
-def test_fp8_race_draws_every_variant_and_says_where_it_was_recorded():
-    rows = [{"B": 1, "H": 2, "N_q": N, "d": d, "causal": 0, "impl": v, "tflops_per_s": t,
-             "tflops_per_s_low": t - 5, "tflops_per_s_high": t + 5, "rmse": e, "ratio_to_bf16": 1.0}
-            for N in (1024, 4096) for d in (64, 128)
-            for v, t, e in (("own_bf16", 500.0, 1e-3), ("fp8_block", 800.0, 1e-2))]
-    race = Measurement({"gpu": "A GPU", "date": "2026-01-01"}, rows, tuple(rows[0]))
-    figure = figures.fp8_race(race)
-    assert "recorded on A GPU, 2026-01-01" in texts(figure)
-    speed, error = ([patch.get_height() for patch in ax.patches] for ax in figure.axes)
-    assert speed == [500.0] * 4 + [800.0] * 4 and error == [1e-3] * 4 + [1e-2] * 4
-    assert "at (1, 2, 4096, 128): 800 TFLOP/s, error 0.01" in figure._alt
+    moved = figures.register_layout({"one": [0, 1, 0, 1], "two": [0, 0, 1, 1]}, [0, 2, 1, 3])
+    assert [t.xyann for t in moved.axes[0].texts if hasattr(t, "xyann")] == [(0.5, 0.74), (2.5, 0.74)]
 
 
 def test_fp8_step_puts_the_phases_in_their_order_and_adds_them_up():
@@ -116,11 +97,12 @@ def test_fp8_step_puts_the_phases_in_their_order_and_adds_them_up():
 @pytest.mark.parametrize("value", [0.3, 0.0, -448.0, 1e4])
 def test_the_lab_draws_number_and_bars(value):
     bits = quant.fields(value)
-    rows = [{"recipe": "a", "rmse": 1e-3}, {"recipe": "b", "rmse": 1e-2}]
+    rows = [{"recipe": name, "rmse": e} for name, e in (("half", 1e-3), ("a", 2e-2), ("b", 1e-2))]
     figure = figures.fp8_lab(value, 1.0, "e4m3", bits, quant.values()[100:108], rows, chosen="b",
                              heading="attention", note="a remark")
     assert "a remark" in [t.get_text() for t in figure.texts]
     bars = [p for p in figure.axes[2].patches]
-    assert [bar.get_width() for bar in bars] == [1e-3, 1e-2]
-    assert bars[0].get_facecolor() != bars[1].get_facecolor()
+    assert [bar.get_width() for bar in bars] == [0.05, 1.0, 0.5]
+    assert bars[0].get_facecolor() == bars[1].get_facecolor() != bars[2].get_facecolor()
+    assert "0.01, 2.0 times less" in [t.get_text() for t in figure.axes[2].texts]
     assert bits.bits in figure._alt and figure.png().startswith(b"\x89PNG")

@@ -53,6 +53,7 @@ WRONG = [
      "wrong sign"),
     (ch14.check_polynomial_exp2, lambda x, c: poly(x - np.floor(x), c) * np.exp2(x), "2ᶠ was computed"),
     (ch14.check_polynomial_exp2, lambda x, c: right.polynomial_exp2(x, [0.0, *c[1:]]), "c[0] was left"),
+    (ch14.check_polynomial_exp2, lambda x, c: right.polynomial_exp2(x, c[:4]), "only the first four"),
     (ch14.check_polynomial_exp2, lambda x, c: right.polynomial_exp2(x, c).astype(np.float32),
      "x is float64"),
     (ch14.check_polynomial_exp2, unclamped, "−∞ gave NaN"),
@@ -83,6 +84,7 @@ WRONG = [
     (ch14.check_lazy_step, step(grows=lambda top, m, tau: (top - m) * np.log(2) > tau),
      "natural logarithms"),
     (ch14.check_lazy_step, step(grows=lambda top, m, tau: (top - m > tau).any()), "decide row by row"),
+    (ch14.check_lazy_step, step(sinks=True, grows=lambda top, m, tau: np.abs(top - m) > tau), "m sank"),
     (ch14.check_lazy_step, step(P_from="top"), "while m stayed behind"),
     (ch14.check_lazy_step, step(P_from="old"), "from before the tile"),
     (ch14.check_lazy_step, step(power=np.exp), "np.exp2"),
@@ -110,3 +112,7 @@ TestAnswers = examine(
            (ch14.check_polynomial_exp2, right.polynomial_exp2),
            (ch14.check_lazy_step, right.lazy_step), (ch14.check_best_share, right.best_share)],
     wrong=WRONG)
+
+
+def test_a_row_that_does_not_grow_needs_no_maximum_with_the_old_one():
+    assert ch14.check_lazy_step(step(sinks=True))

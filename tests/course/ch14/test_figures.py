@@ -6,6 +6,7 @@ import pytest
 from flashlib.course.ch14 import figures
 from flashlib.course.plots import theme
 from flashlib.models.exponentials import Units
+from flashlib.models.sm import programs
 
 
 def line(ax, gid):
@@ -13,12 +14,16 @@ def line(ax, gid):
 
 
 def test_unit_race_draws_both_units_of_every_gpu():
-    fig = figures.unit_race({"d = 64": {"old": Units(4096, 1024, 640), "new": Units(512, 1024, 640)}})
+    fig = figures.unit_race({"d = 64": {"old": Units(4096, 1024, 640, 1152),
+                                        "new": Units(512, 1024, 640, 384)}})
     (ax,) = fig.axes
     assert list(line(ax, "matmul").get_ydata()) == [4096, 512]
     assert list(line(ax, "exp").get_ydata()) == [1024, 1024]
-    assert line(ax, "exp").get_linestyle() != line(ax, "matmul").get_linestyle()
-    assert "old 4,096 and 1,024, new 512 and 1,024" in theme.alt_text(fig)
+    assert list(line(ax, "shared").get_ydata()) == [1152, 384]
+    looks = [(line(ax, unit).get_marker(), line(ax, unit).get_color()) for unit in figures.UNITS
+             if unit != "vector"]
+    assert len(set(looks)) == 3
+    assert "old 4,096, 1,152 and 1,024, new 512, 384 and 1,024" in theme.alt_text(fig)
     assert ax.get_yscale() == "log" and fig.png().startswith(b"\x89PNG")
 
 
@@ -75,7 +80,9 @@ def test_stale_maximum_hides_no_triangle_and_no_line():
 
 def test_skipped_maps_write_per_cent():
     fig = figures.skipped_maps({"rows": np.array([[0.9, 1.0], [0.004, 0.36]])}, [1, 2], [0.0, 8.0])
-    assert [t.get_text() for t in fig.axes[0].texts] == ["90.0", "100", "0.4", "36.0"]
+    assert [t.get_text() for t in fig.axes[0].texts] == ["90", "100", "<1", "36"]
+    near = figures.skipped_maps({"rows": np.array([[0.0, 0.997]])}, [1], [0.0, 8.0])
+    assert [t.get_text() for t in near.axes[0].texts] == ["0", ">99"]
     assert "rows: from 0 % at scale 2, tau 0, to 100 % at scale 1, tau 8" in theme.alt_text(fig)
     assert [t.get_color() == "#FFFFFF" for t in fig.axes[0].texts] == [True, True, False, False]
 
@@ -106,10 +113,18 @@ def test_predicted_gains_fills_what_stays_out_of_the_grey():
     assert (grey.get_x(), round(grey.get_width(), 9)) == (0.95, 0.07)
 
 
-@pytest.mark.parametrize("simulated, text", [(1152.0, "simulated 1,152"), (None, "not simulated")])
-def test_the_lab_draws_with_and_without_a_simulation(simulated, text):
+def test_pipeline_marks_where_the_tensor_cores_stand_still():
+    s = programs.schedule_of("v4", tiles=4)
+    fig = figures.pipeline(s, (0, s.cycles), title="v4")
+    idle = sum(p.get_width() for p in fig.axes[0].patches if p.get_gid() == "idle")
+    last = max(e.end for e in s.of(what="PV"))
+    assert idle == pytest.approx(last - s.busy["tensor"])
+
+
+def test_the_lab_draws_what_it_is_given():
     f = np.linspace(0, 1, 5)
-    fig = figures.exp2_lab(f, 1e-3 * f, Units(1024, 768, 960), simulated, [1.0, 3.0], [1.0, 3.0],
+    fig = figures.exp2_lab(f, 1e-3 * f, Units(1024, 768, 960, 512), 1152.0, [1.0, 3.0], [1.0, 3.0],
                            degree=3, tau=1.0, gpu="B200", fits=False)
-    assert f"B200: {text}" in [ax.get_title(loc="left") for ax in fig.axes]
+    assert "B200: simulated 1,152" in [ax.get_title(loc="left") for ax in fig.axes]
+    assert [bar.get_width() for bar in fig.axes[1].patches] == [1024, 768, 960, 512]
     assert "e4m3 has no room for it" in theme.alt_text(fig) and "1 rescale;" in theme.alt_text(fig)

@@ -6,8 +6,10 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from flashlib.course.ch14.lab import GPUS, SHARES, draw, exp2_lab
+from flashlib.course.ch14.figures import LONGEST
+from flashlib.course.ch14.lab import GPUS, SHARES, ULTRA, _cycles, draw, exp2_lab
 from flashlib.course.plots.theme import alt_text
+from flashlib.models import exponentials
 from flashlib.models.sm import programs
 from tests.course.choices import corners, draw_every_choice
 
@@ -24,11 +26,17 @@ def test_the_corners_draw_too(gpu, d):
 
 
 def test_it_shows_the_simulators_cycles():
-    for share in (0.0, 0.25):
-        run = programs.schedule_of("v4", gpu="B200", d=128, emulate=share, rescales=0.0, tiles=16)
-        assert f"{run.cycles_per_tile / 2:,.0f} cycles simulated" in alt_text(
-            draw(share=share, tau=8.0, scale=0.25))
-    assert "not simulated" in alt_text(draw(gpu="A100")) and 0.25 in SHARES
+    for gpu, sheet in (("B200", "B200"), ("B300", ULTRA)):
+        run = programs.schedule_of("v4", gpu=sheet, d=128, emulate=0.3, rescales=0.0, tiles=32)
+        assert f"{run.cycles_per_tile / 2:,.0f} cycles simulated" in alt_text(draw(gpu, scale=0.25))
+
+
+def test_it_opens_on_the_best_share_and_no_bar_leaves_the_axis():
+    assert _cycles("B200", 128, 0.3, 3, 0.0) == min(_cycles("B200", 128, y, 3, 0.0) for y in SHARES)
+    most = [_cycles(gpu, 128, 1.0, 7, 1.0) for gpu in GPUS]
+    assert max(most) < LONGEST
+    units = [exponentials.units(sheet, share=1.0, degree=7) for sheet in GPUS.values()]
+    assert max(map(max, units)) < LONGEST
 
 
 def test_room_in_e4m3_ends_between_0_8_and_1():

@@ -51,7 +51,12 @@ def _has_docstring(node) -> bool:
 
 
 def kernel(module: str, name: str, part: str = "all") -> None:
-    """Print a kernel of `flashlib.kernels` without its docstring; this needs neither torch nor Triton.
+    """Print a kernel of `flashlib.kernels` without its docstring, as `kernel_text` returns it."""
+    print(kernel_text(module, name, part))
+
+
+def kernel_text(module: str, name: str, part: str = "all") -> str:
+    """Return the text of a kernel without its docstring; this needs neither torch nor Triton.
 
     `part` is "all", "signature" (up to the colon) or "body".
     """
@@ -65,8 +70,8 @@ def kernel(module: str, name: str, part: str = "all") -> None:
     documented = ast.get_docstring(node) is not None
     head = lines[node.lineno - 1 - len(node.decorator_list):first.lineno - 1]
     body = lines[(first.end_lineno if documented else first.lineno - 1):node.end_lineno]
-    print("\n".join({"all": head + body, "signature": head,
-                     "body": textwrap.dedent("\n".join(body)).splitlines()}[part]))
+    return "\n".join({"all": head + body, "signature": head,
+                      "body": textwrap.dedent("\n".join(body)).splitlines()}[part])
 
 
 def ir(text: str, only: str = "", *, limit: int = 24) -> None:

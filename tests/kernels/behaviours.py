@@ -120,13 +120,16 @@ def check_one_key(at):
 
 def check_growing_maximum(at):
     """A row's maximum may grow from key tile to key tile, by little or by 2**8 and more."""
-    slack = 200 * torch.finfo(torch.promote_types(at.dtype, torch.float32)).eps     # logits of 200
+    epsilon = torch.finfo(torch.promote_types(at.dtype, torch.float32)).eps
     for D, first, last in ((64, 0, 40), (64, 40, 0), (256, 40, 0)):
         given = at.problem(1, 1, 1, at.N, 3 * at.N, D, False)
         growth = torch.linspace(1 + first, 1 + last, 3 * at.N, device=at.device)[:, None]
         q, k = given.q.clone(), (given.k * growth).to(at.dtype)
         q[:, :, ::3] *= 0.01                                # these rows stay behind
         given = given._replace(q=q, k=k)
+        # A logit is a sum of D products: in any order it is off by about ε times their absolute sum,
+        # and so, relative to it, is its probability.
+        slack = epsilon * (q.double().abs() @ k.double().abs().mT).max().item() / math.sqrt(D)
         close(solve(given, at), dense(given), at.dtype, f"D = {D}, growth to {last}", slack=slack)
 
 

@@ -118,13 +118,6 @@ def page_and_kernel() -> Figure:
                                f" do the same joined: {'; '.join(words)}.")
 
 
-def ratios(race: Measurement, impl: str, peer: str, mode: str) -> np.ndarray:
-    """Return the speed of `impl` over that of `peer`, for every shape that both ran."""
-    rate = {_shape(r): r["tflops_per_s"] for r in race.where(impl=impl, mode=mode).rows}
-    return np.array([rate[_shape(r)] / r["tflops_per_s"] for r in race.where(impl=peer, mode=mode).rows
-                     if r["tflops_per_s"] and rate.get(_shape(r))])
-
-
 def _shape(row: Mapping) -> tuple:
     return tuple(row[key] for key in ("d", "causal", "N_q", "B", "H"))
 

@@ -3,12 +3,11 @@
 import inspect
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.patches import Polygon
 
-from flashlib.algorithms.flash_v2 import flash_v2
 from flashlib.course.notebook import show
 from flashlib.course.notebook.data import Measurement
 from flashlib.course.plots import theme
@@ -52,9 +51,9 @@ _JOINED = (
 )
 
 
-def page_lines() -> list[str]:
-    """Return the lines of `flash_v2` that compute, without comments."""
-    lines = inspect.getsource(flash_v2).splitlines()
+def page_lines(page: Callable) -> list[str]:
+    """Return the lines of `flash_v2`, which is `page`, that compute, without comments."""
+    lines = inspect.getsource(page).splitlines()
     return _code(lines[next(n for n, line in enumerate(lines) if "for rows in tiles" in line):-1])
 
 
@@ -77,9 +76,9 @@ def _code(lines: Sequence[str]) -> list[str]:
 
 
 @styled
-def page_and_kernel() -> Figure:
-    """Draw the NumPy page and the Triton kernel, and join the lines that do the same."""
-    sides, step, size, wide = (page_lines(), kernel_lines()), 0.152, 7.0, 8.95
+def page_and_kernel(page: Callable) -> Figure:
+    """Draw the NumPy page, `flash_v2`, and the Triton kernel, and join the lines that do the same."""
+    sides, step, size, wide = (page_lines(page), kernel_lines()), 0.152, 7.0, 8.95
     room, gap = (66, 70), 0.62                              # letters a line, inches between the two
     letter = 0.6021 * size / 72
     height = 0.42 + step * len(sides[1])
@@ -96,9 +95,9 @@ def page_and_kernel() -> Figure:
                     family="DejaVu Sans Mono", zorder=3)
     edges = left + 0.1 + letter * room[0], right - 0.04
     words = []
-    for page, kernel, tensor in _JOINED:
+    for line_of_page, kernel, tensor in _JOINED:
         color = theme.tensor_color(tensor) if tensor else "#9A9A9A"
-        (n,) = (n for n, line in enumerate(sides[0]) if line.strip().startswith(page))
+        (n,) = (n for n, line in enumerate(sides[0]) if line.strip().startswith(line_of_page))
         y = tops[0] + step * n
         boxes(ax, [(left - 0.03, y, edges[0] - left + 0.03, step)], fc=theme.tint(color, 0.72),
               ec="white", lw=0.6)
@@ -113,7 +112,7 @@ def page_and_kernel() -> Figure:
                 ax.add_artist(Polygon([(edges[0], y), (edges[1], z), (edges[1], z + step),
                                        (edges[0], y + step)], fc=theme.tint(color, 0.45), ec="white",
                                       lw=0.5, alpha=0.75, gid=f"join {n} {m}"))
-        words.append(f"{page} … is {' and '.join(kernel)} …")
+        words.append(f"{line_of_page} … is {' and '.join(kernel)} …")
     return theme.describe(fig, "The NumPy page of FlashAttention-2 beside the Triton kernel, lines that"
                                f" do the same joined: {'; '.join(words)}.")
 

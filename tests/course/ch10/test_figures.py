@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from flashlib import data
+from flashlib import data, flash_v2
 from flashlib.course.ch10 import figures
 from flashlib.course.notebook.data import Measurement
 from flashlib.course.plots import theme
@@ -17,10 +17,10 @@ def _marks(fig):
 
 
 def test_every_joined_line_is_on_both_sides_and_no_line_of_the_page_is_left_alone():
-    fig = figures.page_and_kernel()
+    fig = figures.page_and_kernel(flash_v2)
     joins = [p.get_gid().split()[1:] for p in fig.axes[0].patches + fig.axes[0].artists
              if str(p.get_gid()).startswith("join")]
-    page, kernel = figures.page_lines(), figures.kernel_lines()
+    page, kernel = figures.page_lines(flash_v2), figures.kernel_lines()
     alone = [line.strip() for n, line in enumerate(page) if str(n) not in {a for a, _ in joins}]
     assert {line.split("(")[0] for line in alone} <= {
         "with sram.scope", "continue", "Sij = sram.tile", "if", "if ", "Pij = Sij"}

@@ -79,11 +79,16 @@ def ir(text: str, only: str = "", *, limit: int = 24) -> None:
 
     `only`: a regular expression; lines that do not match are left out.
     """
-    lines = [re.sub(r"\s*loc\(.*$", "", line.rstrip()) for line in text.splitlines()
-             if not line.lstrip().startswith(("#loc", ".loc", "//", ".file", "}"))]
-    lines = [re.sub(r"\s*/\*[0-9a-f]+\*/\s*", "  ", line) for line in lines]
-    kept = [line for line in lines if line.strip() and re.search(only, line)]
+    kept = ir_lines(text, only)
     for line in kept[:limit]:
         print(line if len(line) <= 100 else line[:99] + "…")
     if len(kept) > limit:
         print(f"… and {len(kept) - limit} more")
+
+
+def ir_lines(text: str, only: str = "") -> list[str]:
+    """Return the lines that `ir` prints, all of them and in full."""
+    lines = [re.sub(r"\s*loc\(.*$", "", line.rstrip()) for line in text.splitlines()
+             if not line.lstrip().startswith(("#loc", ".loc", "//", ".file", "}"))]
+    lines = [re.sub(r"\s*/\*[0-9a-f]+\*/\s*", "  ", line) for line in lines]
+    return [line for line in lines if line.strip() and re.search(only, line)]

@@ -143,7 +143,7 @@ def check_online(online_kernel):
         out, seen = interpreted.launch(
             online_kernel, (M,), [("X", wide), ("Y", np.zeros((M, N + 2 * pad), np.float32))],
             N + pad, N + 2 * pad, N, BLOCK=BLOCK)
-        y = out["Y"][:, :N]
+        y = out["Y"][:, :N].astype(np.float64)
         what = f"softmax of {M} rows of {N} in blocks of {BLOCK}" + ", large logits" * (scale > 9)
         what += f", in rows of {N + pad} of X and {N + 2 * pad} of Y" * (pad > 0)
         if not seen.of("Y", "store"):

@@ -1,4 +1,4 @@
-"""Exercises of chapter 09: pointers, ragged ends, the online-softmax kernel, programs per SM."""
+"""Exercises of chapter 09: pointers, ragged ends, online softmax, programs per SM, a tiled matmul."""
 
 from itertools import combinations
 
@@ -9,8 +9,8 @@ from flashlib.course.exercises import interpreted
 from flashlib.course.exercises.core import Wrong, exercise, expect_close, given, hint, solution
 from flashlib.models.occupancy import occupancy
 
-__all__ = ["check_online", "check_programs_per_sm", "check_row_max", "check_transposed", "hint",
-           "solution"]
+__all__ = ["check_matmul", "check_online", "check_programs_per_sm", "check_row_max",
+           "check_transposed", "hint", "solution"]
 
 
 @exercise("09.1", "Fix a pointer bug", difficulty=1, minutes=5, solution="double_kernel",
@@ -85,7 +85,7 @@ def check_row_max(row_max_kernel):
     for M, N, BLOCK, stride in ((4, 8, 8, 8), (4, 5, 8, 5), (3, 11, 16, 11), (3, 5, 8, 9)):
         wide = np.random.default_rng(92).normal(size=(M, stride)).astype(np.float32)
         x = wide[:, :N]
-        x[0] = -1e30 * (1 + np.abs(x[0]))
+        x[0] = np.finfo(np.float32).min
         x[1] = -np.abs(x[1]) - 1
         x[:, -1] = np.where(np.arange(M) == 2, 9, x[:, -1])
         y = np.full(M, 77, np.float32)
@@ -110,7 +110,7 @@ def check_row_max(row_max_kernel):
         expect_close(y, top, what, rtol=1e-6, mistakes={
             "a row of negative numbers got 0: masked lanes must count as −∞, not as 0":
                 np.maximum(top, 0) if N < BLOCK else top + 1,
-            f"a row of numbers below −1e30 got {y[0]:.3g}: masked lanes must count as −∞, a low number"
+            f"a row of the lowest float32 got {y[0]:.3g}: masked lanes must count as −∞, a low number"
             " is not low enough": np.where(np.arange(M) == 0, np.maximum(top, y[0]), top)
                 if y[0] > x[0].max() else top + 1,
             "the last element is missing: the mask is col < N": x[:, :-1].max(axis=1),
@@ -143,7 +143,7 @@ def check_online(online_kernel):
         out, seen = interpreted.launch(
             online_kernel, (M,), [("X", wide), ("Y", np.zeros((M, N + 2 * pad), np.float32))],
             N + pad, N + 2 * pad, N, BLOCK=BLOCK)
-        y = out["Y"][:, :N]
+        y = out["Y"][:, :N].astype(np.float64)
         what = f"softmax of {M} rows of {N} in blocks of {BLOCK}" + ", large logits" * (scale > 9)
         what += f", in rows of {N + pad} of X and {N + 2 * pad} of Y" * (pad > 0)
         if not seen.of("Y", "store"):
@@ -164,6 +164,9 @@ def check_online(online_kernel):
         exact = x.astype(np.float64)
         e = np.exp(exact - exact.max(axis=1, keepdims=True))
         mistakes = _wrong_softmaxes(exact, BLOCK)
+        if far:
+            mistakes["at −1e30 m + log(l) is m again in float32, and the division is lost: keep m and l"
+                     " apart"] = mistakes.pop("the division by l is missing")
         if pad:
             mistakes["a row's address is row · stride_xm in X and row · stride_ym in Y: rows need not"
                      " follow each other"] = y
@@ -261,6 +264,8 @@ def check_programs_per_sm(programs_per_sm):
             lambda *case: max(alone(*case).values()),
         "registers can run out: a program has 32 · num_warps threads, each with registers of its own":
             without("registers"),
+        "a warp has 32 threads: a program has num_warps times as many":
+            lambda r, s, w: min(65536 // (32 * r), 64 // w, 32, 233472 // (s + 1024)),
         "shared memory can run out, too": without("shared"),
         "an SM holds 64 warps at most": without("warps"),
         "an SM holds 32 programs at most": without("slots"),
@@ -277,3 +282,45 @@ def check_programs_per_sm(programs_per_sm):
             raise Wrong(text)
     (r, s, w), expected, count = next(x for x in zip(cases, right, got, strict=True) if x[1] != x[2])
     raise Wrong(f"{r} registers, {s:,} bytes, {w} warps: expected {expected}, got {count}")
+
+
+@exercise("09.5", "Write a matmul with tl.dot", difficulty=3, minutes=20, solution="matmul_kernel",
+          hints=("Program (i, j) owns a tile of C: rows from i · BLOCK on, columns from j · BLOCK."
+                 " It walks along K, one tile of A and one of B at a time.",
+                 "m, n and k are ranges of BLOCK; a tile of A is tl.load(A + m[:, None] * stride_am +"
+                 " k[None, :] * stride_ak, mask=(m < M)[:, None] & (k < K)[None, :], other=0.0).",
+                 "acc = tl.dot(a, b, acc, input_precision='ieee') starts from tl.zeros([BLOCK, BLOCK],"
+                 " tl.float32)."))
+@interpreted.in_interpreter
+def check_matmul(matmul_kernel):
+    """Accept `matmul_kernel(A, B, C, …, M, N, K, BLOCK)`: C = A B, program (i, j) owns one tile."""
+    BLOCK = 16
+    for M, N, K, turned in ((16, 16, 16, False), (16, 16, 32, False), (32, 48, 32, False),
+                            (32, 16, 32, True), (20, 24, 40, False)):
+        rng = np.random.default_rng(95)
+        a, b = (rng.normal(size=n).astype(np.float32) for n in ((M, K), (K, N)))
+        bs = (1, K) if turned else (N, 1)
+        out, seen = interpreted.launch(
+            matmul_kernel, (-(-M // BLOCK), -(-N // BLOCK)),
+            [("A", a), ("B", np.ascontiguousarray(b.T) if turned else b),
+             ("C", np.zeros((M, N), np.float32))], K, 1, *bs, N, 1, M, N, K, BLOCK=BLOCK)
+        what = f"{M} × {K} times {K} × {N}{', B transposed' * turned}"
+        if seen.outside:
+            raise Wrong(f"{what}: {seen.complaint()}")
+        c, last = out["C"], slice((K - 1) // BLOCK * BLOCK, K)
+        mistakes = {
+            "only the first BLOCK columns of A were used: loop over K in steps of BLOCK":
+                a[:, :BLOCK] @ b[:BLOCK],
+            "the tiles before the last are lost: add to acc": a[:, last] @ b[last],
+            "every element is 0: was the tile stored?": np.zeros((M, N))}
+        if turned:
+            mistakes["B's rows need not follow each other: use both of its strides"] = (
+                a @ np.ascontiguousarray(b.T).reshape(K, N))
+        if K % BLOCK and np.abs(c - a @ b).max() > 1e-3:
+            mistakes["a tile that sticks out of K has to be masked in A and in B, with other=0.0"] = c
+        if any(not c[i:i + BLOCK, j:j + BLOCK].any() for i in range(0, M, BLOCK)
+               for j in range(0, N, BLOCK)):
+            mistakes["some tiles were not written: program_id(0) counts rows of tiles, program_id(1)"
+                     " columns"] = c
+        expect_close(c, a @ b, what, rtol=1e-3, atol=1e-4, mistakes=mistakes)
+    return "rows, columns and a walk along K: this loop is in every attention kernel, twice."

@@ -2,19 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 
-import matplotlib
 import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullFormatter
 
+from flashlib.course.notebook import show
 from flashlib.course.plots import theme
-from flashlib.course.plots.parts import rect
+from flashlib.course.plots.parts import rect, sentences, whole
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, Figure, styled
 
-_PROGRAMS = ("#6FA8C9", "#E0B36A", "#9BBF85", "#C79BC2", "#D98E7E", "#8FA0B5")
-_STEP = matplotlib.colormaps["viridis"]
-_KERNELS = {"3pass": (_STEP(0.02), "o", "three passes"), "online": (_STEP(0.45), "s", "online, two"),
-            "fused": (_STEP(0.72), "D", "fused, one"), "torch": ("#8A8A8A", "x", "torch.softmax")}
+_PROGRAMS = ("#E6E6E6", "#C2C2C2", "#A2A2A2")
+_KERNELS = {"3pass": ("#222222", "o", "three passes"), "online": ("#8A6D3B", "s", "online, two"),
+            "fused": ("#A0527A", "D", "fused, one")}
+SECTOR = 8                                                  # float32 numbers in 32 bytes
 
 
 def _program_color(program: int) -> str:
@@ -68,11 +68,13 @@ def program_grid(shape: tuple[int, int], touches: Sequence, *, row_stride: int) 
     Columns beyond the matrix belong to the buffer, not to it; an element in red was touched there.
     """
     rows, cols = shape
-    owner = np.full((rows, row_stride), -1)
+    owner, programs = np.full((rows, row_stride), -1), sorted({tuple(t.program) for t in touches})
+    axes = 2 if any(program[1] for program in programs) else 1
+    names = [",".join(map(str, program[:axes])) for program in programs]
     for touch in touches:
         places = np.asarray(touch.lanes)[touch.mask]
         places = places[(places >= 0) & (places < rows * row_stride)]
-        owner.ravel()[places] = touch.program[0]
+        owner.ravel()[places] = programs.index(tuple(touch.program))
     fig, ax = theme.subplots(height=0.3 * rows + 0.55)
     ax.set(xlim=(-2.6, row_stride + 0.05), ylim=(rows + 0.05, -0.75))
     ax.axis("off")
@@ -84,7 +86,7 @@ def program_grid(shape: tuple[int, int], touches: Sequence, *, row_stride: int) 
             rect(ax, c, r, 1, 1, facecolor=face, lw=0.7, edgecolor=OVER if outside else INK,
                  hatch="xxxx" if outside and not touched else None)
             if touched:
-                ax.text(c + 0.5, r + 0.5, str(owner[r, c]), ha="center", va="center", fontsize=SMALL)
+                ax.text(c + 0.5, r + 0.5, names[owner[r, c]], ha="center", va="center", fontsize=SMALL)
         ax.text(-0.15, r + 0.5, f"row {r}", ha="right", va="center", fontsize=SMALL)
     ax.text(cols / 2, -0.3, f"x: {cols} columns", ha="center", va="center", fontsize=SMALL)
     if row_stride > cols:
@@ -113,8 +115,7 @@ def softmax_rates(panels: Mapping[str, Mapping[str, tuple[Sequence, Sequence]]],
             ax.axhline(share, color=_KERNELS[impl][0], ls=(0, (4, 3)), lw=1.1, zorder=1)
         for impl, (cols, rate) in series.items():
             color, marker, _ = _KERNELS[impl]
-            ax.plot(cols, np.asarray(rate) / copy_rate, color=color, marker=marker, ms=4.5, lw=1.5,
-                    ls="-" if impl != "torch" else (0, (1, 1)))
+            ax.plot(cols, np.asarray(rate) / copy_rate, color=color, marker=marker, ms=4.5, lw=1.5)
         ax.set_xscale("log", base=2)
         ticks = {2**9: "512", 2**12: "4K", 2**15: "32K", 2**18: "256K", 2**20: "1M"}
         ticks = {at: text for at, text in ticks.items() if at <= lengths[-1]}
@@ -126,8 +127,9 @@ def softmax_rates(panels: Mapping[str, Mapping[str, tuple[Sequence, Sequence]]],
     first = np.atleast_1d(axes)[0]
     first.set_ylabel(f"share of the copy rate, {copy_rate / 1e12:.2f} TB/s")
     shown = [impl for impl in _KERNELS if any(impl in s for s in panels.values())]
-    handles = [Line2D([], [], color=_KERNELS[i][0], marker=_KERNELS[i][1], ms=4.5, label=_KERNELS[i][2],
-                      ls="-" if i != "torch" else (0, (1, 1))) for i in shown]
+    handles = [Line2D([], [], color=_KERNELS[i][0], marker=_KERNELS[i][1], ms=4.5, label=_KERNELS[i][2])
+               for i in shown]
+    handles.insert(0, Line2D([], [], color=INK, lw=1, label="a copy"))
     if predicted:
         handles.append(Line2D([], [], color=GREY, ls=(0, (4, 3)), label="predicted by its passes"))
     fig.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=SMALL,
@@ -142,3 +144,91 @@ def softmax_rates(panels: Mapping[str, Mapping[str, tuple[Sequence, Sequence]]],
     words += [f"dashed, predicted: {lines}"] if lines else []
     return theme.describe(fig, "Useful bytes per second by length of a row, as shares of the"
                                f" copy rate. {'; '.join(words)}.")
+
+
+@styled
+def languages(texts: Mapping[str, tuple[str, str, str]]) -> Figure:
+    """Draw one load as each language of the compiler writes it, one below the other.
+
+    `texts` maps a language to (whose view it is, its text, a regular expression); the first two lines
+    that match are shown.
+    """
+    found = {name: [line.strip() for line in show.ir_lines(text, only)[:2]]
+             for name, (_, text, only) in texts.items()}
+    step, room = 0.19, 92
+    height = 0.1 + sum(0.36 + step * len(lines) for lines in found.values())
+    fig = theme.figure(height, layout=None)
+    ax, y, words = whole(fig, down=True), 0.1, []
+    for name, lines in found.items():
+        if not lines:
+            raise ValueError(f"texts: expected a line of {name} like {texts[name][2]!r}, found none")
+        tall = 0.26 + step * len(lines)
+        rect(ax, 0.05, y, theme.WIDTH - 0.1, tall, **theme.REGISTER, lw=0.8)
+        ax.text(0.13, y + 0.13, name, fontsize=SMALL, fontweight="bold", va="center_baseline")
+        ax.text(theme.WIDTH - 0.13, y + 0.13, texts[name][0], fontsize=SMALL, color=GREY, ha="right",
+                va="center_baseline")
+        for n, line in enumerate(lines):
+            text = line if len(line) <= room else line[:room - 1] + "…"
+            ax.text(0.13, y + 0.32 + step * n, text, fontsize=6.6, family="DejaVu Sans Mono",
+                    va="center_baseline")
+        y += tall + 0.1
+        words.append(f"{name}, {texts[name][0]}: {' / '.join(lines)}")
+    return theme.describe(fig, f"One load in {len(found)} languages. {'; '.join(words)}.")
+
+
+def touched(shape, strides, block, program: int, masked: bool):
+    """Return (rows, cols, addresses, inside, takes part) of the lanes of a program, each flat.
+
+    Programs count along the rows of blocks; addresses are elements of memory.
+    """
+    M, N = shape
+    across = -(-N // block[1])
+    row, col = np.indices(block).reshape(2, -1)
+    row, col = row + program // across * block[0], col + program % across * block[1]
+    inside = (row < M) & (col < N)
+    return row, col, row * strides[0] + col * strides[1], inside, inside | (not masked)
+
+
+@styled
+def pointer_block(shape, strides, block, program: int, masked: bool, title: str, *,
+                  side: int = 16, sectors: int = 32) -> Figure:
+    """Draw the lanes of a program on a float32 matrix, and the sectors of memory that they touch.
+
+    Args:
+        shape, strides: of the matrix, in elements.  block: its rows and columns.
+        side, sectors: what the fixed axes show.
+    """
+    row, col, at, inside, on = touched(shape, strides, block, program, masked)
+    fig = theme.figure(3.5, layout=None)
+    ax = fig.add_axes((0.03, 0.29, 0.45, 0.69))
+    for r, c in np.ndindex(*shape):
+        rect(ax, c, r, 1, 1, fc="white", ec=GREY, lw=0.5)
+    for r, c, ok, part in zip(row, col, inside, on, strict=True):
+        if r < side and c < side:
+            look = {"fc": _PROGRAMS[1] if ok else theme.tint(OVER, 0.4)} if part else {
+                "fc": "white", "ls": (0, (2, 2))}
+            rect(ax, c, r, 1, 1, ec=INK, lw=1.1, zorder=3, **look)
+    ax.set(xlim=(-0.2, side + 0.2), ylim=(side + 0.2, -0.2), aspect="equal")
+    ax.axis("off")
+    strip = fig.add_axes((0.03, 0.05, 0.94, 0.15))
+    hit = set((at[on] // SECTOR).tolist())
+    for n in range(sectors):
+        rect(strip, n, 0, 0.92, 1, fc=theme.tensor_color("x") if n in hit else "#F4F4F4", ec=GREY,
+             lw=0.7)
+    for place, ok in zip(at[on], inside[on], strict=True):
+        rect(strip, place // SECTOR + 0.92 * (place % SECTOR) / SECTOR, 0.2, 0.92 / SECTOR, 0.6,
+             fc=INK if ok else OVER, lw=0)
+    strip.set(xlim=(0, sectors), ylim=(-0.05, 1.05))
+    strip.axis("off")
+    fig.text(0.03, 0.225, "memory, in sectors of 32 bytes; dark: elements that a lane points to",
+             fontsize=SMALL)
+    wild, least = int((on & ~inside).sum()), -(-int(on.sum()) // SECTOR)
+    words = sentences(fig, [
+        (title, INK),
+        (f"{on.size} lanes, {int((~on).sum())} of them masked", INK),
+        (f"{wild} read outside the matrix", OVER if wild else INK),
+        (f"{len(hit)} sectors cross for {int(on.sum())} elements",
+         OVER if len(hit) > 2 * least else INK),
+        (f"packed, they would fill {least}", INK)], 0.54, 0.93, 0.085)
+    return theme.describe(fig, f"{shape[0]} × {shape[1]} float32, strides {strides}, blocks"
+                               f" {block[0]} × {block[1]}: {words}.")

@@ -45,3 +45,20 @@ def programs_per_sm(registers, shared_bytes, num_warps):
     """09.4: each resource alone allows so many; the scarcest one decides."""
     return min(65_536 // (registers * 32 * num_warps), 233_472 // (shared_bytes + 1_024),
                64 // num_warps, 32)
+
+
+def matmul_kernel(A, B, C, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, M, N, K,
+                  BLOCK: tl.constexpr):
+    """09.5: a tile of C, summed over tiles along K."""
+    m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    acc = tl.zeros([BLOCK, BLOCK], tl.float32)
+    for start in range(0, K, BLOCK):
+        k = start + tl.arange(0, BLOCK)
+        a = tl.load(A + m[:, None] * stride_am + k[None, :] * stride_ak,
+                    mask=(m < M)[:, None] & (k < K)[None, :], other=0.0)
+        b = tl.load(B + k[:, None] * stride_bk + n[None, :] * stride_bn,
+                    mask=(k < K)[:, None] & (n < N)[None, :], other=0.0)
+        acc = tl.dot(a, b, acc, input_precision="ieee")
+    tl.store(C + m[:, None] * stride_cm + n[None, :] * stride_cn, acc,
+             mask=(m < M)[:, None] & (n < N)[None, :])

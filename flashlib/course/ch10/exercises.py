@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, parts, solution
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, given, hint, parts, solution
 
 __all__ = ["check_address", "check_fold", "check_lse", "check_stages", "hint", "solution"]
 
@@ -52,9 +52,8 @@ def check_address(address):
             ("two key heads for four query heads", (2 * N * D, N * D, D, 1), 2),
             ("every second column of a wider tensor", (2 * H * N * D, 2 * N * D, 2 * D, 2), 1),
             ("one batch entry, expanded (stride 0)", (0, N * D, D, 1), 1)):
-        b, h, i, j = np.indices((B, H, N, D))
-        sb, sh, sn, sd = strides
-        got = address(b, h, i, j, strides, group)
+        got = [given(address(*map(int, at), strides, group)) for at in np.ndindex(B, H, N, D)]
+        (b, h, i, j), (sb, sh, sn, sd) = np.indices((B, H, N, D)).reshape(4, -1), strides
         hk = h // group
         expect_close(got, b * sb + hk * sh + i * sn + j * sd, f"addresses in {what}", mistakes={
             "this is right for a contiguous tensor only: use all four strides":
@@ -89,7 +88,10 @@ def check_stages(stages):
             shift, a, b = Nk - Nq, tile * BM, (tile + 1) * BM
             end = min(Nk, max(b + shift, 0))
             whole = min(Nk // BN, max(a + 1 + shift, 0) // BN) * BN
-            got = parts(stages(tile, BM, BN, Nq, Nk), "(whole, end)")
+            got = stages(tile, BM, BN, Nq, Nk)
+            got = parts(tuple(got) if isinstance(got, np.ndarray) else got, "(whole, end)")
+            if whole != end and np.array_equal(got, (end, whole)):
+                raise Wrong("the two changed places: the order is (whole, end), got (end, whole)")
             where = f"tile {tile}, {BM} × {BN}, {Nq} queries, {Nk} keys"
             expect_close(got[1], end, f"end of {where}", mistakes={
                 "the diagonal starts in the top left corner: add Nk − Nq, so that the last query"
@@ -114,6 +116,8 @@ def check_stages(stages):
                 "rounded up: the tile that the first row's diagonal cuts needs a mask":
                     min(-(-max(a + 1 + shift, 0) // BN) * BN, Nk),
                 "these are tiles: count keys": whole // BN,
+                "everything is masked: right, but the tiles that the first row sees wholly need none":
+                    0,
                 "a row that sees nothing gives 0, not a negative number":
                     (a + 1 + shift) // BN * BN if a + 1 + shift < 0 else np.nan})
     return "keys 0 … whole cost no comparison at all."
@@ -149,6 +153,8 @@ def check_fold(fold_scaled):
         "the maximum of raw logits was compared with a scaled one: multiply it by scale_log2":
             np.maximum(m, qk.max(axis=1)),
         "this is the maximum of the tile alone: earlier keys count, too": qk.max(axis=1) * c,
+        "this is the maximum of all rows: each row has its own (axis=1)":
+            np.maximum(m, qk.max() * c),
         "scaled by 1/√d only: log2(e) is inside scale_log2 already": np.maximum(
             m, qk.max(axis=1) * scale),
         "m was scaled a second time: it is in units of log2 already": np.maximum(
@@ -162,6 +168,8 @@ def check_fold(fold_scaled):
         "alpha was scaled again: m is in units of log2 already":
             np.exp2((m - new) * c) * l + p.sum(axis=1),
         "alpha is upside down: 2^(m − m_new), at most 1, because the maximum only grows": upside_down,
+        "p took the old m: it may be positive in the exponent, and needs m_new":
+            alpha * l + np.exp2(qk * c - m[:, None]).sum(axis=1),
         "the logits were not scaled": alpha * l + np.exp2(qk - new[:, None]).sum(axis=1),
         "the old l was not rescaled by alpha": l + p.sum(axis=1)})
     expect_close(got[0], alpha[:, None] * acc + p @ v, "acc", mistakes={

@@ -1,28 +1,24 @@
-"""The figures of chapter 10: recorded times of attention kernels, and what softmax alone costs."""
+"""The figures of chapter 10: the page beside the kernel, windows, and who is how fast by shape."""
 
-from collections.abc import Mapping, Sequence
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from matplotlib.patches import Polygon
 
+from flashlib.course.notebook import show
 from flashlib.course.notebook.data import Measurement
 from flashlib.course.plots import theme
-from flashlib.course.plots.parts import bare, beside, origin, rect
-from flashlib.course.plots.theme import GREY, INK, SMALL, TINY, Figure, styled
+from flashlib.course.plots.causal import face
+from flashlib.course.plots.parts import boxes, origin, rect, sentences, whole
+from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, Figure, styled
+from flashlib.masks import Mask, tiles
 
-# Who ran: a name for people, a color, a marker. What is ours stands out, the others are quiet.
-_RACERS = {
-    "ours": ("this course's op", "#31688E", "D"),
-    "ours_triton": ("this course's Triton kernels", "#6F9CC4", "d"),
-    "sdpa_flash": ("SDPA FLASH (FlashAttention-2)", "#8C8C8C", "s"),
-    "sdpa_cudnn": ("SDPA cuDNN", "#C9A66B", "h"),
-    "flex": ("FlexAttention", "#A78BB0", "<"),
-    "fa3": ("FlashAttention-3", "#5FC89A", "^"),
-    "fa4": ("FlashAttention-4", "#D6C34F", "v"),
-    "triton_tutorial": ("Triton's tutorial, fp16", "#C77D6B", ">"),
-    "flash": ("SDPA FLASH (FlashAttention-2)", "#8C8C8C", "s"),
-    "standard": ("standard, eager", "#D0D0D0", "o"),
-}
-# What `impl` of `flash_attention` takes, in the looks of the same kernels above.
+# Ours: a name for people, a color, a marker; by `impl` of a recording, and of `flash_attention`.
+_RACERS = {"ours": ("this course's op", "#31688E", "D"),
+           "ours_triton": ("this course's Triton kernels", "#6F9CC4", "d")}
 _WINDOWED = {"auto": _RACERS["ours"], "triton": _RACERS["ours_triton"]}
 
 
@@ -31,115 +27,144 @@ def racer(impl: str) -> tuple[str, str, str]:
     return _RACERS.get(impl, (impl, theme.NEUTRAL, "o"))
 
 
-@styled
-def kernel_race(race: Measurement, *, B: int, H: int, N_q: int, d: int,
-                ours: str = "ours", without: Sequence[str] = ()) -> Figure:
-    """Draw TFLOP/s of every implementation at one shape, forward and backward, causal below.
+# The page's line, the kernel's lines that do the same, and the tensor whose hue joins them ("": grey).
+_JOINED = (
+    ("for rows in tiles(Nq, Br)", ("tile = pid % tiles_per_head", "start = tile * BLOCK_M"), ""),
+    ("Qi = sram.load(Q[rows])", ("q = load_rows((Q,",), "Q"),
+    ("Oi = sram.tile(", ("acc = tl.zeros",), "O"),
+    ("m = sram.tile(", ("m_i = tl.full",), "m"),
+    ("l = sram.tile(", ("l_i = tl.zeros",), "m"),
+    ("for keys in tiles(Nk, Bc)", ("for start in tl.range",), ""),
+    ("if mask.skips(rows, keys)", ("begin, whole, cut, end =",), ""),
+    ("Kj, Vj = sram.load", ("k = load_rows", "v = load_rows"), "K"),
+    ("Sij[...] = (Qi @ Kj.T)", ("qk = tl.dot",), "S"),
+    ("Sij[...] = np.where(visible", ("qk = tl.where(seen",), "S"),
+    ("m_new = np.maximum", ("m_new = tl.maximum",), "m"),
+    ("alpha = np.exp", ("alpha = tl.exp2",), "m"),
+    ("Pij[...] = np.exp", ("p = tl.exp2",), "P"),
+    ("l[...] = alpha * l", ("l_i = l_i * alpha",), "m"),
+    ("Oi[...] = alpha[:, None]", ("acc = acc * alpha", "acc = tl.dot"), "O"),
+    ("m[...] = m_new", ("m_i = m_new",), "m"),
+    ("Oi[...] = Oi / np.maximum", ("acc = acc / tl.where",), "O"),
+    ("sram.store(Oi, O[rows])", ("store_rows(acc",), "O"),
+    ("sram.store(m + np.log(l)", ("lse = tl.where", "tl.store(LSE"), "m"),
+)
 
-    `race` holds rows with impl, mode, causal, B, H, N_q, d, seconds and tflops_per_s; an empty cell
-    is left out, and so are the implementations of `without`. A bar carries its rate, its time, and
-    the speed relative to it of the implementation that `ours` names.
-    """
-    race = race.where(B=B, H=H, N_q=N_q, d=d)
-    race = Measurement(race.provenance, [row for row in race.rows if row["impl"] not in without],
-                       race.columns)
-    panels = [(mode, causal) for causal in (0, 1) for mode in ("forward", "backward")
-              if _timed(race, mode, causal)]
-    if not panels:
-        raise ValueError(f"race: expected timed rows at B={B}, H={H}, N_q={N_q}, d={d}, found none")
-    most = max(len(_timed(race, *panel)) for panel in panels)
-    lines = -(-len(panels) // 2)
-    fig, axes = theme.subplots(lines, min(2, len(panels)), squeeze=False,
-                               height=0.45 + lines * (0.5 + 0.27 * most))
-    top = max(r["tflops_per_s"] for panel in panels for r in _timed(race, *panel))
+
+def page_lines(page: Callable) -> list[str]:
+    """Return the lines of `flash_v2`, which is `page`, that compute, without comments."""
+    lines = inspect.getsource(page).splitlines()
+    return _code(lines[next(n for n, line in enumerate(lines) if "for rows in tiles" in line):-1])
+
+
+def kernel_lines() -> list[str]:
+    """Return the lines of the forward kernel; the loop that it calls stands where it is called."""
+    own, loop = (_code(show.kernel_text("triton/forward", name, "body").splitlines())
+                 for name in ("flash_fwd_kernel", "_attend"))
+    at = {key: next(n for n, line in enumerate(own) if line.startswith(key))
+          for key in ("pid =", "if IS_CAUSAL or RAGGED", "acc = acc /")}
+    start = next(n for n, line in enumerate(loop) if line.startswith("for start"))
+    return [*own[at["pid ="]:at["if IS_CAUSAL or RAGGED"]],
+            *("  " + line for line in loop[start:-1]), *own[at["acc = acc /"]:]]
+
+
+def _code(lines: Sequence[str]) -> list[str]:
+    """Return lines of code two spaces a level deep, without comments and empty lines."""
+    bare_lines = (re.sub(r"(^|\s\s+)#.*$", "", line).rstrip() for line in lines)
+    kept = textwrap.dedent("\n".join(line for line in bare_lines if line.strip())).splitlines()
+    return [" " * ((len(line) - len(line.lstrip())) // 2) + line.lstrip() for line in kept]
+
+
+@styled
+def page_and_kernel(page: Callable) -> Figure:
+    """Draw the NumPy page, `flash_v2`, and the Triton kernel, and join the lines that do the same."""
+    sides, step, size, wide = (page_lines(page), kernel_lines()), 0.152, 7.0, 8.95
+    room, gap = (66, 70), 0.62                              # letters a line, inches between the two
+    letter = 0.6021 * size / 72
+    height = 0.42 + step * len(sides[1])
+    fig = theme.figure(height, wide, layout=None)
+    ax = whole(fig, down=True)
+    left, right = 0.06, 0.14 + letter * room[0] + gap
+    tops = [0.36 + step * (len(sides[1]) - len(sides[0])) / 2, 0.36]
+    for x, top, lines, most, name in zip((left, right), tops, sides, room, (
+            "the page: flash_v2, NumPy", "the kernel: flash_fwd_kernel, Triton"), strict=True):
+        ax.text(x, top - 0.16, name, fontsize=9, fontweight="bold", va="center")
+        for n, line in enumerate(lines):
+            text = line if len(line) <= most else line[:most - 1] + "…"
+            ax.text(x, top + step * (n + 0.5), text, fontsize=size, va="center_baseline",
+                    family="DejaVu Sans Mono", zorder=3)
+    edges = left + 0.1 + letter * room[0], right - 0.04
     words = []
-    for ax, (mode, causal) in zip(axes.flat, panels, strict=False):
-        rows = _timed(race, mode, causal)
-        own_s = next((r["seconds"] for r in rows if r["impl"] == ours), None)
-        for y, row in enumerate(rows):
-            name, color, _ = racer(row["impl"])
-            ax.barh(y, row["tflops_per_s"], height=0.72, color=color, gid=f"bar {row['impl']}")
-            text = f"{row['tflops_per_s']:.0f}  ·  {1e3 * row['seconds']:.2f} ms"
-            ax.text(row["tflops_per_s"] + 0.015 * top, y, text, va="center_baseline", fontsize=TINY,
-                    fontweight="bold" if row["impl"] == ours else "normal")
-            if own_s and row["impl"] != ours:
-                ax.text(0.015 * top, y, f"ours is {row['seconds'] / own_s:.2f} ×", fontsize=TINY,
-                        va="center_baseline", color=theme.ink_on(color))
-            words.append(f"{mode}{', causal' * causal}, {name}: {text}")
-        ax.set_yticks(range(len(rows)), [racer(r["impl"])[0] for r in rows], fontsize=TINY, color=INK)
-        ax.set_title(f"{mode}{', causal' if causal else ''}", fontsize=9, loc="left")
-        ax.set(xlim=(0, 1.42 * top), ylim=(len(rows) - 0.5, -0.6))
-        ax.tick_params(axis="y", length=0)
-        if ax in axes[-1]:
-            ax.set_xlabel("TFLOP/s", fontsize=SMALL)
-    for ax in axes[:, 1:].flat:
-        ax.set_yticklabels([])
-    for ax in axes.flat[len(panels):]:
-        ax.axis("off")
-    shape = f"(B, H, N, d) = ({B}, {H}, {N_q}, {d})"
-    fig.suptitle(f"{shape}, {origin(race)}", fontsize=9, fontweight="bold", x=0.01, ha="left")
-    return theme.describe(fig, f"Speed of attention at {shape}, {origin(race)}. {'; '.join(words)}.")
+    for line_of_page, kernel, tensor in _JOINED:
+        color = theme.tensor_color(tensor) if tensor else "#9A9A9A"
+        (n,) = (n for n, line in enumerate(sides[0]) if line.strip().startswith(line_of_page))
+        y = tops[0] + step * n
+        boxes(ax, [(left - 0.03, y, edges[0] - left + 0.03, step)], fc=theme.tint(color, 0.72),
+              ec="white", lw=0.6)
+        for start in kernel:
+            found = [n for n, line in enumerate(sides[1]) if line.strip().startswith(start)]
+            if not found:
+                raise ValueError(f"kernel: expected a line that starts with {start!r}, found none")
+            for m in found:
+                z = tops[1] + step * m
+                boxes(ax, [(edges[1], z, wide - edges[1] - 0.03, step)], fc=theme.tint(color, 0.72),
+                      ec="white", lw=0.6)
+                ax.add_artist(Polygon([(edges[0], y), (edges[1], z), (edges[1], z + step),
+                                       (edges[0], y + step)], fc=theme.tint(color, 0.45), ec="white",
+                                      lw=0.5, alpha=0.75, gid=f"join {n} {m}"))
+        words.append(f"{line_of_page} … is {' and '.join(kernel)} …")
+    return theme.describe(fig, "The NumPy page of FlashAttention-2 beside the Triton kernel, lines that"
+                               f" do the same joined: {'; '.join(words)}.")
 
 
-def _timed(race: Measurement, mode: str, causal: int) -> list[dict]:
-    """Return the rows that were timed, in the order of the table of names."""
-    order = list(_RACERS)
-    rows = [row for row in race.where(mode=mode, causal=causal).rows if row["seconds"] is not None]
-    return sorted(rows, key=lambda r: order.index(r["impl"]) if r["impl"] in order else len(order))
+def _shape(row: Mapping) -> tuple:
+    return tuple(row[key] for key in ("d", "causal", "N_q", "B", "H"))
 
 
 @styled
-def race_by_shape(race: Measurement, *, ours: str = "ours", ceiling: float | None = None) -> Figure:
-    """Draw TFLOP/s of every implementation over all recorded shapes, forward and backward.
+def race_by_shape(race: Measurement, *, ours: Sequence[str] = ("ours", "ours_triton")) -> Figure:
+    """Draw every implementation's speed over the fastest rival's, shape by shape.
 
-    One line per shape; a mark per implementation, the largest for the one that `ours` names;
-    `ceiling` is a rate in FLOP/s to draw beside.
+    `race` holds rows with impl, mode, causal, B, H, N_q, d and tflops_per_s; an empty cell is left out.
+    Rivals are grey ticks, those that `ours` names dots.
     """
-    shapes = list(dict.fromkeys((r["d"], r["causal"], r["N_q"], r["B"], r["H"]) for r in race.rows))
-    shapes.sort()
-    fig, axes = theme.subplots(1, 2, height=0.95 + 0.235 * len(shapes), sharey=True)
-    impls = [name for name in _RACERS if name in set(race.column("impl"))]
-    top = np.nanmax(race.column("tflops_per_s"))
-    wins = {}
+    shapes = sorted({_shape(r) for r in race.rows})
+    fig, axes = theme.subplots(1, 2, height=0.95 + 0.2 * len(shapes), sharey=True, sharex=True)
+    words = []
     for ax, mode in zip(axes, ("forward", "backward"), strict=True):
-        for y, (d, causal, N, B, H) in enumerate(shapes):
-            rows = {r["impl"]: r["tflops_per_s"]
-                    for r in race.where(mode=mode, causal=causal, B=B, H=H, N_q=N, d=d).rows
-                    if r["tflops_per_s"] is not None}
-            if not rows:
-                continue
-            ax.plot([min(rows.values()), max(rows.values())], [y, y], color="#D9D9D9", lw=1.2, zorder=1)
-            for impl, rate in rows.items():
-                _, color, marker = racer(impl)
-                own = impl == ours
-                ax.plot(rate, y, marker, color=color, ms=7 if own else 6, mec=INK if own else "white",
-                        mew=0.8 if own else 0.5, zorder=4 if own else 3, gid=f"{impl} {mode} {y}")
-            if ours in rows and "sdpa_flash" in rows:
-                wins.setdefault(mode, []).append(rows[ours] / rows["sdpa_flash"])
-        if ceiling:
-            ax.axvline(ceiling / 1e12, color=GREY, lw=0.9, ls=(0, (4, 2)), zorder=0)
-            ax.text(ceiling / 1e12, -0.5, "large matmul ", fontsize=TINY, color=GREY, ha="right",
-                    va="center")
+        best = []
+        for y, shape in enumerate(shapes):
+            rates = {r["impl"]: r["tflops_per_s"] for r in race.where(mode=mode).rows
+                     if _shape(r) == shape and r["tflops_per_s"]}
+            rivals = [rate for impl, rate in rates.items() if impl not in ours]
+            ax.plot([rate / max(rivals) for rate in rivals], [y] * len(rivals), "|", color="#A0A0A0",
+                    ms=8, mew=1.2, gid=f"rivals {mode} {y}")
+            for n, impl in enumerate(ours):
+                if impl in rates:
+                    ax.plot(rates[impl] / max(rivals), y, ("D", "o")[n], ms=5.5, zorder=3 - n,
+                            color=("#31688E", "#8DB4D3")[n], mec="white", mew=0.5,
+                            gid=f"{impl} {mode} {y}")
+            best.append(rates[ours[0]] / max(rivals))
+        ax.axvline(1, color=INK, lw=0.9, zorder=0)
         ax.set_title(mode, fontsize=9, loc="left")
-        ax.set_xlabel("TFLOP/s", fontsize=SMALL)
-        ax.set_xlim(0, 1.05 * max(top, (ceiling or 0) / 1e12))
+        ax.set_xlabel("speed ÷ the fastest rival's", fontsize=SMALL)
         for y in range(1, len(shapes)):
             if shapes[y][0] != shapes[y - 1][0]:
-                ax.axhline(y - 0.5, color="#EBEBEB", lw=0.8, zorder=0)
+                ax.axhline(y - 0.5, color="#E0E0E0", lw=0.8, zorder=0)
+        words.append(f"{mode}: {racer(ours[0])[0]} runs at {min(best):.2f} to {max(best):.2f} of the"
+                     f" fastest rival's speed, ahead in {sum(b > 1 for b in best)} of {len(best)}")
     axes[0].set_yticks(range(len(shapes)), [
         f"{B}, {H}, {N}, {d}{' causal' if causal else ''}" for d, causal, N, B, H in shapes],
         fontsize=TINY, color=INK)
-    axes[0].set_ylim(len(shapes) - 0.4, -0.6)
+    axes[0].set(ylim=(len(shapes) - 0.4, -0.6), xlim=(0.3, 1.25))
     axes[0].tick_params(axis="y", length=0)
-    marks = [axes[0].plot([], [], racer(i)[2], color=racer(i)[1], ms=6, mec=INK if i == ours
-                          else "white", mew=0.8, label=racer(i)[0])[0] for i in impls]
-    fig.legend(handles=marks, loc="outside lower center", ncols=min(4, len(impls)), fontsize=TINY,
-               frameon=False, handletextpad=0.2, columnspacing=1.2)
-    title = f"B, H, N, d by shape, {origin(race)}"
+    marks = [axes[0].plot([], [], ("D", "o")[n], color=("#31688E", "#8DB4D3")[n], ms=5.5,
+                          label=racer(impl)[0])[0] for n, impl in enumerate(ours)]
+    marks += axes[0].plot([], [], "|", color="#A0A0A0", ms=8, mew=1.2, label="a rival")
+    fig.legend(handles=marks, loc="outside lower center", ncols=3, fontsize=TINY, frameon=False)
+    title = f"B, H, N, d: speed by shape, {origin(race)}"
     fig.suptitle(title, fontsize=9, fontweight="bold", x=0.01, ha="left")
-    words = "; ".join(f"{mode}: {racer(ours)[0]} run at {min(r):.2f} to {max(r):.2f} times the"
-                      " rate of SDPA FLASH" for mode, r in wins.items())
-    return theme.describe(fig, f"TFLOP/s, {title}. {words}.")
+    return theme.describe(fig, f"{title}. {'; '.join(words)}.")
 
 
 @styled
@@ -194,36 +219,70 @@ def _visited(row: Mapping) -> int:
 
 
 @styled
-def softmax_share(cases: Mapping[str, Mapping[str, Sequence[tuple[str, float]]]], note: str) -> Figure:
-    """Draw the time of each kernel of an implementation as one stacked bar.
+def tile_walk(mask: Mask, shape: tuple[int, int], BLOCK_M: int, BLOCK_N: int, tile: int,
+              title: str, *, side: int = 512, most: float = 2.5) -> Figure:
+    """Draw which key tiles each tile of queries visits, and in which order one of them does.
 
-    `cases` maps a shape to {implementation: [(kind, seconds), …]}; kind is one of "QKᵀ", "softmax",
-    "PV" and "all in one". `note` says where the times come from.
+    Args:
+        mask: which keys each row sees.  shape: (Nq, Nk), at most `side` each, the axis of the picture.
+        tile: the tile of queries whose walk is numbered.
+        most: where the axis of "logits computed for each one needed" ends.
     """
-    look = {"QKᵀ": theme.tensor_color("S"), "softmax": theme.tensor_color("P"),
-            "PV": theme.tensor_color("O"), "all in one": racer("sdpa_flash")[1]}
-    bars = [(case, impl, parts) for case, impls in cases.items() for impl, parts in impls.items()]
-    fig, axes = theme.subplots(len(cases), 1, squeeze=False, height=0.45 + 0.98 * len(cases))
-    words = []
-    for ax, (case, impls) in zip(axes[:, 0], cases.items(), strict=True):
-        longest = max(sum(s for _, s in parts) for parts in impls.values()) * 1e3
-        for y, (impl, parts) in enumerate(impls.items()):
-            left = 0.0
-            for kind, seconds in parts:
-                width, color = 1e3 * seconds, look[kind]
-                rect(ax, left, y - 0.34, width, 0.68, fc=color, ec="white", lw=0.8,
-                     gid=f"{impl} {kind}")
-                text = f"{kind} {width:.2f}"
-                if theme.text_width(text, TINY) < 4.6 * width / longest:
-                    ax.text(left + width / 2, y, text, ha="center", va="center_baseline",
-                            fontsize=TINY, color=theme.ink_on(color))
-                left += width
-                words.append(f"{case}, {impl}: {text} ms")
-            beside(ax, f"{left:.2f} ms", (left, y), (5, 0), va="center_baseline", fontsize=SMALL,
-                   fontweight="bold")
-        ax.set(xlim=(0, 1.14 * longest), ylim=(len(impls) - 0.45, -0.55), xticks=[])
-        ax.set_yticks(range(len(impls)), list(impls), fontsize=SMALL, color=INK)
-        ax.set_title(case, fontsize=SMALL, loc="left")
-        bare(ax)
-    fig.suptitle(note, fontsize=9, fontweight="bold", x=0.01, ha="left")
-    return theme.describe(fig, f"{note}. {'; '.join(words)}. {len(bars)} bars.")
+    (Nq, Nk), (walk, marks) = shape, walk_of(mask, shape, BLOCK_M, BLOCK_N, tile)
+    fig = theme.figure(3.5, layout=None)
+    ax = fig.add_axes((0.08, 0.13, 0.42, 0.84))
+    rows = tiles(Nq, BLOCK_M)
+    visited, needed = 0, int(np.sum(mask.stop - mask.first))
+    for n, r in enumerate(rows):
+        masked = dict(walk_of(mask, shape, BLOCK_M, BLOCK_N, n)[0])
+        visited += len(masked)
+        for keys in tiles(Nk, BLOCK_N):
+            kind = {None: "skip", True: "partial", False: "full"}[masked.get(keys.start)]
+            rect(ax, keys.start, r.start, keys.stop - keys.start, r.stop - r.start, lw=0.6,
+                 **face(kind))
+    own = rows[tile]
+    for number, (start, _) in enumerate(walk, 1):
+        wide = min(start + BLOCK_N, Nk) - start
+        rect(ax, start, own.start, wide, own.stop - own.start, fc="none", ec=INK, lw=1.5, zorder=4)
+        ax.text(start + wide / 2, (own.start + own.stop) / 2, str(number), ha="center",
+                va="center_baseline", fontsize=SMALL, fontweight="bold", zorder=5)
+    ax.set(xlim=(-4, side + 4), ylim=(side + 4, -4), xticks=range(0, side + 1, 128),
+           yticks=range(0, side + 1, 128))
+    ax.set_xlabel("keys", fontsize=SMALL)
+    ax.set_ylabel("queries", fontsize=SMALL)
+    begin, whole_, cut, end = marks
+    masked = sum(kind for _, kind in walk)
+    share = visited * BLOCK_M * BLOCK_N / max(needed, 1)
+    words = sentences(fig, [
+        (title, INK),
+        (f"begin {begin}, whole {whole_}, cut {cut}, end {end}", INK),
+        (f"{len(walk)} tiles visited, in the order of the numbers", INK),
+        (f"{masked} behind a mask, {len(walk) - masked} whole", OVER if walk and masked == len(walk)
+         else INK)], 0.55, 0.93, 0.085)
+    fig.text(0.55, 0.48, "logits computed, by all programs, for each one needed", fontsize=SMALL)
+    bar = fig.add_axes((0.55, 0.32, 0.42, 0.12))
+    bar.barh(0, share, height=0.8, color=theme.tensor_color("S"), ec=theme.edge_color("S"),
+             lw=0.7)
+    bar.axvline(1, color=INK, lw=1)
+    bar.text(0.05, 0, f"{share:.2f}", va="center_baseline", fontsize=SMALL, fontweight="bold")
+    bar.set(xlim=(0, most), ylim=(-0.6, 0.6), yticks=[])
+    theme.patch_key(bar, [(text, {"lw": 0.6, **face(kind)}) for text, kind in (
+        ("whole", "full"), ("masked", "partial"), ("skipped", "skip"))], at=(1, -1.7))
+    return theme.describe(fig, f"{Nq} queries, {Nk} keys, tiles {BLOCK_M} × {BLOCK_N}. {words};"
+                               f" {share:.2f} logits computed for each one needed.")
+
+
+def walk_of(mask: Mask, shape: tuple[int, int], BLOCK_M: int, BLOCK_N: int, tile: int):
+    """Return ([(first key, masked), …] in the kernel's order, (begin, whole, cut, end)) of a tile.
+
+    As `key_range` and the three calls of `_attend` in `flash_fwd_kernel`: the end's masked tiles, those
+    that all rows see, and those that a window's left edge cuts.
+    """
+    lo, whole_lo, whole_hi, hi = mask.key_range(tiles(shape[0], BLOCK_M)[tile])
+    begin, cut = lo // BLOCK_N * BLOCK_N, whole_hi // BLOCK_N * BLOCK_N
+    middle = -(-whole_lo // BLOCK_N) * BLOCK_N
+    cut = max(cut, middle)
+    walk = [(start, masked) for first, stop, masked in (
+        (cut, hi, True), (middle, cut, False), (begin, middle, True))
+        for start in range(first, stop, BLOCK_N)]
+    return walk, (begin, middle, cut, hi)

@@ -51,7 +51,12 @@ def _has_docstring(node) -> bool:
 
 
 def kernel(module: str, name: str, part: str = "all") -> None:
-    """Print a kernel of `flashlib.kernels` without its docstring; this needs neither torch nor Triton.
+    """Print a kernel of `flashlib.kernels` without its docstring, as `kernel_text` returns it."""
+    print(kernel_text(module, name, part))
+
+
+def kernel_text(module: str, name: str, part: str = "all") -> str:
+    """Return the text of a kernel without its docstring; this needs neither torch nor Triton.
 
     `part` is "all", "signature" (up to the colon) or "body".
     """
@@ -65,8 +70,8 @@ def kernel(module: str, name: str, part: str = "all") -> None:
     documented = ast.get_docstring(node) is not None
     head = lines[node.lineno - 1 - len(node.decorator_list):first.lineno - 1]
     body = lines[(first.end_lineno if documented else first.lineno - 1):node.end_lineno]
-    print("\n".join({"all": head + body, "signature": head,
-                     "body": textwrap.dedent("\n".join(body)).splitlines()}[part]))
+    return "\n".join({"all": head + body, "signature": head,
+                      "body": textwrap.dedent("\n".join(body)).splitlines()}[part])
 
 
 def ir(text: str, only: str = "", *, limit: int = 24) -> None:
@@ -74,11 +79,16 @@ def ir(text: str, only: str = "", *, limit: int = 24) -> None:
 
     `only`: a regular expression; lines that do not match are left out.
     """
-    lines = [re.sub(r"\s*loc\(.*$", "", line.rstrip()) for line in text.splitlines()
-             if not line.lstrip().startswith(("#loc", ".loc", "//", ".file", "}"))]
-    lines = [re.sub(r"\s*/\*[0-9a-f]+\*/\s*", "  ", line) for line in lines]
-    kept = [line for line in lines if line.strip() and re.search(only, line)]
+    kept = ir_lines(text, only)
     for line in kept[:limit]:
         print(line if len(line) <= 100 else line[:99] + "…")
     if len(kept) > limit:
         print(f"… and {len(kept) - limit} more")
+
+
+def ir_lines(text: str, only: str = "") -> list[str]:
+    """Return the lines that `ir` prints, all of them and in full."""
+    lines = [re.sub(r"\s*loc\(.*$", "", line.rstrip()) for line in text.splitlines()
+             if not line.lstrip().startswith(("#loc", ".loc", "//", ".file", "}"))]
+    lines = [re.sub(r"\s*/\*[0-9a-f]+\*/\s*", "  ", line) for line in lines]
+    return [line for line in lines if line.strip() and re.search(only, line)]

@@ -96,6 +96,24 @@ CASES = [
      ("    for start in range(0, N, BLOCK):", "    for start in range(0, 0, BLOCK):", 1)],
      "while l was still growing"),
     (ch09.check_online, right.online_kernel, [("tl.exp(x - m) / l", "unknown")], "raised NameError"),
+    (ch09.check_online, right.online_kernel, [("tl.exp(x - m) / l", "tl.exp(x - (m + tl.log(l)))")],
+     "keep m and l apart"),
+    (ch09.check_row_max, right.row_max_kernel, [(PAD, "other=-3.4e38")],
+     "a low number is not low enough"),
+    (ch09.check_matmul, right.matmul_kernel, [("range(0, K, BLOCK)", "range(0, BLOCK, BLOCK)")],
+     "loop over K"),
+    (ch09.check_matmul, right.matmul_kernel, [("tl.dot(a, b, acc,", "tl.dot(a, b,")], "add to acc"),
+    (ch09.check_matmul, right.matmul_kernel, [("k[:, None] * stride_bk", "k[:, None] * N"),
+     ("n[None, :] * stride_bn", "n[None, :]")], "both of its strides"),
+    (ch09.check_matmul, right.matmul_kernel, [("mask=(m < M)[:, None] & (k < K)[None, :]",
+     "mask=(m < M)[:, None] & (k < 99)[None, :]")], "outside"),
+    (ch09.check_matmul, right.matmul_kernel, [("mask=(k < K)[:, None] & (n < N)[None, :]",
+     "mask=(k < 99)[:, None] & (n < N)[None, :]")], "outside"),
+    (ch09.check_matmul, right.matmul_kernel, [(", other=0.0", ", other=1.0")], "with other=0.0"),
+    (ch09.check_matmul, right.matmul_kernel, [("program_id(0)", "program_id(7)"), ("program_id(1)",
+     "program_id(0)"), ("program_id(7)", "program_id(1)")], "counts rows of tiles"),
+    (ch09.check_matmul, right.matmul_kernel, [("stride_cn, acc", "stride_cn, 0 * acc")],
+     "every element"),
 ]
 
 if __name__ == "__main__":
@@ -109,5 +127,5 @@ if __name__ == "__main__":
         wrong.append([check.__name__, expected, verdict.passed, verdict.message])
     good = {check.__name__: check(answer).passed for check, answer in (
         (ch09.check_transposed, right.double_kernel), (ch09.check_row_max, right.row_max_kernel),
-        (ch09.check_online, right.online_kernel))}
+        (ch09.check_online, right.online_kernel), (ch09.check_matmul, right.matmul_kernel))}
     print(json.dumps({"wrong": wrong, "right": good}))

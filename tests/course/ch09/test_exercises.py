@@ -31,6 +31,7 @@ WRONG = [
     (lambda *a: _programs(*a, threads=1), "registers can run out"),
     (lambda r, s, w: min(65536 // r, 64 // w, 32, 233472 // (s + 1024)), "each with registers"),
     (lambda *a: _programs(*a, pick=max), "scarcest resource"),
+    (lambda r, s, w: min(65536 // (32 * r), 64 // w, 32, 233472 // (s + 1024)), "num_warps times"),
     (lambda *a: _programs(*a, regs=False), "registers can run out"),
     (lambda *a: _programs(*a, smem=False), "shared memory can run out"),
     (lambda *a: _programs(*a, most=10**6), "64 warps at most"),
@@ -58,15 +59,16 @@ def verdicts():
 
 @needs_triton
 def test_kernels_that_are_right_pass(verdicts):
-    assert verdicts["right"] == {"check_transposed": True, "check_row_max": True, "check_online": True}
+    assert verdicts["right"] == dict.fromkeys(
+        ("check_transposed", "check_row_max", "check_online", "check_matmul"), True)
 
 
 @needs_triton
 def test_each_kernels_mistake_is_named(verdicts):
-    assert len(verdicts["wrong"]) >= 39
+    assert len(verdicts["wrong"]) >= 49
     unnamed = [case for case in verdicts["wrong"] if case[2] or case[1] not in case[3]]
     assert unnamed == []
-    for check in ("check_transposed", "check_row_max", "check_online"):
+    for check in ("check_transposed", "check_row_max", "check_online", "check_matmul"):
         assert len([case for case in verdicts["wrong"] if case[0] == check]) >= 3
 
 
@@ -89,7 +91,8 @@ TestAnswers = examine(right=[(ch09.check_programs_per_sm, right.programs_per_sm)
                       wrong=[(ch09.check_programs_per_sm, *case) for case in WRONG])
 
 
-@pytest.mark.parametrize("check", [ch09.check_transposed, ch09.check_row_max, ch09.check_online])
+@pytest.mark.parametrize("check", [ch09.check_transposed, ch09.check_row_max, ch09.check_online,
+                                   ch09.check_matmul])
 def test_stub_is_not_answered_and_strict_raises(check):
     assert "not answered yet" in check(stub).message
     with pytest.raises(ExerciseFailed):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 
 from flashlib.course.ch09 import figures
 from flashlib.course.plots import theme
@@ -47,6 +48,9 @@ def test_every_element_carries_its_program():
     texts = [t.get_text() for t in fig.axes[0].texts]
     assert [texts.count(p) for p in "012"] == [5, 5, 5]
     assert "0 elements outside" in theme.alt_text(fig)
+    pairs = [Touch((r % 2, r, 0), a, a >= 0, a < 0) for r, a in enumerate(at)]
+    texts = [t.get_text() for t in figures.program_grid((3, 5), pairs, row_stride=6).axes[0].texts]
+    assert [texts.count(p) for p in ("0,0", "1,1", "0,2")] == [5, 5, 5]
     astray = [*whole, Touch((2, 0, 0), np.array([5]), np.array([True]), np.array([True]))]
     assert "1 elements outside" in theme.alt_text(figures.program_grid((3, 5), astray, row_stride=6))
 
@@ -65,7 +69,8 @@ def test_without_a_prediction_no_line_is_dashed_and_the_legend_names_none():
     bare = figures.softmax_rates({"float16": series}, 1e12)
     assert {line.get_linestyle() for line in bare.axes[0].lines} == {"-"}
     labels = [t.get_text() for t in bare.legends[0].get_texts()]
-    assert labels == ["three passes", "fused, one"] and "predicted" not in theme.alt_text(bare)
+    assert labels == ["a copy", "three passes", "fused, one"]
+    assert "predicted" not in theme.alt_text(bare)
     full = figures.softmax_rates({"float16": series}, 1e12, {"3pass": 0.5})
     assert full.legends[0].get_texts()[-1].get_text() == "predicted by its passes"
     assert "dashed, predicted: three passes 0.50" in theme.alt_text(full)
@@ -77,3 +82,14 @@ def test_every_length_of_the_rates_has_a_tick():
     assert set(ax.get_xticks()) | set(ax.get_xticks(minor=True)) == set(lengths)
     assert 2**15 in ax.get_xticks()
     assert all(t.tick1line.get_markersize() for t in ax.xaxis.get_minor_ticks())
+
+
+def test_a_language_shows_the_lines_that_match_and_one_without_is_refused():
+    texts = {"PTX": ("a thread", "ld.global.v4.b32 %r1; \nadd.s32 %r2;", "ld"),
+             "SASS": ("the chip", "LDG.E.128 R8, [R2.64] ;", "LDG")}
+    fig = figures.languages(texts)
+    shown = [t.get_text() for t in fig.axes[0].texts]
+    assert "ld.global.v4.b32 %r1;" in shown and "add.s32 %r2;" not in shown
+    assert "SASS, the chip: LDG.E.128" in theme.alt_text(fig)
+    with pytest.raises(ValueError, match="expected a line of PTX"):
+        figures.languages({"PTX": ("a thread", "add.s32 %r2;", "ld")})

@@ -1,5 +1,6 @@
 """The checks of chapter 10 accept the solution and name each seeded mistake."""
 
+import math
 import sys
 import types
 
@@ -29,6 +30,20 @@ def _stages(tile, BM, BN, Nq, Nk, *, shift=None, first=1, cap=True, down=True, r
     end = min(Nk, end) if cap else end
     sees = min(Nk, sees)
     return sees // BN * BN if down else sees, end
+
+
+def _with_the_old_m(acc, l, m, qk, v, c):
+    p, (_, _, new) = np.exp2(qk * c - m[:, None]), right.fold_scaled(acc, l, m, qk, v, c)
+    alpha = np.exp2(m - new)
+    return acc * alpha[:, None] + p @ v, l * alpha + p.sum(axis=1), new
+
+
+def _by_cases(b, h, i, j, s, G):
+    """Count heads off one by one, as one who thinks of single numbers."""
+    head = 0
+    while h >= G:
+        h, head = h - G, head + 1
+    return int(b * s[0] + head * s[1]) + int(np.dot((i, j), s[2:]))
 
 
 WRONG = [
@@ -65,6 +80,11 @@ WRONG = [
     (ch10.check_stages, lambda *a: _stages(*a)[0], "expected a tuple (whole, end)"),
     (ch10.check_stages, lambda *a: (_stages(*a)[0], -(-_stages(*a)[1] // a[2]) * a[2]),
      "how many keys the last row sees"),
+    (ch10.check_stages, lambda *a: _stages(*a)[::-1], "got (end, whole)"),
+    (ch10.check_stages, lambda *a: (0, _stages(*a)[1]), "everything is masked"),
+    (ch10.check_address, lambda b, h, i, j, s, G: None if b else 0, "is a `return` missing"),
+    (ch10.check_fold, lambda *a: _fold(*a, top=lambda qk, c: qk.max() * c), "each row has its own"),
+    (ch10.check_fold, _with_the_old_m, "p took the old m"),
     (ch10.check_fold, lambda *a: _fold(*a, alpha_of=lambda x: np.exp2(-x)), "upside down"),
     (ch10.check_fold, lambda *a: right.fold_scaled(*a)[::-1], "the order is"),
     (ch10.check_fold, lambda *a: _fold(*a, top=lambda qk, c: qk.max(axis=1)), "raw logits"),
@@ -84,6 +104,17 @@ PAIRS = [(ch10.check_lse, right.natural_lse), (ch10.check_address, right.address
          (ch10.check_stages, right.stages), (ch10.check_fold, right.fold_scaled)]
 
 TestAnswers = examine(right=PAIRS, wrong=WRONG)
+
+
+@pytest.mark.parametrize(("check", "answer"), [
+    (ch10.check_address, _by_cases),
+    (ch10.check_address, lambda b, h, i, j, s, G: np.dot((b, math.floor(h / G), i, j), s)),
+    (ch10.check_address, lambda b, h, i, j, s, G: int(b * s[0] + h // G * s[1] + i * s[2] + j * s[3])),
+    (ch10.check_stages, lambda *a: list(right.stages(*a))),
+    (ch10.check_stages, lambda *a: np.array(right.stages(*a))),
+    (ch10.check_fold, lambda *a: list(right.fold_scaled(*a)))])
+def test_other_right_forms_pass(check, answer):
+    assert check(answer, strict=True)
 
 
 @pytest.mark.parametrize(("module", "name"), [("torch", "PyTorch"), ("triton", "Triton")])

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from flashlib import data
+from flashlib import data, flash_v2
 from flashlib.course.ch10 import figures
 from flashlib.course.notebook.data import Measurement
 from flashlib.course.plots import theme
@@ -12,63 +12,51 @@ from flashlib.course.plots import theme
 RACE = data.measurements("attention_h200")
 
 
-def _texts(fig):
-    return [text.get_text() for ax in fig.axes for text in ax.texts]
+def _marks(fig):
+    return {line.get_gid(): line for ax in fig.axes for line in ax.lines if line.get_gid()}
 
 
-def test_race_labels_every_timed_bar_and_its_origin():
-    fig = figures.kernel_race(RACE, B=4, H=48, N_q=4096, d=32)
-    rows = RACE.where(B=4, H=48, N_q=4096, d=32).rows
-    for row in rows:
-        label = f"{row['tflops_per_s']:.0f}  ·  {1e3 * row['seconds']:.2f} ms"
-        assert label in _texts(fig), row
+def test_every_joined_line_is_on_both_sides_and_no_line_of_the_page_is_left_alone():
+    fig = figures.page_and_kernel(flash_v2)
+    joins = [p.get_gid().split()[1:] for p in fig.axes[0].patches + fig.axes[0].artists
+             if str(p.get_gid()).startswith("join")]
+    page, kernel = figures.page_lines(flash_v2), figures.kernel_lines()
+    alone = [line.strip() for n, line in enumerate(page) if str(n) not in {a for a, _ in joins}]
+    assert {line.split("(")[0] for line in alone} <= {
+        "with sram.scope", "continue", "Sij = sram.tile", "if", "if ", "Pij = Sij"}
+    assert max(int(b) for _, b in joins) == len(kernel) - 1
+    assert "qk = tl.dot" in theme.alt_text(fig)
+
+
+def test_the_kernel_is_shown_with_the_loop_that_it_calls():
+    lines = figures.kernel_lines()
+    at = {start: next(n for n, line in enumerate(lines) if line.lstrip().startswith(start))
+          for start in ("pid = ", "begin, whole", "for start in", "m_i = m_new", "acc = acc / ")}
+    assert list(at.values()) == sorted(at.values()) and not any("#" in line for line in lines)
+
+
+def test_race_by_shape_is_relative_to_the_fastest_rival_of_each_shape():
+    fig = figures.race_by_shape(RACE)
+    marks, mode = _marks(fig), "forward"
+    shapes = sorted({(r["d"], r["causal"], r["N_q"], r["B"], r["H"]) for r in RACE.rows})
+    assert len(fig.axes[0].get_yticklabels()) == len(shapes)
+    for y, (d, causal, N, B, H) in enumerate(shapes):
+        rates = {r["impl"]: r["tflops_per_s"] for r in RACE.where(
+            mode=mode, d=d, causal=causal, N_q=N, B=B, H=H).rows if r["tflops_per_s"]}
+        best = max(rate for impl, rate in rates.items() if not impl.startswith("ours"))
+        assert marks[f"ours {mode} {y}"].get_xdata()[0] == pytest.approx(rates["ours"] / best)
+        assert max(marks[f"rivals {mode} {y}"].get_xdata()) == pytest.approx(1)
+        assert len(marks[f"rivals {mode} {y}"].get_xdata()) == len(rates) - 2
     assert RACE.provenance["gpu"] in fig.get_suptitle()
-    assert RACE.provenance["date"] in theme.alt_text(fig)
+    assert "ahead in 0 of 16" in theme.alt_text(fig).partition("backward")[2]
 
 
-def test_race_leaves_out_what_was_not_timed_and_refuses_an_unknown_shape():
-    rows = [row | ({"seconds": None, "tflops_per_s": None} if row["impl"] == "flex" else {})
+def test_race_leaves_out_what_was_not_timed():
+    rows = [row | ({"seconds": None, "tflops_per_s": None} if row["impl"] == "fa4" else {})
             for row in RACE.rows]
     race = Measurement(RACE.provenance, rows, RACE.columns)
-    fig = figures.kernel_race(race, B=4, H=48, N_q=4096, d=32)
-    assert "FlexAttention" not in [t.get_text() for ax in fig.axes for t in ax.get_yticklabels()]
-    figures.race_by_shape(race)
-    with pytest.raises(ValueError, match="expected timed rows"):
-        figures.kernel_race(RACE, B=1, H=1, N_q=3, d=5)
-
-
-@pytest.mark.parametrize("ours", ["ours", "ours_triton"])
-def test_race_is_relative_to_the_one_that_is_named(ours):
-    left_out = "ours" if ours == "ours_triton" else "ours_triton"
-    fig = figures.kernel_race(RACE, B=4, H=48, N_q=4096, d=32, ours=ours, without=[left_out])
-    bars = {p.get_gid() for ax in fig.axes for p in ax.patches if p.get_gid()}
-    assert f"bar {ours}" in bars and f"bar {left_out}" not in bars
-    case = {"mode": "forward", "causal": 0, "B": 4, "H": 48, "N_q": 4096, "d": 32}
-    own, flash = (RACE.where(impl=i, **case).rows[0] for i in (ours, "sdpa_flash"))
-    assert f"ours is {flash['seconds'] / own['seconds']:.2f} ×" in _texts(fig)
-    rates = [RACE.where(impl=i, mode="forward").column("tflops_per_s") for i in (ours, "sdpa_flash")]
-    ratio = rates[0] / rates[1]
-    words = theme.alt_text(figures.race_by_shape(RACE, ours=ours))
-    assert f"run at {ratio.min():.2f} to {ratio.max():.2f} times" in words
-
-
-def test_race_by_shape_has_a_line_for_every_shape_and_a_mark_for_every_row():
-    fig = figures.race_by_shape(RACE, ceiling=7e14)
-    shapes = {(r["B"], r["H"], r["N_q"], r["d"], r["causal"]) for r in RACE.rows}
-    assert len(fig.axes[0].get_yticklabels()) == len(shapes)
-    marks = [line for ax in fig.axes for line in ax.lines
-             if str(line.get_gid()).startswith(("ours ", "sdpa_", "flex "))]
-    peers = ("ours", "sdpa_flash", "sdpa_cudnn", "flex")
-    assert len(marks) == sum(r["impl"] in peers and r["seconds"] is not None for r in RACE.rows)
-
-
-def test_softmax_share_draws_each_part_as_long_as_it_took():
-    parts = [("QKᵀ", 1e-3), ("softmax", 3e-3), ("PV", 0.5e-3)]
-    fig = figures.softmax_share({"case": {"standard": parts, "fused": [("all in one", 1e-3)]}}, "here")
-    widths = {p.get_gid(): p.get_width() for p in fig.axes[0].patches if p.get_gid()}
-    assert widths["standard softmax"] == pytest.approx(3.0)
-    assert "4.50 ms" in _texts(fig)
-    assert "softmax 3.00 ms" in theme.alt_text(fig)
+    before, after = (_marks(figures.race_by_shape(r))["rivals forward 0"] for r in (RACE, race))
+    assert len(after.get_xdata()) == len(before.get_xdata()) - 1
 
 
 def _windows():

@@ -1,0 +1,42 @@
+"""The pointer lab: every choice draws, and its sectors are those of the addresses."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from flashlib.course.ch09 import lab
+from flashlib.course.ch09.figures import touched
+from flashlib.course.plots.theme import alt_text
+from tests.course.choices import draw_every_choice
+
+
+def test_every_choice_draws():
+    box = lab.pointer_lab()
+    assert draw_every_choice(box) == {key: len(c.options) for key, c in box.controls.items()}
+
+
+@pytest.mark.parametrize("layout", lab.LAYOUTS)
+def test_all_programs_together_touch_every_element_once(layout):
+    strides = lab.LAYOUTS[layout]
+    wanted = sorted(r * strides[0] + c * strides[1] for r, c in np.ndindex(*lab.SHAPE))
+    for block in lab.BLOCKS:
+        count = -(-lab.SHAPE[0] // block[0]) * -(-lab.SHAPE[1] // block[1])
+        parts = [touched(lab.SHAPE, strides, block, p, True) for p in range(count)]
+        assert sorted(np.concatenate([at[on] for _, _, at, _, on in parts])) == wanted
+
+
+def test_it_opens_on_a_row_that_needs_a_sector_for_each_element():
+    assert "12 sectors cross for 12 elements; packed, they would fill 2" in alt_text(lab.draw())
+    assert "2 sectors cross for 12 elements" in alt_text(lab.draw("row by row"))
+    assert "2 sectors cross for 10 elements" in alt_text(lab.draw(block=(16, 1)))
+
+
+def test_without_a_mask_lanes_leave_the_matrix_and_stay_on_the_axis():
+    assert "4 read outside" in alt_text(lab.draw(masked=False))
+    for layout, block, program in itertools.product(lab.LAYOUTS, lab.BLOCKS, range(12)):
+        count = -(-lab.SHAPE[0] // block[0]) * -(-lab.SHAPE[1] // block[1])
+        _, _, at, _, _ = touched(lab.SHAPE, lab.LAYOUTS[layout], block, min(program, count - 1), False)
+        assert at.max() < 32 * 8

@@ -10,6 +10,8 @@ py    = .venv/bin/python
 stamp = .venv/.ready
 bench = attention_demo softmax_rates accuracy blocks_sweep tuned windows counters l2_rate matmul_steps \
         loop_order launch_overhead gluon_ablation gluon_teaching timeline stalls clock grouped
+# The tests of a file share what they compile; tests/conftest.py puts the long files first.
+spread = -n 2 --dist loadfile --no-loadscope-reorder
 
 help: ## list these targets
 	@echo "usage: make TARGET [NAME=value]"
@@ -28,10 +30,10 @@ lab: $(stamp) ## set up, then open JupyterLab on work/, your own copy of the not
 	@$(py) scripts/open_lab.py $(LAB_ARGS)
 
 test: $(stamp) ## set up, then run the tests
-	OMP_NUM_THREADS=1 $(py) -m pytest -n 2 --dist loadfile $(TEST_ARGS)
+	OMP_NUM_THREADS=1 $(py) -m pytest $(spread) $(TEST_ARGS)
 
 test-lens: $(stamp) ## compile the kernels for every other generation, dtype and setting
-	OMP_NUM_THREADS=1 $(py) -m pytest -n 2 --dist loadfile -m matrix $(TEST_ARGS)
+	OMP_NUM_THREADS=1 $(py) -m pytest $(spread) -m matrix $(TEST_ARGS)
 
 test-browser: $(stamp) ## move every control of every lab in JupyterLab, in Chromium
 	@$(py) -c "import playwright" 2>/dev/null || { echo "Installing playwright (165 MB) into .venv ..."; \

@@ -3,8 +3,6 @@
 The front door imports NumPy only; everything else arrives when it is first asked for.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from flashlib.lazy import attach

@@ -1,7 +1,5 @@
 """Arguments checked once, at the door: each error names the argument, what was expected, what came."""
 
-from __future__ import annotations
-
 import math
 import numbers
 

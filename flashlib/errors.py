@@ -1,7 +1,5 @@
 """What the paper machine refuses: tiles that do not fit, and reads of what no load brought."""
 
-from __future__ import annotations
-
 
 class SRAMOverflow(ValueError):
     """The tiles that a kernel declared do not fit into the SRAM.

@@ -5,8 +5,6 @@ added to the bits that hold the exponent. FlashAttention-4 (arXiv:2603.05451) co
 softmax like this, on the units that add and multiply. Taught in notebook 14.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

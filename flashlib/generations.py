@@ -4,8 +4,6 @@ Numbers: NVIDIA CUDA Programming Guide, Compute Capabilities, tables of technica
 memory information. `flashlib.hardware` has the sheets of whole GPUs.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 MOST_REGISTERS = 255               # of a thread, of 4 bytes each, on every generation

@@ -3,8 +3,6 @@
 Where a package is missing that a name needs, the error says which of the course's extras brings it.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 import types

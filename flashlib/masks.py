@@ -6,8 +6,6 @@ decreases from row to row: full, causal and windows, and padding or packed docum
 follows from them in one place.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ The facts are constants, so that bfloat16 needs no package; errors are measured 
 Taught in notebooks 03 and 04; the bfloat16 rounding again in 10.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from types import MappingProxyType
 

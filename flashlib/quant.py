@@ -6,8 +6,6 @@ is first needed. int8 is here for contrast: its steps are equal, while those of 
 value. Taught in notebook 13.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from types import MappingProxyType

@@ -42,7 +42,7 @@ def course_files(root=ROOT):
 
 def _belongs(inside):
     if inside.parts[0] == "notebooks":                # a stray file there is nobody else's
-        return re.fullmatch(r"\d\d_\w+\.ipynb", inside.name) is not None
+        return re.fullmatch(r"\d\d_\w+\.ipynb|README\.md", inside.name) is not None
     return inside.suffix not in (".pyc", ".part") and inside.name != ".DS_Store"
 
 

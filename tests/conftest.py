@@ -1,17 +1,36 @@
-"""What holds for every test: no window, no figure left open, and property tests without a clock."""
+"""What holds for every test: an order, no window, no figure left open, no clock."""
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+# For nbformat jsonschema would build a grammar of addresses, two seconds long, that no notebook needs.
+sys.modules.setdefault("rfc3987_syntax", None)
 
 # A slow machine is no counterexample, and CI searches the same examples every time.
 settings.register_profile("course", deadline=None, print_blob=True)
 settings.register_profile("ci", settings.get_profile("course"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "course")
+
+
+# The files that take longest, those first: one process would end on one of them, and the other wait.
+LONG = ("lens/test_gluon.py", "kernels/test_interpreter.py", "lens/test_defaults.py",
+        "algorithms/test_attention.py", "algorithms/test_backward.py", "algorithms/test_properties.py",
+        "algorithms/test_windows.py", "models/test_traffic.py", "kernels/test_kernel_mutants.py",
+        "lens/test_report.py", "course/exercises/test_interpreted.py", "kernels/test_backends.py")
+
+
+def pytest_collection_modifyitems(items):
+    """Put long files first; the tests of a file stay in their order."""
+    here = Path(__file__).parent
+    place = {here / name: n for n, name in enumerate(LONG)}
+    if missing := [str(path) for path in place if not path.is_file()]:
+        raise pytest.UsageError(f"LONG: expected files of tests, got {', '.join(missing)}")
+    items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,5 @@
 """Attention's two matrix products without the softmax between them: O = (Q Kᵀ) V."""
 
-from __future__ import annotations
-
 from flashlib.arguments import check_attention, check_block
 from flashlib.machine import Machine
 from flashlib.masks import tiles

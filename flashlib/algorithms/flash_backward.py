@@ -1,7 +1,5 @@
 """The backward pass of FlashAttention: nothing N×N was kept, so the weights are computed again."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from flashlib.arguments import check_array, check_attention, check_block, check_choice, check_same_dtype

@@ -1,7 +1,5 @@
 """FlashAttention v1: keys and values outside, the output travels through HBM."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from flashlib.arguments import check_attention, check_block

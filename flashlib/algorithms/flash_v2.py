@@ -1,7 +1,5 @@
 """FlashAttention v2: queries outside, the output stays on chip, one late division."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from flashlib.arguments import check_attention, check_block
@@ -12,7 +10,7 @@ from flashlib.masks import mask_of, tiles
 def flash_v2(Q, K, V, *, Br, Bc, causal=False, window=None, scale=None, machine=None):
     """Attention with the queries in the outer loop and one late division.
 
-    FlashAttention-2 (Dao 2023, arXiv:2307.08691), Algorithm 1. Taught in notebooks 06 and 08.
+    FlashAttention-2 (Dao 2023, arXiv:2307.08691), Algorithm 1 but line 10. Taught in notebooks 06, 08.
     Causal aligns bottom right (row i sees keys j ≤ i + Nk − Nq); torch aligns top left.
 
     Args:

@@ -1,7 +1,5 @@
 """FlashAttention v3's FP8 forward: eight-bit operands, a scale per block, a rotation of Q and K."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from flashlib.arguments import check_attention, check_block, check_choice, check_flag

@@ -1,7 +1,5 @@
 """FlashAttention v4: fewer exponentials on their unit, and a maximum that may be out of date."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from flashlib.arguments import check_attention, check_block, check_share

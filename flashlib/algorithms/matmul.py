@@ -1,7 +1,5 @@
 """Matrix multiplication, one element at a time and one tile at a time."""
 
-from __future__ import annotations
-
 from flashlib.arguments import check_array, check_block, check_same_dtype
 from flashlib.machine import Machine
 from flashlib.masks import tiles

@@ -1,7 +1,5 @@
 """Multi-pass attention: online softmax first, then the values, without ever storing a logit."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from flashlib.arguments import check_attention

@@ -1,7 +1,5 @@
 """One-pass attention: the output is rescaled as it grows, so the keys are read once."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from flashlib.arguments import check_attention

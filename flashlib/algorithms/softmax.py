@@ -4,8 +4,6 @@ Each streams its row: an element is loaded anew in every pass, as if the row did
 All rows of x advance together, so that SRAM holds one element and the statistics of every row.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from flashlib.arguments import check_array

@@ -1,7 +1,5 @@
 """Standard attention: S, then P, then O, each a matrix that goes through HBM."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from flashlib.arguments import check_attention, check_block

@@ -1,7 +1,5 @@
 """Training with standard attention: S and P go through HBM forward, dP and dS backward."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from flashlib.arguments import check_array, check_attention, check_same_dtype, check_share

@@ -1,7 +1,5 @@
 """Attention of one Q tile inside a thread block: the keys dealt out to the warps, or the queries."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from flashlib.arguments import check_attention, check_block

@@ -4,8 +4,6 @@
 `flashlib.algorithms`.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING
 

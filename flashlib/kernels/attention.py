@@ -1,7 +1,5 @@
 """The public op: `flash_attention(q, k, v)`, differentiable, on any backend that this machine has."""
 
-from __future__ import annotations
-
 from typing import Literal, Never, overload
 
 import torch
@@ -9,14 +7,15 @@ import torch
 from flashlib.arguments import check_scale
 from flashlib.kernels import ops
 from flashlib.kernels.autocast import of_one_dtype
-from flashlib.kernels.problem import CAUSAL, FULL
+from flashlib.kernels.configs import BACKENDS
+from flashlib.kernels.problem import CAUSAL, FULL, Problem, known
 from flashlib.masks import window_of
 
 MAX_HEAD_DIM = 256
 MAX_SCALE = 1e15                   # times the largest float16 score, 65,504² · 256, is still a float32
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
-IMPLS = ("auto", "triton", "gluon", "reference")
-Impl = Literal["auto", "triton", "gluon", "reference"]
+Impl = Literal["auto", "triton", "gluon", "reference"]      # a type checker reads it: a test compares
+IMPLS = ("auto", *BACKENDS)
 Sides = tuple[int | None, int | None] | None
 MEANT = {                          # how others call what we have, or do not
     "is_causal": "did you mean causal=? It aligns bottom right, torch's is_causal top left",
@@ -87,17 +86,47 @@ def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
         name = next(iter(unknown))
         raise TypeError(f"flash_attention() got an unexpected keyword argument {name!r}"
                         + (f": {MEANT[name]}" if name in MEANT else ""))
-    q, k, v, scale = check_arguments(q, k, v, causal, scale, return_lse, impl)
-    seen = (CAUSAL if causal else FULL) if window is None else window_of(causal, window)
-    if torch.compiler.is_compiling():
-        o, lse = ops.attention_forward(q, k, v, seen.left, seen.right, scale, impl)
-    elif ops.transformed():
-        o, lse = ops.TransformedAttention.apply(q, k, v, seen, scale, impl)
-    elif torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        o, lse = ops.Attention.apply(q, k, v, seen, scale, impl)
+    if torch.compiler.is_compiling() or ops.transformed():
+        q, k, v, scale = check_arguments(q, k, v, causal, scale, return_lse, impl)
+        seen = window_of(causal, window)
+        if torch.compiler.is_compiling():
+            o, lse = ops.attention_forward(q, k, v, seen.left, seen.right, scale, impl)
+        else:
+            o, lse = ops.TransformedAttention.apply(q, k, v, seen, scale, impl)
+        return (o, lse) if return_lse else o
+    p = _accepted(q, k, v, causal, window, return_lse, impl)
+    if p is None:
+        q, k, v, factor = check_arguments(q, k, v, causal, scale, return_lse, impl)
+        p = Problem.of(q, k, v, window=window_of(causal, window))
+        p.made["scale"] = check_scale(None, p.D)
     else:
-        o, lse = ops.forward(q, k, v, seen, scale, impl)
+        factor: float = p.made["scale"] if scale is None else _check_factor(scale, p.D)
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        o, lse = ops.Attention.apply(q, k, v, p.window, factor, impl, p)
+    else:
+        o, lse = ops.forward(q, k, v, p.window, factor, impl, p)
     return (o, lse) if return_lse else o
+
+
+def _accepted(q, k, v, causal, window, return_lse, impl) -> Problem | None:
+    """Return the problem of arguments like which some were accepted before, else None."""
+    if type(causal) is not bool or type(return_lse) is not bool or impl not in IMPLS:
+        return None
+    seen = (CAUSAL if causal else FULL) if window is None else window_of(causal, window)
+    try:
+        p = known(q, k, v, seen)
+    except (AttributeError, RuntimeError, TypeError):       # no dense tensors: told by the checks
+        return None
+    return p if p is not None and "scale" in p.made else None
+
+
+def _check_factor(scale, D: int) -> float:
+    """Return the factor on the logits, or refuse it."""
+    scale = check_scale(scale, D)
+    if abs(scale) > MAX_SCALE:
+        raise ValueError(f"scale: expected at most {MAX_SCALE:.0e} in size, so that the logits are"
+                         f" finite, got {scale}")
+    return scale
 
 
 def check_arguments(q, k, v, causal, scale, return_lse, impl):
@@ -141,8 +170,4 @@ def check_arguments(q, k, v, causal, scale, return_lse, impl):
         raise TypeError(f"return_lse: expected True or False, got {return_lse!r}")
     if impl not in IMPLS:
         raise ValueError(f"impl: expected one of {IMPLS}, got {impl!r}")
-    scale = check_scale(scale, D)
-    if abs(scale) > MAX_SCALE:
-        raise ValueError(f"scale: expected at most {MAX_SCALE:.0e} in size, so that the logits are"
-                         f" finite, got {scale}")
-    return q, k, v, scale
+    return q, k, v, _check_factor(scale, D)

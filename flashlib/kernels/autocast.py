@@ -1,7 +1,5 @@
 """What `torch.autocast` may change in attention, and what it may not."""
 
-from __future__ import annotations
-
 import functools
 
 import torch

@@ -8,11 +8,9 @@ they fit the shared memory of their generation and, in 16 bits, keep everything 
 TURING's gradients at 256), which `tests/lens` checks by compiling them.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
-from typing import NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 # What a configuration can hold, from and to; whether it fits into shared memory its first call says.
 POWERS_OF_2 = {"BLOCK_M": (8, 256), "BLOCK_N": (8, 256), "num_warps": (1, 32), "O_PARTS": (1, 2)}
@@ -45,6 +43,8 @@ class _Validated:
     """A named tuple of numbers and switches whose constructor looks at each of them."""
 
     __slots__ = ()
+    if TYPE_CHECKING:                                       # of the named tuple beside it
+        def _asdict(self) -> dict[str, Any]: ...
 
     def __new__(cls, *values, **named):
         made = super().__new__(cls, *values, **named)
@@ -161,9 +161,7 @@ BLACKWELL = {  # a tcgen05 instruction multiplies 64 rows or more
     256: _row((128, 64, 8, 2), (64, 64, 8, 1), (64, 64, 8, 1)),
 }
 ADA = {  # and GeForce Ampere: 99 KiB of shared memory
-    16: _row((64, 64, 4, 2), (32, 64, 4, 1), (64, 32, 4, 1)),
-    32: _row((64, 64, 4, 2), (32, 64, 4, 1), (64, 32, 4, 1)),
-    64: _row((64, 64, 4, 2), (32, 64, 4, 1), (64, 32, 4, 1)),
+    **dict.fromkeys((16, 32, 64), _row((64, 64, 4, 2), (32, 64, 4, 1), (64, 32, 4, 1))),
     128: _row((64, 16, 4, 2), (32, 32, 4, 1), (32, 32, 4, 1)),
     256: _row((64, 32, 8, 1), (16, 32, 8, 1), (32, 16, 8, 1)),
 }
@@ -182,13 +180,18 @@ TURING = {  # 64 KiB, and Triton multiplies without tensor cores there: operands
     256: _row((16, 16, 8, 1), None, (8, 16, 8, 1), dk=(16, 16, 8, 1), dv=(16, 16, 8, 1)),
 }
 FLOAT32 = {
-    16: _row((32, 32, 4, 1), (32, 32, 4, 1), (32, 32, 4, 1)),
-    32: _row((32, 32, 4, 1), (32, 32, 4, 1), (32, 32, 4, 1)),
-    64: _row((32, 32, 4, 1), (32, 32, 4, 1), (32, 32, 4, 1)),
+    **dict.fromkeys((16, 32, 64), _row((32, 32, 4, 1), (32, 32, 4, 1), (32, 32, 4, 1))),
     128: _row((32, 32, 8, 1), (16, 32, 8, 1), (32, 16, 8, 1)),
     256: _row((16, 16, 8, 1), (16, 16, 8, 1), (16, 16, 8, 1)),
 }
 TURING_FLOAT32 = FLOAT32 | {256: _row((16, 16, 8, 1), (16, 8, 8, 1), (16, 16, 8, 1))}
+
+
+# Backend → direction → the class of what it can be configured in, and tuned. A new backend enters here.
+BACKENDS: dict[str, dict[str, type]] = {
+    "triton": {"forward": TritonConfig, "backward": TritonConfigs},
+    "gluon": {"forward": GluonConfig}, "reference": {},
+}
 
 
 def padded(D: int) -> int:
@@ -241,17 +244,11 @@ GLUON = {  # (head dimension, whether a mask cuts tiles: causal, or keys that no
 SHORT, SHORTER = 2048, 1024                                 # with a causal mask, and without
 SHORT_64, SHORT_128 = GluonConfig(128, 2, 4, TAU=8.0), GluonConfig(128, 2, 2, TAU=8.0)
 # The masks of a window take registers: with taller tiles the kernel spills, and at 256 with a stale
-# maximum. Not timed.
+# maximum. Of these only 128 was timed, and against no other tiles (windows_h200.csv).
 GLUON_WINDOW = {32: GLUON[32, True], 64: SHORT_64, 128: SHORT_128,
                 256: GLUON[256, True]._replace(TAU=0.0)}
-FP8 = {  # (head dimension, whether causal)
-    (64, False): GluonConfig(128, 2, 4),
-    (128, False): GluonConfig(128, 2, 4),
-    (256, False): GluonConfig(64, 2, 2, PING_PONG=False),
-    (64, True): GluonConfig(128, 2, 4),
-    (128, True): GluonConfig(128, 2, 4),
-    (256, True): GluonConfig(64, 2, 2, PING_PONG=False),
-}
+FP8 = dict.fromkeys(itertools.product((64, 128), (False, True)), GluonConfig(128, 2, 4)) | {
+    (256, causal): GluonConfig(64, 2, 2, PING_PONG=False) for causal in (False, True)}
 # Registers of a thread that the launch asks for, by consumers; the kernels deal them out anew.
 REGISTERS = {2: 168, 3: 128}
 

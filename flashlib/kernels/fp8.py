@@ -3,8 +3,6 @@
 Inference only. Taught in notebook 13; the NumPy page that it follows is `flashlib.algorithms.flash_v3`.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Literal, overload
 

@@ -9,8 +9,6 @@ Differentiable once, backward. What torch would otherwise answer with a constant
 gradient of the gradient, a forward-mode tangent) is refused in a sentence.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -28,13 +26,17 @@ def positive(q, scale: float):
     return (q, scale) if scale >= 0 else (-q, -scale)
 
 
-def forward(q, k, v, window: Window, scale: float, impl: str):
-    """Return O and lse (B, H, N_q) float32 or, for float64, float64; nothing to attend to is O = 0."""
+def forward(q, k, v, window: Window, scale: float, impl: str, p: Problem | None = None):
+    """Return O and lse (B, H, N_q) float32 or, for float64, float64; nothing to attend to is O = 0.
+
+    `p` is the problem of these tensors, if it is known.
+    """
     if q.is_neg() or k.is_neg() or v.is_neg():              # a kernel reads numbers as they lie
-        q, k, v = q.resolve_neg(), k.resolve_neg(), v.resolve_neg()
+        q, k, v, p = q.resolve_neg(), k.resolve_neg(), v.resolve_neg(), None
     if scale < 0:
-        q, scale = positive(q, scale)
-    p = Problem.of(q, k, v, window=window)
+        (q, scale), p = positive(q, scale), None
+    if p is None:
+        p = Problem.of(q, k, v, window=window)
     backend = choose(p, impl, "forward")
     if not (p.B and p.N_Q and p.N_K):
         return torch.zeros_like(q, memory_format=torch.contiguous_format), _lse_like(q, -math.inf)
@@ -70,6 +72,10 @@ def _save(ctx, inputs, output):
     ctx.save_for_backward(q, k, v, *output)
 
 
+def _save_for_call(ctx, inputs, output):
+    _save(ctx, inputs[:-1], output)                         # the problem is not needed again
+
+
 def transformed() -> bool:
     """Tell whether forward-mode autograd or torch.func is at work, which must see every call."""
     return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
@@ -103,7 +109,7 @@ class Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, *inputs):
         output = forward(*inputs)
-        _save(ctx, inputs, output)
+        _save_for_call(ctx, inputs, output)
         return output
 
     @staticmethod
@@ -111,14 +117,14 @@ class Attention(torch.autograd.Function):
         inputs = *ctx.saved_tensors, do, dlse, *ctx.options
         # With create_graph the gradient has to remember that it cannot be differentiated.
         gradients = Gradient.apply(*inputs) if torch.is_grad_enabled() else backward(*inputs)
-        return *gradients, None, None, None
+        return *gradients, None, None, None, None
 
 
 class TransformedAttention(Attention):
     """The same in the form that torch.func takes, which costs each call some microseconds more."""
 
     forward = staticmethod(forward)
-    setup_context = staticmethod(_save)
+    setup_context = staticmethod(_save_for_call)
     jvp = staticmethod(_no_tangents)
 
     @staticmethod

@@ -7,21 +7,20 @@ of profilers. Three things are kept here, so that a later call does none of that
   binaries that Triton compiled for it.
 - A `Launch` is a plan at one problem: its grid, its lengths and strides, its tables, and the
   descriptors, which are encoded once for each address. A new length costs a new launch, some tens of
-  microseconds, and no new plan. Of launches and of plans the least recently used are dropped.
+  microseconds, and no new plan. A launch hangs on its problem; of problems and of plans the least
+  recently used are dropped.
 - A launch whose table a CUDA graph has captured is pinned: it is never freed, for the graph may be
   replayed as long as the process lives. So a process that captures without end keeps one table for
   each different problem that it captured. A shape has to be called once before it is captured.
 
 Where hooks are set, or Triton's launcher looks different from the one known here, each launch goes
-Triton's way; `fast_launch` says why.
+Triton's way; `why_slow` says why.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import inspect
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,19 +28,27 @@ from typing import Any
 import numpy as np
 import torch
 import triton
+from triton import knobs
 
+from flashlib.kernels import problem
 from flashlib.kernels.problem import Problem
 from flashlib.kernels.recent import Recent
 
 try:
-    from triton.backends.nvidia.driver import make_tensordesc_arg, wrap_handle_tensordesc
-except ImportError:                                         # a Triton that encodes elsewhere
-    make_tensordesc_arg = wrap_handle_tensordesc = None
+    from triton.backends.nvidia import driver as nvidia
+except ImportError:
+    nvidia = None
 
-KEPT = 1024                                                 # launches, plans, addresses of a descriptor
-HERE = contextlib.nullcontext()
-# Tell whether a CUDA graph records what this thread launches; PyTorch's CPU build cannot be asked.
-capturing = torch.cuda.is_current_stream_capturing if torch.version.cuda else lambda: False
+# None in a Triton that encodes elsewhere.
+make_tensordesc_arg: Any = getattr(nvidia, "make_tensordesc_arg", None)
+wrap_handle_tensordesc: Any = getattr(nvidia, "wrap_handle_tensordesc", None)
+MOST_PLANS, MOST_ADDRESSES = 1024, 1024                     # plans; addresses of a launch's descriptor
+# Tell whether a CUDA graph records what this thread launches, and which GPU is the current one. torch's
+# own functions for that call these; its CPU build has none.
+if torch.version.cuda:
+    capturing, current_device = torch._C._cuda_isCurrentStreamCapturing, torch._C._cuda_getDevice
+else:
+    capturing, current_device = (lambda: False), (lambda: None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,16 +75,17 @@ class Plan:
     grid: Callable[[Problem], int]
     options: dict[str, Any]
     blocks: dict[str, list[int]] = field(default_factory=dict)
-    describe: Callable | None = None
+    describe: Callable[[torch.Tensor, list[int]], Any] | None = None
     tables: dict[str, Callable[[Problem], torch.Tensor]] = field(default_factory=dict)
-    # What Triton compiled, by what it looks at: see `_kind`.
+    # What Triton compiled, by what its compiler looks at: see `_specialization`.
     binaries: dict[tuple, _Binary] = field(default_factory=dict, repr=False)
 
 
 class Launch:
     """A plan at one problem; call it with the plan's `tensors`."""
 
-    __slots__ = ("_binary", "_descriptors", "_kind", "_pinned", "_tail", "grid", "plan", "tables")
+    __slots__ = ("_binary", "_capturable", "_descriptors", "_device", "_index", "_specialization",
+                 "_streams", "_tail", "grid", "plan", "tables")
 
     def __init__(self, plan: Plan, p: Problem):
         self.plan, self.grid = plan, (plan.grid(p), 1, 1)
@@ -88,10 +96,13 @@ class Launch:
             raise TypeError(f"plan: expected arguments for {', '.join(names)}, got"
                             f" {', '.join((*plan.tensors, *given))}")
         self._tail = tuple([given[name] for name in names[count:]])
-        self._kind = (*map(_kind, sizes.values()), *(x.aligned for x in p.layout))
+        self._specialization = (*map(_specialization, sizes.values()), *(x.aligned for x in p.layout))
         self._binary: _Binary | None = None
         self._descriptors: list[_Descriptor | None] = []
-        self._pinned = not any(table.is_cuda for table in self.tables.values())     # nothing to pin
+        self._device, self._index = p.device, p.device.index
+        # A table on the GPU must outlast the graphs that captured it and the streams that read it.
+        self._capturable = any(table.is_cuda for table in self.tables.values())
+        self._streams: set[int] = set()
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -100,12 +111,20 @@ class Launch:
 
     def bound(self, *leading) -> tuple:
         """Return all arguments as Triton takes them, in the order of the kernel's signature."""
-        blocks = self.plan.blocks
-        return *(self.plan.describe(x, blocks[name]) if name in blocks else x
+        blocks, describe = self.plan.blocks, self.plan.describe
+        return *(describe(x, blocks[name]) if describe and name in blocks else x
                  for name, x in zip(self.plan.tensors, leading, strict=True)), *self._tail
 
-    def __call__(self, *leading):
-        if not self._pinned and capturing():
+    def __call__(self, *leading) -> None:
+        """Launch on the current stream of the problem's device."""
+        if self._index is None or self._index != current_device():
+            with on(self._device):
+                self._run(leading)
+        else:
+            self._run(leading)
+
+    def _run(self, leading) -> None:
+        if self._capturable and capturing():
             pin(self)
         binary = self._binary
         if binary is None or _hooked():
@@ -113,24 +132,28 @@ class Launch:
             if binary is None:
                 return
         flat = []
-        for x, encoded in zip(leading, self._descriptors, strict=True):
-            if encoded is None:
+        for x, descriptor in zip(leading, self._descriptors, strict=True):
+            if descriptor is None:
                 flat.append(x)
             else:
-                flat += encoded(x)
+                flat += descriptor.encoded.get(x.data_ptr()) or descriptor.encode(x)
         run, stream_of, device, function, packed = binary.direct
-        run(*self.grid, stream_of(device), function, packed, None, None, None, *flat, *self._tail)
+        stream = stream_of(device)
+        if stream not in self._streams:
+            self._lend(stream)
+        run(*self.grid, stream, function, packed, None, None, None, *flat, *self._tail)
 
     def _find(self, leading) -> _Binary | None:
         """Return the binary that launches directly; without one, launch Triton's way and give None."""
-        binary = None if _hooked() else self.plan.binaries.get(self._kind)
-        if binary is None:
-            kernel = self.plan.kernel[self.grid](*self.bound(*leading), **self.plan.options)
-            if kernel is not None and self._kind not in self.plan.binaries:     # None: the interpreter
-                self.plan.binaries[self._kind] = _Binary(kernel, len(self.plan.blocks))
-            return None
-        if binary.direct is None:
-            binary.kernel[self.grid](*self.bound(*leading))
+        binary = None if _hooked() else self.plan.binaries.get(self._specialization)
+        if binary is None or binary.direct is None:
+            self._lend(None)
+            kernel = self.plan.kernel if binary is None else binary.kernel
+            options = self.plan.options if binary is None else {}
+            kernel = kernel[self.grid](*self.bound(*leading), **options)
+            if binary is None and kernel is not None:       # None: the interpreter
+                self.plan.binaries.setdefault(self._specialization,
+                                              _Binary(kernel, len(self.plan.blocks)))
             return None
         metas, blocks = iter(binary.metas), self.plan.blocks
         self._descriptors = [_Descriptor(self.plan.describe, blocks[name], next(metas))
@@ -138,9 +161,21 @@ class Launch:
         self._binary = binary
         return binary
 
+    def _lend(self, stream: int | None) -> None:
+        """Keep the memory of tables from being used anew before the current stream has read them."""
+        for table in self.tables.values():
+            if table.is_cuda:
+                table.record_stream(torch.cuda.current_stream(table.device))
+        if stream is not None:
+            self._streams.add(stream)
+
 
 class _Binary:
-    """What Triton compiled, and how it is launched without Triton's own work; None is no way."""
+    """What Triton compiled for a plan, with all that a direct launch of it needs.
+
+    `direct` is (launcher, function from device to stream, device, function, packed metadata), or None
+    where the launcher is not the one known here: then `kernel` is launched as Triton launches it.
+    """
 
     __slots__ = ("direct", "kernel", "metas")
 
@@ -150,100 +185,82 @@ class _Binary:
         function, packed = (getattr(kernel, name, None) for name in ("function", "packed_metadata"))
         if len(self.metas) == descriptors and all(self.metas) and function is not None:
             run = _without_encoding(kernel.run) if self.metas else kernel.run
-        driver = triton.runtime.driver.active
-        self.direct = None if run is None else (run, driver.get_current_stream,
+        driver: Any = triton.runtime.driver.active
+        self.direct: Any = None if run is None else (run, driver.get_current_stream,
                                                 driver.get_current_device(), function, packed)
         if run is None:
             _slow[getattr(kernel, "name", "a kernel")] = "its launcher is not the one known here"
 
 
 class _Descriptor:
-    """A function from tensor to the arguments that its descriptor becomes, encoded once an address."""
+    """The arguments that the descriptor of a tensor becomes, encoded once for each address."""
 
-    __slots__ = ("_block", "_describe", "_kept", "_meta")
+    __slots__ = ("_block", "_describe", "_meta", "encoded")
 
     def __init__(self, describe, block, meta):
-        self._describe, self._block, self._meta, self._kept = describe, block, meta, {}
+        self._describe, self._block, self._meta = describe, block, meta
+        self.encoded: dict[int, list] = {}                  # address → arguments
 
-    def __call__(self, x):
-        address = x.data_ptr()
-        encoded = self._kept.get(address)
-        if encoded is None:
-            if len(self._kept) >= KEPT:
-                self._kept.clear()
-            encoded = self._kept[address] = make_tensordesc_arg(self._describe(x, self._block),
+    def encode(self, x) -> list:
+        """Return the arguments of a tensor at a new address; if there are many, the oldest go."""
+        if len(self.encoded) >= MOST_ADDRESSES:
+            for address in list(self.encoded)[:max(1, MOST_ADDRESSES // 8)]:
+                self.encoded.pop(address, None)             # another thread may have been here
+        made = self.encoded[x.data_ptr()] = make_tensordesc_arg(self._describe(x, self._block),
                                                                 self._meta)
-        return encoded
+        return made
 
 
-class _Kept:
-    """Launches by what they are for, and plans by what of it is no length."""
-
-    def __init__(self):
-        self.launches, self.plans = Recent(KEPT), Recent(KEPT)
-
-
-_shared, _own = _Kept(), threading.local()                  # `apart` keeps in its thread
+_plans = Recent(MOST_PLANS)                                 # by all that is no length
 _pinned: set[Launch] = set()
 _slow: dict[str, str] = {}                                  # kernel → why it goes Triton's way
 
 
 def launches_for(backend, p: Problem, direction: str, config=None, *more) -> dict[str, Launch]:
-    """Return by name what a backend launches for a problem, kept from before or made anew.
+    """Return by name what a backend launches for a problem, from before or made anew.
 
     `config` None is what tuning found, or the table's. `more`: what else the backend's plan depends on.
     """
-    kept = getattr(_own, "kept", _shared)
-    key = (backend.name, direction, p, config, *more)
-    found = kept.launches.get(key)
-    if found is None:
-        config = config or backend.config(p, direction)
-        kind = (backend.name, direction, config, backend.copies(p, direction), p.D, p.dtype,
-                p.device, p.window, *more)
-        plans = kept.plans.get(kind)
+    key = (backend.name, direction, config, *more)
+    launches = p.made.get(key)
+    if launches is None:
+        given, config = config, config or backend.config(p, direction)
+        of_plan = (backend.name, direction, config, backend.copies(p, direction), p.D, p.dtype,
+                   p.device, p.window, *more)
+        plans = _plans.get(of_plan)
         if plans is None:
-            plans = kept.plans[kind] = backend.plan(p, direction, config, *more)
-        found = kept.launches[key] = {name: Launch(plan, p) for name, plan in plans.items()}
-    return found
+            plans = backend.plan(p, direction, config, *more)
+            if given is None:                               # what a search tries drops no other
+                _plans[of_plan] = plans
+        launches = p.made[key] = {name: Launch(plan, p) for name, plan in plans.items()}
+    return launches
 
 
 def forget() -> None:
-    """Let later calls plan and launch anew; what a CUDA graph may read stays."""
-    _shared.launches.clear()
-    _shared.plans.clear()
+    """Let later calls decide, plan and launch anew; what a CUDA graph may read stays."""
+    problem.forget()
+    _plans.clear()
 
 
 def pin(launch: Launch) -> None:
     """Keep a launch, its tables above all, as long as the process lives."""
-    launch._pinned = True
+    launch._capturable = False
     _pinned.add(launch)
 
 
-@contextlib.contextmanager
-def apart():
-    """Keep this thread's launches inside apart: many may be tried, and none drops an older one."""
-    _own.kept = _Kept()
-    try:
-        yield
-    finally:
-        del _own.kept
-
-
-def on(device: torch.device):
+def on(device: torch.device | problem.Device):
     """Make a GPU the current one while kernels are launched on it: Triton asks which one is.
 
     In the interpreter NumPy is kept from warning of overflows, which a GPU does not report either.
     """
     if device.type != "cuda":
         return np.errstate(over="ignore", invalid="ignore")
-    if device.index == torch.cuda.current_device():
-        return HERE
-    return torch.cuda.device(device)
+    return torch.cuda.device(device.index)
 
 
-def fast_launch() -> str | None:
-    """Return None where a launch skips Triton's own work, else why each goes Triton's way."""
-    if make_tensordesc_arg is None:
+def why_slow() -> str | None:
+    """Return why launches go Triton's way, or None where they skip Triton's own work."""
+    if make_tensordesc_arg is None or wrap_handle_tensordesc is None:
         return f"Triton {triton.__version__} encodes tensor descriptors in another place"
 
     class Sample:
@@ -254,16 +271,17 @@ def fast_launch() -> str | None:
     return "; ".join(f"{kernel}: {reason}" for kernel, reason in _slow.items()) or None
 
 
-def _kind(value):
+def _specialization(value):
     """Return what Triton's compiler looks at in an argument, such as whether 16 divides it."""
     if type(value) is int:
         return 1 if value == 1 else (value % 16 == 0, value.bit_length() > 31)
-    return tuple(map(_kind, value)) if isinstance(value, tuple) else value
+    return tuple(map(_specialization, value)) if isinstance(value, tuple) else value
 
 
 def _hooked() -> bool:
     """Tell whether somebody, such as a profiler, has asked to be called at launches."""
-    enter, leave = triton.knobs.runtime.launch_enter_hook, triton.knobs.runtime.launch_exit_hook
+    hooks = knobs.runtime
+    enter, leave = hooks.launch_enter_hook, hooks.launch_exit_hook
     return bool((enter is not None and getattr(enter, "calls", True))       # a chain of them, or one
                 or (leave is not None and getattr(leave, "calls", True)))
 

@@ -1,15 +1,16 @@
 """What attention is asked: sizes, dtype, window, device, and how the tensors lie in memory.
 
 A `Problem` knows nothing of kernels. Backends answer questions about it: whether they can, in which
-configuration, with which plan. `Problem.of` returns the same object for tensors that lie alike, so that
-what is decided and made for it once is found by later calls.
+configuration, with which plan. `Problem.of` returns the same object for tensors that lie alike, and
+what was decided and made for a problem hangs on it, in `made`: so a later call finds it, and it goes
+when the problem goes. `forget` drops all of it.
 """
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,7 +20,7 @@ from flashlib.masks import Window
 
 FULL, CAUSAL = Window(), Window(None, 0)
 NARROW = 16                                                 # below it float32 costs next to nothing
-KEPT = 1024                                                 # problems that are found again
+MOST_PROBLEMS = 1024                                        # that are found again
 COPY_BYTES = 16                                             # what the copy engine's strides divide by
 
 
@@ -27,7 +28,7 @@ class Device(NamedTuple):
     """What decides which kernel runs on a device, and how; one without an index is only asked about."""
 
     type: str
-    index: int | None
+    index: int | None                                       # pyright: ignore[reportIncompatibleMethodOverride]
     capability: tuple[int, int] | None
     sms: int
     name: str
@@ -54,7 +55,7 @@ def device_of(device: torch.device) -> Device:
 
 
 class Layout(NamedTuple):
-    """How a (B, H, N, D) tensor lies in memory: its strides, and whether it starts at 16 bytes."""
+    """A (B, H, N, D) tensor's shape, its strides, and whether its address is a multiple of 16."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -76,8 +77,8 @@ class Layout(NamedTuple):
 class Problem:
     """One attention: its sizes, dtype, window and device, and the layout of each tensor.
 
-    `layout` is that of q, k and v, in a backward also of O and dO. A problem equals itself alone, which
-    is what makes it a key that costs nothing.
+    `layout` is that of q, k and v, in a backward also of O and dO. Two problems are equal only if they
+    are the same object. `made` holds what was decided and made for this problem, whoever made it.
     """
 
     B: int
@@ -90,24 +91,25 @@ class Problem:
     device: Device
     window: Window
     layout: tuple[Layout, ...]
+    made: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, q, k, v, *more, window: Window = FULL) -> Problem:
         """Return the problem of these tensors; the very same one for tensors that lie alike."""
-        # Every call comes here: so no loop, and no hash of a window, which is a class of Python's.
-        key = (window.left, window.right, q.dtype, q.device,
-               q.shape, q.stride(), q.data_ptr() & 15 == 0,
-               k.shape, k.stride(), k.data_ptr() & 15 == 0, v.shape, v.stride(), v.data_ptr() & 15 == 0)
+        key = _key_of(q, k, v, window)
         if more:
             key += tuple([y for x in more for y in (x.shape, x.stride(), x.data_ptr() & 15 == 0)])
         found = _seen.get(key)
         if found is None:
-            (B, H, N_Q, D), (H_K, N_K) = q.shape, k.shape[1:3]
-            layout = (Layout(tuple(x.shape), x.stride(), x.data_ptr() % 16 == 0)
-                      for x in (q, k, v, *more))
-            found = _seen[key] = cls(B, H, H_K, N_Q, N_K, D, q.dtype, device_of(q.device), window,
-                                     tuple(layout))
+            found = _seen[key] = cls.new(q, k, v, *more, window=window)
         return found
+
+    @classmethod
+    def new(cls, q, k, v, *more, window: Window = FULL) -> Problem:
+        """Return a problem of these tensors that no other call finds."""
+        (B, H, N_Q, D), (H_K, N_K) = q.shape, k.shape[1:3]
+        layout = [Layout(tuple(x.shape), x.stride(), x.data_ptr() & 15 == 0) for x in (q, k, v, *more)]
+        return cls(B, H, H_K, N_Q, N_K, D, q.dtype, device_of(q.device), window, tuple(layout))
 
     @classmethod
     def example(cls, *, H: int, N_Q: int, N_K: int, D: int, dtype: torch.dtype, device: Device,
@@ -129,9 +131,9 @@ class Problem:
 
     @property
     def sides(self) -> tuple[int, int] | None:
-        """Return a window as kernels take it, two numbers: what is far away is no bound.
+        """Return (left, right) of the window as kernels take it; None if it hides nothing or is causal.
 
-        None for what needs no window: all keys, or the causal mask, of which `causal` tells.
+        A side without a bound, or with one beyond all keys, is N_Q + N_K: so both are numbers.
         """
         if self.window in (FULL, CAUSAL):
             return None
@@ -162,9 +164,21 @@ class Problem:
             for x in map(self.layout.__getitem__, which))
 
 
-_seen: Recent = Recent(KEPT)
+_seen = Recent(MOST_PROBLEMS)
+
+
+def _key_of(q, k, v, window: Window) -> tuple:
+    # Every call comes here: so no loop, and no hash of a window, which is a class of Python's.
+    return (window.left, window.right, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device,
+            q.shape, q.stride(), q.data_ptr() & 15 == 0, k.shape, k.stride(), k.data_ptr() & 15 == 0,
+            v.shape, v.stride(), v.data_ptr() & 15 == 0)
+
+
+def known(q, k, v, window: Window) -> Problem | None:
+    """Return the problem of these tensors if `Problem.of` made it before."""
+    return _seen.get(_key_of(q, k, v, window))
 
 
 def forget() -> None:
-    """Let later calls make their problems anew."""
+    """Let later calls make their problems anew, and with them what was decided and made for them."""
     _seen.clear()

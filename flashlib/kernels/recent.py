@@ -1,7 +1,5 @@
 """A dictionary that keeps what was used last, for many threads."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Hashable
@@ -39,11 +37,6 @@ class Recent:
         """Drop all entries."""
         with self._lock:
             self._entries.clear()
-
-    def values(self) -> list:
-        """Return what is kept."""
-        with self._lock:
-            return [value for value, _ in self._entries.values()]
 
     def __len__(self) -> int:
         return len(self._entries)

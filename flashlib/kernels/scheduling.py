@@ -4,8 +4,6 @@ A causal mask gives tiles different lengths. Handing the longest first to whiche
 (list scheduling) evens that out; doing it head group by head group keeps their keys and values in L2.
 """
 
-from __future__ import annotations
-
 import functools
 import heapq
 

@@ -13,8 +13,6 @@ instructions, loads by width, and from these how many programs share an SM.
 Taught in notebook 09. Importing this module imports neither torch nor Triton.
 """
 
-from __future__ import annotations
-
 from flashlib.lazy import attach
 
 _HOMES = {

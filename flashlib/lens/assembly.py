@@ -1,7 +1,5 @@
 """Read what the tools say: PTX, SASS from nvdisasm, and ptxas' report."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import re

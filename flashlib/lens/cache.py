@@ -1,7 +1,5 @@
 """Where Triton keeps what it compiled, and what to do where it cannot."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import warnings

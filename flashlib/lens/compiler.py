@@ -1,7 +1,5 @@
 """Compile a kernel for a GPU that need not be there, in a process of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import importlib.util

@@ -1,7 +1,5 @@
 """From a source line to what became of it: TTIR, TTGIR, PTX and SASS, by debug info."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter, defaultdict

@@ -5,8 +5,6 @@ The lens compiles what a backend's plan launches for a problem, on a GPU that ne
 `flashlib.lens.targets`) and whatever a caller may choose; `KERNELS` lists all builders.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable
@@ -240,7 +238,7 @@ def defaults(arch, dtype: str = "bfloat16", *, head_dims=(16, 32, 64, 128, 256))
     for head_dim, causal, direction in itertools.product(head_dims, (False, True), DIRECTIONS):
         choices = {"dtype": dtype, "head_dim": head_dim, "causal": causal}
         p = example(arch, **choices)
-        backend: Any = choose(p, "auto", direction)     # a Planner: the reference is for CPUs
+        backend: Any = choose(p, "auto", str(direction))    # a Planner: the reference is for CPUs
         for part, plan in backend.plan(p, direction, backend.table(p, direction)).items():
             name = plan.kernel.fn.__name__
             given = choices | {"dk": {"want_dv": False}, "dv": {"want_dk": False}}.get(part, {})

@@ -1,7 +1,5 @@
 """The generations of GPU that the lens compiles for; `flashlib.generations` has what an SM holds."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from flashlib import hardware

@@ -4,8 +4,6 @@ It runs without `TRITON_INTERPRET` and needs neither torch nor a GPU. The parent
 `flashlib.lens.compiler`; everything that depends on the version of Triton is in this file.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import ctypes

@@ -1,7 +1,5 @@
 """The record of what a machine did, event by event: what the animations replay."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple

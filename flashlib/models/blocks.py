@@ -1,7 +1,5 @@
 """Block sizes: what an algorithm keeps in SRAM, the paper's rule, and what really fits."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -6,8 +6,6 @@ HBM comes in aligned lines of 128 bytes (in 32-byte sectors since compute capabi
 shared memory has 32 banks that deliver one 4-byte word a clock each. Taught in notebook 02.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 

@@ -4,8 +4,6 @@ The cycles are those at the peak rate of each unit, so they are lower bounds; th
 says how near a program comes to them. Taught in notebook 14.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from flashlib import hardware

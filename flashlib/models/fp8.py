@@ -7,8 +7,6 @@ reference is float64 on the unrounded tensors; the recipes compute in float32 an
 would. Taught in notebook 13.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

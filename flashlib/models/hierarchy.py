@@ -4,8 +4,6 @@ What a spec sheet states is taken from `hardware`; what follows from it is deriv
 A rate that the vendor does not state stays None. Taught in notebook 01.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from flashlib import hardware

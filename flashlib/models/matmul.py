@@ -1,7 +1,5 @@
 """Tiles of a matmul: what they take in SRAM, and the largest square one that fits."""
 
-from __future__ import annotations
-
 import math
 
 from flashlib.arguments import check_block

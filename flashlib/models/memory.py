@@ -4,8 +4,6 @@ Not traffic: this is how much memory is occupied while a network's other layers 
 notebook 07.
 """
 
-from __future__ import annotations
-
 from flashlib.arguments import check_block, check_choice, check_flag
 from flashlib.machine import Machine
 from flashlib.models.blocks import largest

@@ -4,8 +4,6 @@ A program is one thread block's worth of work. The hardware hands programs out i
 first SM with room, and an SM that finds none is idle until the kernel ends. Taught in notebook 08.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Iterable
@@ -124,8 +122,8 @@ def causal_lengths(N: int, block: int) -> list[int]:
 def schedule_of(lengths: Iterable[int], copies: int, slots: int) -> Schedule:
     """Return the schedule of `copies` heads with the same programs, the first program of all first.
 
-    With the longest program first this is FlashAttention's order for causal masks; the list must
-    not depend on the head.
+    FlashAttention-2 launches head by head, which is `schedule(lengths * copies, slots)`. The list
+    must not depend on the head.
     """
     check_block("copies", copies)
     return schedule((length for length in lengths for _ in range(copies)), slots)

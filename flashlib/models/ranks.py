@@ -1,7 +1,5 @@
 """Rank correlation, ties included, and what trying the promising candidates first saves."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

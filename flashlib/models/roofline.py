@@ -4,8 +4,6 @@ Williams, Waterman & Patterson 2009, doi:10.1145/1498765.1498785; here with two 
 memory and matmul, for vector FLOPs and for exponentials. Taught in notebook 01.
 """
 
-from __future__ import annotations
-
 import math
 import numbers
 from dataclasses import dataclass

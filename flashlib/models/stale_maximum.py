@@ -4,8 +4,6 @@ Logits here are in units of log 2, as `flash_v4`'s threshold: 2 to the differenc
 Taught in notebook 14.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 

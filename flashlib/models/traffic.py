@@ -20,8 +20,6 @@ rows that see nothing. The sums and the algorithms share one definition of a mas
 and nothing that is built on it.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 

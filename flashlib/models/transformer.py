@@ -11,8 +11,6 @@ and those of the attention operators are those of `models.traffic.standard_atten
 embeddings and the backward pass are not modeled. Taught in notebook 01.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 

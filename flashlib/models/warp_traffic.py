@@ -4,8 +4,6 @@ Sums over K/V tiles, from the shapes alone; nothing is shared with `algorithms.w
 Taught in notebook 08.
 """
 
-from __future__ import annotations
-
 from flashlib.arguments import check_block
 from flashlib.machine.thread_block import BlockCost
 

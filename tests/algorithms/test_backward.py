@@ -227,7 +227,7 @@ SHAPES_COUNTED, CHUNKS = 1800, 12  # two thirds of them with a window
 def random_shapes(chunk):
     rng = random.Random(chunk)
     for n in range(SHAPES_COUNTED // CHUNKS):
-        longest = rng.choice([3, 8, 20])
+        longest = rng.choice([3, 7, 13])
         bounds = [None if rng.random() < 0.3 else rng.randint(0, longest + 2) for _ in "lr"]
         yield (dict(Nq=rng.randint(0, longest), Nk=rng.randint(0, longest), d=rng.randint(1, 6)),
                dict(Br=rng.randint(1, 9), Bc=rng.randint(1, 9), order=rng.choice(["kv", "q"]),

@@ -325,14 +325,14 @@ def check_tune(where, N=1024):
                 direction = kernel.split("_")[1]
                 backend = choose(problem_of, impl, direction)
                 store.keep(store.case_of(backend, problem_of, direction), rival.config)
-        kept = dict(store._kept)
+        kept = dict(store._results)
         right("kept")
         with tempfile.TemporaryDirectory() as folder:
             count = save_tuned(Path(folder) / "tuned.json")
             forget_tuned()
-            require(not store._kept, "not forgotten")
+            require(not store._results, "not forgotten")
             require(load_tuned(Path(folder) / "tuned.json") == count == len(kept), "lost in the file")
-        require(store._kept == kept, "changed in the file")
+        require(store._results == kept, "changed in the file")
         right("loaded")
         recorded.fill_(math.nan)
         graph.replay()
@@ -346,6 +346,7 @@ def check_tune(where, N=1024):
 def check_graph_outlives_its_plans(where, N=1024):
     """A graph replays right after more other shapes than are kept; growing lengths share plans."""
     from flashlib.kernels import plans
+    from flashlib.kernels.problem import MOST_PROBLEMS
 
     if where.device == "cpu":
         return "left out: needs a GPU"
@@ -355,8 +356,8 @@ def check_graph_outlives_its_plans(where, N=1024):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         recorded = where(q, k, v, causal=True)
-    before = len(plans._shared.plans)
-    for n in range(1, plans.KEPT + 300):                    # what is kept of the capture is evicted
+    before = len(plans._plans)
+    for n in range(1, MOST_PROBLEMS + 300):                 # what is kept of the capture is evicted
         where(q[:, :, :1], k[:, :, :1 + n % N], v[:, :, :1 + n % N])
         if n % 8 == 0:
             where(q[:, :, :8 + n % (N - 8)], k, v, causal=True)
@@ -366,10 +367,10 @@ def check_graph_outlives_its_plans(where, N=1024):
     graph.replay()
     torch.cuda.synchronize()
     close((recorded,), expected, torch.bfloat16, "the graph")
-    grown = len(plans._shared.plans) - before
+    grown = len(plans._plans) - before
     require(grown <= 24, f"{grown} plans for lengths that grow")
     del junk
-    return f"{grown} more plans for {plans.KEPT + 299} lengths and more"
+    return f"{grown} more plans for {MOST_PROBLEMS + 299} lengths and more"
 
 
 FP8_LENGTHS = ((256, 256), (1024, 1024), (513, 257), (1000, 1000), (300, 100), (64, 2048),

@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import flashlib  # noqa: E402
-from flashlib.kernels import backends, flash_attention  # noqa: E402
+from flashlib.kernels import attention, backends, configs, flash_attention  # noqa: E402
 from flashlib.kernels.backends import DIRECTIONS, choose, named  # noqa: E402
 from flashlib.kernels.problem import Problem  # noqa: E402
 
@@ -94,7 +95,8 @@ def test_without_triton_its_kernels_are_refused_with_a_remedy(impl):
     kind, message = said(impl, "float16", WITHOUT_TRITON)
     assert kind == "NotImplementedError"
     assert message.startswith(f"impl: expected a backend of this machine, got '{impl}'")
-    assert "Triton does not import" in message and "impl='reference'" in message
+    assert "which does not import: " in message
+    assert "impl='reference', or a Linux machine with Triton" in message
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
@@ -162,7 +164,15 @@ def test_when_none_can_each_ones_reason_is_listed(gpu, monkeypatch):
         choose(p, "auto", "forward")
     gluon, triton = str(refused.value).split("; impl: ")
     assert "expected a Hopper GPU (compute capability 9.0), got compute capability 8.0" in gluon
-    assert "Triton does not import (no triton)" in triton and "impl='reference'" in triton
+    assert "which does not import: no triton. Use impl='reference'" in triton
+    assert "Linux" not in triton                            # that is no remedy for another reason
+
+
+def test_a_backend_stands_in_each_list_of_them():
+    folder = Path(backends.__file__).parent
+    files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    assert files == configs.BACKENDS.keys()
+    assert get_args(attention.Impl) == attention.IMPLS == ("auto", *configs.BACKENDS)
 
 
 @pytest.mark.parametrize("name", ["reference", "triton", "gluon"])

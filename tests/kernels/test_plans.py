@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-from flashlib.kernels import plans  # noqa: E402
+from flashlib.kernels import plans, problem  # noqa: E402
 from flashlib.kernels.backends.triton import BACKEND  # noqa: E402
 from flashlib.kernels.problem import CAUSAL, FULL, Problem  # noqa: E402
 from flashlib.kernels.recent import Recent  # noqa: E402
@@ -129,16 +129,18 @@ def test_a_descriptor_is_encoded_once_for_an_address(monkeypatch):
 
 
 def test_no_more_addresses_are_kept_than_said(monkeypatch):
-    monkeypatch.setattr(plans, "KEPT", 2)
+    monkeypatch.setattr(plans, "MOST_ADDRESSES", 16)
     encoded = []
     monkeypatch.setattr(plans, "make_tensordesc_arg",
                         lambda described, meta: encoded.append(described[0]) or [described[0]])
     launch = plans.Launch(plan_of(Kernel([META], "X"), ("X",), described=("X",)), some_problem())
-    tensors = [torch.zeros(4) for _ in range(3)]
+    tensors = [torch.zeros(4) for _ in range(17)]
     launch(tensors[0])                                      # Triton's way
-    for i in (0, 1, 0, 2, 0):                               # the third address clears the two
-        launch(tensors[i])
-    assert encoded == [tensors[i].data_ptr() for i in (0, 1, 2, 0)]
+    for x in tensors + tensors[2:]:                         # one too many: the two oldest go, not all
+        launch(x)
+    assert encoded == [x.data_ptr() for x in tensors]
+    launch(tensors[1])
+    assert encoded[17:] == [tensors[1].data_ptr()]
 
 
 def test_a_kernel_without_descriptors_is_launched_as_it_is():
@@ -167,22 +169,22 @@ def test_where_triton_is_not_as_known_each_launch_goes_its_way(why, monkeypatch)
         launch(x)
     assert not kernel.seen
     assert [args for _, args, *_ in kernel.bound] == [(describe(x, 1),) for x in tensors]
-    assert (plans.fast_launch() is None) == hooks
+    assert (plans.why_slow() is None) == hooks
 
 
-def test_fast_launch_knows_this_triton_and_says_which_kernel_goes_slowly():
-    assert plans.fast_launch() is None
+def test_this_triton_is_known_and_a_kernel_that_goes_slowly_is_named():
+    assert plans.why_slow() is None
     plans._slow["some_kernel"] = "its launcher is another"
-    assert plans.fast_launch() == "some_kernel: its launcher is another"
+    assert plans.why_slow() == "some_kernel: its launcher is another"
 
 
 @pytest.mark.parametrize("what", ["another place", "another look"])
-def test_fast_launch_says_what_a_new_triton_changed(what, monkeypatch):
+def test_why_slow_says_what_a_new_triton_changed(what, monkeypatch):
     if what == "another place":
         monkeypatch.setattr(plans, "make_tensordesc_arg", None)
     else:
         monkeypatch.setattr(plans, "wrap_handle_tensordesc", lambda launcher, *a: len)
-    assert triton.__version__ in plans.fast_launch()
+    assert triton.__version__ in plans.why_slow()
 
 
 def test_a_hook_that_is_set_later_is_called(monkeypatch):
@@ -286,7 +288,7 @@ def test_a_length_that_is_compiled_otherwise_is_not_taken_for_another():
 @pytest.mark.parametrize("impl", ["triton", "gluon"])
 def test_ten_thousand_growing_lengths_make_no_more_plans_and_keep_no_more_memory(hopper, impl,
                                                                                 monkeypatch):
-    from flashlib.kernels import backends, problem, scheduling
+    from flashlib.kernels import backends, scheduling
 
     backend, made = backends.named(impl), []
     real = backend.plan
@@ -301,8 +303,8 @@ def test_ten_thousand_growing_lengths_make_no_more_plans_and_keep_no_more_memory
         assert (arguments["N_K"] if impl == "gluon" else arguments["sizes"][3]) == N_K
     configurations = 1 if impl == "triton" else 3           # of few keys, of ragged and whole ones
     assert len(made) <= configurations
-    assert len(plans._shared.plans) <= configurations
-    assert max(len(plans._shared.launches), len(problem._seen)) <= plans.KEPT
+    assert len(plans._plans) <= configurations
+    assert len(problem._seen) <= problem.MOST_PROBLEMS
     assert scheduling.order_table.cache_info().currsize <= 2
 
 
@@ -312,16 +314,16 @@ def test_the_launch_that_was_not_used_for_longest_is_dropped():
         recent[n] = n
     assert [recent.get(n) for n in "ab"] == ["a", "b"]
     recent["d"] = "d"
-    assert recent.get("c") is None and set(recent.values()) == set("abd")
+    assert recent.get("c") is None and set(recent._entries) == set("abd")
     recent["a"] = "A"                                       # over what was there: nothing is dropped
-    assert set(recent.values()) == set("Abd") and len(recent) == 3
+    assert recent.get("a") == "A" and set(recent._entries) == set("abd") and len(recent) == 3
 
 
 def test_of_many_entries_the_oldest_eighth_goes_at_once():
     recent = Recent(16)
     for n in range(17):
         recent[n] = n
-    assert set(recent.values()) == set(range(2, 17))
+    assert set(recent._entries) == set(range(2, 17))
 
 
 def test_six_threads_and_more_shapes_than_are_kept():
@@ -345,7 +347,7 @@ def test_six_threads_and_more_shapes_than_are_kept():
         thread.start()
     for thread in running:
         thread.join()
-    assert not wrong and len(plans._shared.launches) <= plans.KEPT
+    assert not wrong and len(problem._seen) <= problem.MOST_PROBLEMS
 
 
 class OnGPU(torch.Tensor):
@@ -364,6 +366,7 @@ def test_what_a_graph_captured_is_never_freed(monkeypatch):
     import gc
     import weakref
 
+    monkeypatch.setattr(plans.Launch, "_lend", lambda self, stream: None)
     captured, other = (plans.Launch(table_plan(), some_problem(n)) for n in (4, 5))
     kept = [weakref.ref(x.tables["ORDER"]) for x in (captured, other)]
     recent = Recent(1)
@@ -389,29 +392,65 @@ def test_a_launch_without_a_table_has_nothing_to_pin(monkeypatch):
     assert not plans._pinned
 
 
-def test_launches_made_apart_are_gone_after_an_error_too():
-    kept = attend(*qkv())
-    with pytest.raises(KeyError), plans.apart():
-        attend(*qkv(25))
-        raise KeyError
-    assert plans._shared.launches.values() == [{"forward": kept}]
+def test_what_was_decided_under_the_old_table_is_not_found_after_it_changed(monkeypatch):
+    """A thread reads the table, another changes it, and only then the first keeps its launch."""
+    real, q = type(BACKEND).plan, qkv()
+
+    def plan(self, p, direction, config, *more):
+        plans.forget()                                      # what `store.keep` does in another thread
+        return real(self, p, direction, config, *more)
+
+    monkeypatch.setattr(type(BACKEND), "plan", plan)
+    old = attend(*q)
+    monkeypatch.setattr(type(BACKEND), "plan", real)
+    assert attend(*q) is not old
 
 
-def test_launches_of_other_threads_are_not_kept_apart():
-    inside, made = threading.Event(), threading.Event()
+def test_a_problem_that_is_dropped_takes_its_launches_along():
+    import gc
+    import weakref
 
-    def search():
-        with plans.apart():
-            inside.set()
-            assert made.wait(5)
-            attend(*qkv(25))
+    gone = weakref.ref(Problem.of(*qkv()).made.setdefault("something", plan_of(Kernel([]))))
+    attend(*qkv())
+    assert gone() is not None
+    plans.forget()
+    gc.collect()
+    assert gone() is None
 
-    thread = threading.Thread(target=search)
-    thread.start()
-    assert inside.wait(5)
-    with plans.apart():                                     # a second search, ended before the first
-        attend(*qkv(26))
-    kept = attend(*qkv())
-    made.set()
-    thread.join()
-    assert plans._shared.launches.values() == [{"forward": kept}]
+
+class Table(OnGPU):
+    """One that notes the streams which it is lent to."""
+
+    def record_stream(self, stream):
+        streams.append(stream)
+
+
+streams = []
+
+
+def test_a_table_is_lent_to_each_stream_that_reads_it(monkeypatch):
+    """Its memory is not used anew before they have: so it may be dropped at any time."""
+    now = []
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: now[-1])
+    plan = plan_of(Kernel([], "X", "ORDER"), ("X",),
+                   tables={"ORDER": lambda p: torch.zeros(p.N_K).as_subclass(Table)})
+    launch = plans.Launch(plan, some_problem())
+    streams.clear()
+    triton.runtime.driver.active.get_current_stream = lambda device: now[-1]
+    for stream in ("Triton's", 1, 1, 2, 1):
+        now.append(stream)
+        launch("x")
+    assert streams == ["Triton's", 1, 2]
+
+
+def test_a_launch_makes_its_gpu_the_current_one(gpu, monkeypatch):
+    gpu(8, 0)
+    import contextlib
+    entered = []
+    monkeypatch.setattr(torch.cuda, "device",
+                        lambda index: entered.append(index) or contextlib.nullcontext())
+    launch = plans.Launch(plan_of(Kernel([])), some_problem())
+    launch()
+    monkeypatch.setattr(plans, "current_device", lambda: 1)
+    launch()
+    assert entered == [0]

@@ -19,6 +19,7 @@ from flashlib.kernels.problem import CAUSAL, FULL, Problem  # noqa: E402
 from flashlib.kernels.tuning import search as tuning  # noqa: E402
 from flashlib.kernels.tuning import store  # noqa: E402
 from flashlib.kernels.tuning.search import MARGIN, alike, search  # noqa: E402
+from flashlib.masks import Window  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("nothing_kept")
 
@@ -331,9 +332,9 @@ def test_the_backward_is_tuned_if_a_gradient_is_wanted(monkeypatch, grad, enable
     monkeypatch.setattr(tuning, "tune_kernels", lambda *a: seen.append(a))
     tensors = {n: GOOD.clone().requires_grad_(n in grad) for n in "qkv"}
     with torch.set_grad_enabled(enabled):
-        tuning.tune(**tensors, causal=True)
+        tuning.tune(**tensors, causal=True, window=(3, 9))
     (q, k, v, window, scale, impl, wanted, clock), = seen
-    assert wanted is backward and window == CAUSAL and scale == 0.25 and impl == "auto"
+    assert wanted is backward and window == Window(3, 0) and scale == 0.25 and impl == "auto"
     assert not (q.requires_grad or k.requires_grad or v.requires_grad)
     assert clock is tuning._milliseconds and q.data_ptr() == tensors["q"].data_ptr()
 
@@ -364,13 +365,13 @@ def test_the_winner_is_kept_for_its_kernel_and_dropped_when_the_table_wins(hoppe
 
     for best in (tried[-1], tried[3]):
         trials = tune(best)
-        assert store.kept(backend.BACKEND, p, "forward") == best
+        assert store.result_for(backend.BACKEND, p, "forward") == best
         assert [t.note for t in trials[:2]] == ["kept", "table"] and trials[0].config == best
         assert len(trials) == len(tried) and {t.kernel for t in trials} == {f"{name}_forward"}
         assert {t.note for t in trials[2:]} == {""}
         assert [t.milliseconds for t in trials] == sorted(t.milliseconds for t in trials)
     trials = tune(tried[0])
-    assert store.kept(backend.BACKEND, p, "forward") is None and not store._kept
+    assert store.result_for(backend.BACKEND, p, "forward") is None and not store._results
     assert trials[0].note == "table" and not [t for t in trials if t.note == "kept"]
     assert {called_name for called_name, _ in called} == {name}
 
@@ -385,9 +386,12 @@ def test_a_search_leaves_the_launches_of_calls_alone(hopper, monkeypatch):
 
     old = plans.launches_for(triton_backend.BACKEND, p, "forward")
     monkeypatch.setattr(triton_backend.Triton, "forward", forward)
-    monkeypatch.setattr(plans, "KEPT", 2)
+    monkeypatch.setattr(plans._plans, "most", 2)
+    before = list(plans._plans._entries)
     tuning.tune_kernels(x, x, x, CAUSAL, 1.0, "triton", False, lambda call: 1.0)
-    assert len(made) > 10 and plans._shared.launches.values() == [old]
+    assert len(made) > 10 and list(plans._plans._entries) == before
+    assert plans.launches_for(triton_backend.BACKEND, Problem.of(x, x, x, window=CAUSAL),
+                              "forward") is old and len(p.made) == 1
 
 
 def test_what_was_not_timed_comes_last_with_the_reason():

@@ -15,6 +15,7 @@ from flashlib.kernels.backends import triton as triton_backend  # noqa: E402
 from flashlib.kernels.configs import GluonConfig, TritonConfig, configs_for  # noqa: E402
 from flashlib.kernels.problem import CAUSAL, FULL, Problem  # noqa: E402
 from flashlib.kernels.tuning import store  # noqa: E402
+from flashlib.masks import Window  # noqa: E402
 from tests.kernels.once import run_once  # noqa: E402
 
 FORWARD = TritonConfig(32, 16, 8, 2)
@@ -36,7 +37,7 @@ def case(kernel, q=Q, k=K, causal=True, tma=True):
 
 
 def kept(kernel, q=Q, k=K, causal=True, tma=True):
-    return store._kept.get(case(kernel, q, k, causal, tma))
+    return store._results.get(case(kernel, q, k, causal, tma))
 
 
 def keep_all():
@@ -48,16 +49,16 @@ def keep_all():
 
 def test_a_file_brings_back_what_was_kept(tmp_path):
     keep_all()
-    before = dict(store._kept)
+    before = dict(store._results)
     assert store.save_tuned(tmp_path / "tuned.json") == len(before) == 4
     store.forget_tuned()
     assert kept("triton_forward") is None
     assert store.load_tuned(str(tmp_path / "tuned.json")) == 4
-    assert store._kept == before
+    assert store._results == before
     for found, config in before.items():
-        assert type(store._kept[found]) is type(config)
+        assert type(store._results[found]) is type(config)
     backward = next(c for c in before if c.kernel == "triton_backward")
-    assert type(store._kept[backward].dq) is TritonConfig
+    assert type(store._results[backward].dq) is TritonConfig
 
 
 def test_a_file_adds_and_replaces_and_the_rest_stays(tmp_path):
@@ -113,7 +114,9 @@ def entry(change):
 ENTRIES = {                        # the entry and its change, words of the message
     "no kernel": ({"kernel": ...}, "entry 0: expected the fields kernel, gpu"),
     "a field more": ({"extra": 1}, "entry 0: expected the fields"),
-    "unknown kernel": ({"kernel": "cuda"}, "entry 0: kernel: expected one of .*, got 'cuda'"),
+    "kernel of a number": ({"kernel": 7}, "entry 0: kernel: expected a text, got 7"),
+    "window of one": ({"window": [1]}, r"entry 0: window: expected null or two .* got \[1\]"),
+    "window below 0": ({"window": [-1, 0]}, r"entry 0: window: .* got \[-1, 0\]"),
     "gpu": ({"gpu": 9}, "entry 0: gpu: expected a text, got 9"),
     "triton": ({"triton": None}, "entry 0: triton: expected a text, got None"),
     "dtype": ({"dtype": "float64"}, "entry 0: dtype: expected one of .*, got 'float64'"),
@@ -177,7 +180,7 @@ def test_of_a_bad_file_nothing_is_taken(wrong, tmp_path):
     store.save_tuned(path)
     store.forget_tuned()
     store.keep(case("triton_forward", k=Q), FORWARD)
-    before, found = dict(store._kept), json.loads(path.read_text())
+    before, found = dict(store._results), json.loads(path.read_text())
     if wrong in FILES:
         make, words = FILES[wrong]
         text = make(found)
@@ -189,7 +192,37 @@ def test_of_a_bad_file_nothing_is_taken(wrong, tmp_path):
     with pytest.raises(ValueError, match=rf"(?s)^path: .*{words}") as error:
         store.load_tuned(path)
     assert str(path) in str(error.value)
-    assert store._kept == before
+    assert store._results == before
+
+
+def test_a_kernel_that_is_not_known_is_said_and_left_and_an_older_file_knows_no_window(tmp_path):
+    path = tmp_path / "tuned.json"
+    keep_all()
+    store.save_tuned(path)
+    before, found = dict(store._results), json.loads(path.read_text())
+    for result in found["results"]:
+        del result["window"]
+    found["results"].insert(1, found["results"][0] | {"kernel": "cuda_forward", "tma": 7, "config": 8})
+    path.write_text(json.dumps(found))
+    store.forget_tuned()
+    with pytest.warns(UserWarning, match="entry 1: no kernel is called 'cuda_forward'"):
+        assert store.load_tuned(path) == len(before)
+    assert store._results == before
+
+
+def test_a_window_has_a_result_of_its_own(hopper, tmp_path):
+    """Bounds that lie beyond all keys are no bounds: so the same result serves them."""
+    backend, windows = triton_backend.BACKEND, (FULL, Window(8, 0), Window(8, 1), Window(9, 0))
+    problems = [Problem.of(Q, K, K, window=w) for w in windows]
+    store.keep(store.case_of(backend, problems[1], "forward"), FORWARD)
+    store.save_tuned(tmp_path / "tuned.json")
+    store.forget_tuned()
+    assert store.load_tuned(tmp_path / "tuned.json") == 1
+    found = [store.result_for(backend, p, "forward") for p in problems]
+    assert found == [None, FORWARD, None, None]
+    assert backend.config(problems[1], "forward") == FORWARD
+    far = [Problem.of(Q, K, K, window=Window(far, 0)) for far in (10**3, 10**4)]
+    assert store.case_of(backend, far[0], "forward") == store.case_of(backend, far[1], "forward")
 
 
 def test_a_file_that_is_not_there_is_pythons_own_error(tmp_path):
@@ -226,12 +259,12 @@ def test_a_result_holds_for_its_case_alone(part):
 def test_a_result_holds_for_its_machine_alone(part, hopper, monkeypatch):
     p = Problem.of(Q, K, K, window=CAUSAL)
     store.keep(case("triton_forward"), FORWARD)
-    assert store.kept(triton_backend.BACKEND, p, "forward") == FORWARD
+    assert store.result_for(triton_backend.BACKEND, p, "forward") == FORWARD
     if part == "gpu":
         p = replace(p, device=p.device._replace(name="another"))
     else:
         monkeypatch.setattr(triton, "__version__", "9.9.9")
-    assert store.kept(triton_backend.BACKEND, p, "forward") is None
+    assert store.result_for(triton_backend.BACKEND, p, "forward") is None
 
 
 def launched(backend, *tensors, direction="forward", causal=True, config=None, more=()):
@@ -320,16 +353,16 @@ def test_later_calls_find_the_result(change, tmp_path):
 
 def test_a_result_is_looked_up_once_for_many_calls(monkeypatch):
     asked = []
-    monkeypatch.setattr(store, "kept", lambda *case: asked.append(case))
+    monkeypatch.setattr(store, "result_for", lambda *case: asked.append(case))
     for _ in range(3):
         launched(triton_backend.BACKEND, Q, K, K)
     assert len(asked) == 1
 
 
 def test_dropping_what_is_not_there_leaves_launches_alone():
-    launched(triton_backend.BACKEND, Q, K, K)
+    p = Problem.of(Q, K, K)
     store.keep(case("triton_forward"), None)
-    assert len(plans._shared.launches) == 1
+    assert Problem.of(Q, K, K) is p
 
 
 def test_a_file_that_was_there_stays_whole_when_the_disk_is_full(tmp_path, monkeypatch):

@@ -39,7 +39,7 @@ def everything():
     table = configs_for(None, 4, 16, True)
 
     def kept(*tensors, direction="forward"):
-        return store.kept(backend.BACKEND, Problem.of(*tensors, window=CAUSAL), direction)
+        return store.result_for(backend.BACKEND, Problem.of(*tensors, window=CAUSAL), direction)
 
     def tiles_of_plan():
         launch = plans.launches_for(backend.BACKEND, Problem.of(q, k, v, window=CAUSAL), "forward")

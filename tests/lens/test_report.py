@@ -297,9 +297,10 @@ def test_a_kernel_that_has_moved_in_its_file_is_compiled_anew(tmp_path):
     after = _cache_folder(kernels, given)
     assert before != after and before.parent == after.parent == tmp_path
     page.rename(page.with_stem("sheet"))
-    assert _cache_folder(kernels, given) not in (before, after)
+    renamed = _cache_folder(kernels, given)
     kernels.rename(tmp_path / "elsewhere")
-    assert _cache_folder(tmp_path / "elsewhere", given) not in (before, after)
+    moved = _cache_folder(tmp_path / "elsewhere", given)
+    assert len({before, after, renamed, moved}) == 4
     assert _cache_folder(kernels, {"TRITON_HOME": "/home"}).parent == Path("/home/.triton/cache")
     assert _cache_folder(kernels, {}).parent == Path.home() / ".triton" / "cache"
 

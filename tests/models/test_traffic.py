@@ -22,7 +22,7 @@ def shapes(chunk):
     """Draw a twelfth of 1,800 random shapes: lengths from 0, blocks also beyond the lengths."""
     rng = random.Random(chunk)
     for n in range(SHAPES // CHUNKS):
-        longest = rng.choice([3, 12, 30])
+        longest = rng.choice([3, 8, 14])
         bounds = [None if rng.random() < 0.3 else rng.randint(0, longest + 2) for _ in "lr"]
         window = tuple(bounds) if n % 3 else None
         yield (dict(Nq=rng.randint(0, longest), Nk=rng.randint(0, longest), d=rng.randint(1, 7),

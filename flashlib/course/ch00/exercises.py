@@ -57,6 +57,11 @@ def check_scaled_copy(scaled_copy):
                     " in place, tile[...] = tile * factor") from None
     except HBMReadError as error:
         raise Wrong(f"{error}") from None
+    except ValueError as error:
+        if "Value" not in str(error) or "freed already" not in str(error):
+            raise
+        raise Wrong("`tile = tile * factor` makes a new value beside the tile, and only a tile can be"
+                    " freed: write into it, tile[...] = tile * factor") from None
     if isinstance(y, HBMArray):
         raise Wrong("you returned the array in HBM: the host gets a copy with y.to_host()")
     if np.shape(y) == x.shape and np.isnan(np.asarray(y)[-1]).all():

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from flashlib.course.plots import theme
-from flashlib.course.plots.matrices import chosen_cells
 from flashlib.course.plots.parts import rect, whole
-from flashlib.course.plots.theme import INK, SMALL, styled, text_width
+from flashlib.course.plots.theme import text_width
 from flashlib.hardware import human
 
 READY, READY_EDGE = "#E3ECF5", "#31688E"
@@ -54,45 +52,60 @@ def course_map(chapters, parts):
                 ax.annotate("", (x - 0.01, y + height / 2), (x - gap + 0.01, y + height / 2),
                             arrowprops={"arrowstyle": "-|>", "color": theme.GREY, "lw": 0.8,
                                         "shrinkA": 0, "shrinkB": 0, "mutation_scale": 6})
+    ax.annotate("", (left + 0.25, height - 1.6), (left + 0.25, -0.74), arrowprops={
+        "arrowstyle": "-|>", "color": READY_EDGE, "lw": 1.4, "shrinkA": 0, "shrinkB": 0})
+    ax.text(left + 0.36, -0.86, "or straight on", va="center", fontsize=7.5, color=READY_EDGE)
     done = [c.number for c in chapters if c.ready]
     return theme.describe(fig, f"Map of the course: {len(chapters)} chapters in {len(parts)} parts;"
                                f" chapters {', '.join(done)} are there (filled boxes), the others are"
-                               " in preparation (dashed boxes).")
+                               " in preparation (dashed boxes). An arrow"
+                               f" leads from {rows[0][0].number} straight on to {rows[1][0].number}.")
 
 
 @theme.styled
 def memory_ladder(gpu, *, banks_bytes_per_clock=128):
-    """Draw the two memories of a GPU to scale in bandwidth: many small SRAMs, one large HBM."""
+    """Draw the two memories of a GPU to scale: bands as wide as their rates, areas as their rooms."""
     sms, sram = int(gpu.sms), int(gpu.shared_memory_per_sm_bytes)
     sram_rate = banks_bytes_per_clock * sms * float(gpu.clock_hz)
-    hbm_rate = float(gpu.hbm_bytes_per_s)
-    fig = theme.figure(2.9, layout=None)
+    hbm_rate, hbm = float(gpu.hbm_bytes_per_s), float(gpu.hbm_bytes)
+    fig = theme.figure(3.55, layout=None)
     ax = whole(fig)
+    left, width, wide = 1.3, 5.55, 2.0
+    for y, name in ((3.17, "arithmetic"), (1.98, "SRAM"), (0.65, "HBM")):
+        ax.text(0.12, y, name, va="center", fontsize=9.5, fontweight="bold")
+    rect(ax, left, 2.97, width, 0.4, facecolor="#FFF8E6", edgecolor="#C9B37A")
+    ax.text(left + width / 2, 3.17, f"tensor cores and vector units of {sms} SMs", ha="center",
+            va="center", fontsize=8.5)
+    columns = -(-sms // 3)
+    pitch = width / columns
+    for n in range(sms):
+        rect(ax, left + pitch * (n % columns), 2.1 - 0.17 * (n // columns), 0.86 * pitch, 0.14, lw=0.6,
+             **theme.SRAM)
+    ax.text(0.12, 1.79, f"{sms} × {gpu.shared_memory_per_sm_bytes}", va="center", fontsize=8.5)
     with mpl.rc_context({"hatch.color": "#D2D2D2"}):
-        rect(ax, 0.3, 0.25, 6.4, 0.72, **theme.HBM)
-    ax.text(3.5, 0.61, f"HBM: {gpu.hbm_bytes} for everything", ha="center", va="center", fontsize=9.5,
-            fontweight="bold", bbox={"facecolor": "white", "edgecolor": "none", "pad": 3, "alpha": 0.9})
-    xs = np.linspace(0.3, 5.55, 4)
-    for n, x in enumerate(xs):
-        if n == 2:
-            ax.text(x + 0.57, 2.28, "…", ha="center", va="center", fontsize=16, color=theme.GREY)
-            continue
-        rect(ax, x, 1.75, 1.15, 0.95, **theme.SRAM)
-        ax.text(x + 0.575, 2.49, f"SM {n + 1 if n < 3 else sms}", ha="center", va="center",
-                fontsize=8.5, fontweight="bold")
-        ax.text(x + 0.575, 2.12, f"SRAM\n{gpu.shared_memory_per_sm_bytes}", ha="center", va="center",
-                fontsize=8.5, linespacing=1.3)
-        ax.annotate("", (x + 0.575, 1.74), (x + 0.575, 0.98),
-                    arrowprops={"arrowstyle": "<|-|>", "color": theme.INK, "lw": 1.1, "shrinkA": 0,
-                                "shrinkB": 0})
-    ax.text(xs[2] + 0.42, 1.37, f"traffic: {human(hbm_rate, 'B/s')}\nfor all SMs together", ha="center",
-            va="center", fontsize=9.5, fontweight="bold", linespacing=1.35)
-    ax.text(xs[2] + 0.57, 1.98, f"inside, together:\n{human(sram_rate, 'B/s')}", ha="center",
-            va="center", fontsize=8, color=theme.INK, linespacing=1.3)
+        rect(ax, left, 0.15, width, 1.0, **theme.HBM)
+    ax.text(0.12, 0.46, f"1 × {gpu.hbm_bytes}", va="center", fontsize=8.5)
+    bands = ((2.28, 2.97, wide, f"inside the SMs, together\n{human(sram_rate, 'B/s')}"),
+             (1.15, 1.72, wide * hbm_rate / sram_rate,
+              f"traffic, for all SMs together\n{human(hbm_rate, 'B/s')}"))
+    for low, high, w, text in bands:                # as wide as the rate
+        x, y = left + 2.2, (low + high) / 2
+        rect(ax, x - w / 2, low, w, high - low, facecolor="#C5D5E4", edgecolor="none", lw=0)
+        ax.text(x, y, "↕", ha="center", va="center", fontsize=13, color=READY_EDGE)
+        ax.text(x + w / 2 + 0.15, y, text, va="center", fontsize=8.5, fontweight="bold",
+                linespacing=1.3)
+    side = np.sqrt(width * 1.0 * sms * sram / hbm)
+    rect(ax, left + 0.9, 0.63, side, side, facecolor=READY_EDGE, edgecolor=READY_EDGE, lw=0)
+    ax.annotate(f"this dot: all {sms} SRAMs, to the scale of HBM's field", (left + 0.92 + side, 0.645),
+                (left + 1.25, 0.645), va="center", fontsize=8.5,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 2, "alpha": 0.9},
+                arrowprops={"arrowstyle": "-", "color": theme.INK, "lw": 0.7})
     return theme.describe(
-        fig, f"{gpu.name}: {sms} SMs with {human(sram, 'B', binary=True)} of SRAM each, which together"
-             f" deliver {human(sram_rate, 'B/s')}, above one HBM of {gpu.hbm_bytes} that delivers"
-             f" {human(hbm_rate, 'B/s')} to all of them.")
+        fig, f"{gpu.name}: the SRAMs of {sms} SMs, {human(sram, 'B', binary=True)} each, deliver"
+             f" {human(sram_rate, 'B/s')} together, a wide band to the arithmetic; one HBM of"
+             f" {gpu.hbm_bytes} delivers {human(hbm_rate, 'B/s')} to all of them, a narrow band. All"
+             f" SRAMs together are a dot in the field of HBM, which is {hbm / (sms * sram):,.0f} times"
+             " as large.")
 
 
 @theme.styled
@@ -125,96 +138,50 @@ def surprise(panels):
     return theme.describe(fig, "; ".join(words) + ".")
 
 
-@styled
-def heatmap(array, rows: Sequence[str] | None = None, cols: Sequence[str] | None = None,
-            name: str = "P", ax: Axes | None = None, *, title: str | None = None, highlight=None,
-            vmax: float | None = None, bar: bool = True) -> Figure | Axes:
+@theme.styled
+def heatmap(array, rows: Sequence[str], cols: Sequence[str] | None = None, name: str = "P") -> Figure:
     """Draw an attention map: a row for each query word, a column for each key word.
 
     Args:
         array: (rows, cols); non-finite entries (hidden keys) stay white.
-        rows, cols: the words; cols is rows if only one is given and the array is square.
+        rows, cols: the words; cols is rows if only one is given.
         name: which tensor it is, for the hue and the color bar.
-        highlight: cells to frame, a list of (i, j) or a boolean mask.
     """
-    array = np.asarray(array, dtype=float)
+    array, cols = np.asarray(array, dtype=float), rows if cols is None else cols
     if array.ndim != 2:
         raise ValueError(f"array: expected two dimensions, got shape {array.shape}")
-    n, k = array.shape
-    if cols is None and rows is not None and n == k:
-        cols = rows
-    for label, words, count in (("rows", rows, n), ("cols", cols, k)):
-        if words is not None and len(words) != count:
+    for label, words, count in (("rows", rows, array.shape[0]), ("cols", cols, array.shape[1])):
+        if len(words) != count:
             raise ValueError(f"{label}: expected {count} labels, got {len(words)}")
-    own = ax is None
-    below = own and bar and k > 30
-    if own:
-        ax, size = _heatmap_axes(n, k, rows, cols, bar, below, title)
-    else:
-        size = SMALL
+
+    def longest(words, size):
+        return max(text_width(str(w), size) for w in words) + 0.14
+
+    n, k = array.shape
+    cell = min(0.26, (theme.WIDTH - longest(rows, theme.TINY) - 0.1) / k)
+    size = min(9, max(theme.TINY, cell * 72 * 0.5))
+    left, top, w, h = longest(rows, size), longest(cols, size) + 0.05, k * cell, n * cell
+    width, height = left + w + 0.1, top + h + 0.55
+    fig = theme.figure(height, width, layout=None)
+    ax = fig.add_axes((left / width, 0.55 / height, w / width, h / height))
     finite = array[np.isfinite(array)]
-    low = min(float(finite.min(initial=0.0)), 0.0)
-    high = vmax if vmax is not None else float(finite.max(initial=0.0))
-    norm = Normalize(low, high if high > low else low + 1)
     image = ax.pcolormesh(np.arange(k + 1) - 0.5, np.arange(n + 1) - 0.5, np.ma.masked_invalid(array),
-                          cmap=theme.tensor_cmap(name), norm=norm,
-                          edgecolors="#EEEEEE" if max(n, k) <= 40 else "none", linewidth=0.5)
+                          cmap=theme.tensor_cmap(name), linewidth=0.5,
+                          norm=Normalize(min(finite.min(), 0), finite.max()))
     ax.set(xlim=(-0.5, k - 0.5), ylim=(n - 0.5, -0.5), aspect="equal")
     ax.xaxis.tick_top()
-    for axis, words, count in ((ax.xaxis, cols, k), (ax.yaxis, rows, n)):
-        if words is None:
-            continue
-        axis.set_ticks(range(count), [str(w) for w in words], fontsize=size)
-    if cols is not None:
-        ax.tick_params(axis="x", rotation=90)
+    ax.set_yticks(range(n), [str(word) for word in rows], fontsize=size)
+    ax.set_xticks(range(k), [str(word) for word in cols], fontsize=size, rotation=90)
     ax.tick_params(length=0, pad=3)
     for spine in ax.spines.values():
         spine.set(visible=True, color="#BBBBBB", linewidth=0.8)
-    for i, j in chosen_cells(highlight, array.shape):
-        rect(ax, j - 0.5, i - 0.5, 1, 1, fill=False, ec=INK, lw=1.6, zorder=4)
-    if title:
-        ax.set_title(title)
-    if bar:
-        _color_bar(ax, image, name, own, below)
-    if not own:
-        return ax
-    default = f"Heat map of {name}, {n} queries by {k} keys"
-    peak = np.unravel_index(int(np.nanargmax(array)), array.shape) if finite.size else None
-    if peak and rows is not None and cols is not None:
-        default += f"; largest at query “{rows[peak[0]]}”, key “{cols[peak[1]]}”"
-    return theme.describe(ax.figure, default + ".")
-
-
-def _heatmap_axes(n, k, rows, cols, bar, below, title) -> tuple[Axes, float]:
-    """Return axes whose cells have room for their words, and the size of the words."""
-
-    def longest(words, size, otherwise):
-        return max((text_width(str(w), size) for w in words), default=0) + 0.14 if words else otherwise
-
-    right = 0.75 if bar and not below else 0.1
-    cell = min(0.26, (theme.WIDTH - longest(rows, theme.TINY, 0.3) - right) / max(k, 1))
-    size = min(9, max(theme.TINY, cell * 72 * 0.5))
-    left, top = longest(rows, size, 0.3), longest(cols, size, 0.25) + (0.34 if title else 0.05)
-    w, h, foot = max(k * cell, 0.3), max(n * cell, 0.3), 0.55 if below else 0.1
-    width, height = left + w + right, top + h + foot
-    fig = theme.figure(height, width, layout=None)
-    return fig.add_axes((left / width, foot / height, w / width, h / height)), size
-
-
-def _color_bar(ax, image, name, own, below) -> None:
-    if own:
-        box, fig = ax.get_position(), ax.figure
-        w, h = box.width * fig.get_figwidth(), box.height * fig.get_figheight()
-        bounds = [0, -0.2 / h, 2.2 / w, 0.1 / h] if below else [1 + 0.14 / w, 0, 0.1 / w, 1]
-    else:
-        bounds = [1.04, 0, 0.03, 1]
-    bar = ax.figure.colorbar(image, cax=ax.inset_axes(bounds),
-                             orientation="horizontal" if below else "vertical")
+    bar = fig.colorbar(image, cax=ax.inset_axes([0, -0.2 / h, min(2.2 / w, 1), 0.1 / h]),
+                       orientation="horizontal")
     bar.outline.set(edgecolor="#BBBBBB", linewidth=0.6)
     bar.ax.tick_params(length=2, labelsize=theme.TINY)
     bar.ax.locator_params(nbins=5)
-    if below:
-        bar.ax.text(1.04, 0.5, name, transform=bar.ax.transAxes, va="center", fontweight="bold",
-                    fontsize=SMALL)
-    else:
-        bar.ax.set_title(name, fontsize=SMALL, loc="center", pad=5)
+    bar.ax.text(1.04, 0.5, name, transform=bar.ax.transAxes, va="center", fontweight="bold",
+                fontsize=theme.SMALL)
+    i, j = np.unravel_index(int(np.nanargmax(array)), array.shape)
+    return theme.describe(fig, f"Heat map of {name}, {n} queries by {k} keys; largest at query"
+                               f" “{rows[i]}”, key “{cols[j]}”.")

@@ -55,8 +55,9 @@ def check_classify(classify):
         rates = float(gpu.matmul_flops_per_s["float16"]), float(gpu.hbm_bytes_per_s)
         for op in transformer.layer(transformer.GPT2_MEDIUM, 1024, 8):
             cases.append(((op.flops, op.hbm_bytes, *rates), f"{op.name} on {name}"))
-        beyond = 1e12 / (1.05 * rates[0] / rates[1])
-        cases.append(((1e12, beyond, *rates), f"just beyond the ridge on {name}"))
+        for times, where in ((1.05, "just beyond"), (0.95, "just before")):
+            cases.append(((1e12, 1e12 / (times * rates[0] / rates[1]), *rates),
+                          f"{where} the ridge on {name}"))
     wrong = {
         "the other way round: a kernel waits for what takes longer":
             lambda f, b, p, q: "memory" if f / p > b / q else "compute",
@@ -70,6 +71,12 @@ def check_classify(classify):
         if g not in ("memory", "compute"):
             raise Wrong(f'{where}: expected "memory" or "compute", got {g!r}')
     right = ["memory" if f / p < b / q else "compute" for (f, b, p, q), _ in cases]
+    _name_mistake(got, right, wrong, [case for case, _ in cases])
+    intensity = {g: [f / b for ((f, b, _, _), _), x in zip(cases, got, strict=True) if x == g]
+                 for g in ("memory", "compute")}
+    if all(intensity.values()) and max(intensity["memory"]) < min(intensity["compute"]):
+        raise Wrong("one and the same ridge for every GPU: it is flops_per_s / bytes_per_s, and a T4,"
+                    " an A100 and a B200 have three different ones")
     _compare(got, right, wrong, [case for case, _ in cases], [where for _, where in cases])
     return "and the ridge, flops_per_s / bytes_per_s, is where both take equally long."
 
@@ -84,7 +91,7 @@ def check_classify(classify):
 def check_tokens_to_compute(tokens_to_compute):
     """Accept `tokens_to_compute(D, F, element_bytes, ridge)` -> the least whole T, or None."""
     cases = [(4096, 14336, 2, 206.125), (1024, 4096, 2, 153.0), (4096, 4096, 1, 412.0),
-             (8, 8, 2, 1.5), (64, 64, 2, 153.0), (16, 16, 2, 8.0)]
+             (8, 8, 2, 1.5), (64, 64, 2, 153.0), (16, 16, 2, 8.0), (64, 64, 2, 16.0)]
 
     def need(D, F, e, ridge, *, weights=1, out=1, into=1, flops=2, rounded=math.ceil):
         c = ridge * e
@@ -97,6 +104,8 @@ def check_tokens_to_compute(tokens_to_compute):
         "this counts elements: an element takes element_bytes": lambda D, F, e, r: need(D, F, 1, r),
         "the output, T × F, moves too": lambda *a: need(*a, out=0),
         "the input, T × D, moves too": lambda *a: need(*a, into=0),
+        "one too many where the division comes out even: that T has the intensity of the ridge already":
+            lambda *a: need(*a, rounded=lambda T: math.floor(T) + 1),
         "rounded down: with this many tokens it still waits for memory":
             lambda *a: need(*a, rounded=math.floor),
         "only the weights are counted: good for few tokens, but T × D and T × F move too":
@@ -111,7 +120,7 @@ def check_tokens_to_compute(tokens_to_compute):
                         " here, and no T reaches it: return None before you divide") from None
         got.append(answer if answer is None else _whole(answer, f"D, F, element_bytes, ridge = {case}"))
     if all(g is None for g in got):
-        raise NotImplementedError
+        given(None)
     right = [need(*case) for case in cases]
     places = [f"D, F, element_bytes, ridge = {case}" for case in cases]
     _name_mistake(got, right, wrong, cases)
@@ -137,6 +146,7 @@ def check_best_pair(best_pair):
     S = transformer
     cases = [(S.layer(S.GPT2_MEDIUM, 1024, 64), "H200", "GPT-2 medium, N = 1,024"),
              (S.layer(S.LLAMA_3_8B, 8192), "A100", "Llama 3 8B, N = 8,192"),
+             (S.layer(S.LLAMA_3_8B, 1024), "H200", "Llama 3 8B, N = 1,024"),
              (S.layer(S.GPT2_MEDIUM, 32, 2048), "H200", "GPT-2 medium, N = 32")]
     answers, rivals = [], {mistake: [] for mistake in _RIVALS}
     for operators, gpu, where in cases:
@@ -150,10 +160,13 @@ def check_best_pair(best_pair):
         alone = {key: sum(map(seconds, pair)) for key, pair in pairs.items()}
         fused = {key: seconds(S.fuse(operators, key)) for key in pairs}
         saved = {key: alone[key] - fused[key] for key in pairs}
-        flops = {key: sum(op.flops for op in pair) for key, pair in pairs.items()}
+        costs = {"alone": alone, "saved": saved,
+                 "flops": {key: sum(op.flops for op in pair) for key, pair in pairs.items()},
+                 "bytes": {key: sum(op.hbm_bytes for op in pair) for key, pair in pairs.items()},
+                 "first": {key: first.hbm_bytes for key, (first, _) in pairs.items()}}
         answers.append((tuple(names), saved, where))
-        for mistake, guess in _RIVALS.items():
-            rivals[mistake].append(guess(alone, fused, saved, flops) == tuple(names))
+        for mistake, (choose, cost) in _RIVALS.items():
+            rivals[mistake].append(choose(costs[cost], key=costs[cost].get) == tuple(names))
     for names, saved, where in answers:
         right = max(saved, key=saved.get)
         if math.isclose(saved[names], saved[right], rel_tol=1e-6):
@@ -163,24 +176,29 @@ def check_best_pair(best_pair):
                 raise Wrong(mistake)
         raise Wrong(f"{where}: {names[0]} + {names[1]} saves {1e6 * saved[names]:,.0f} µs, but"
                     f" another pair, {right[0]} + …, saves {1e6 * saved[right]:,.0f} µs")
-    return ("softmax with either of its neighbors: S and P are worth the same. Fusing all three is what"
-            " the course is about.")
+    names, saved, _ = answers[-1]
+    softmax = max(s for pair, s in saved.items() if "softmax" in pair)
+    return ("softmax with either of its neighbors: S and P are worth the same. At N = 32, where S is"
+            f" small, it is {names[0]} + {names[1]}: {1e6 * saved[names]:,.0f} µs against softmax's"
+            f" {1e6 * softmax:,.0f}. Fusing all three is what the course is about.")
 
 
+# What a pair that nobody should choose is chosen by: the largest or smallest of these costs.
 _RIVALS = {
-    "this pair takes longest, fused or not: ask what fusing saves":
-        lambda alone, fused, saved, flops: max(alone, key=alone.get),
-    "this pair does most arithmetic, and fusing saves none of it":
-        lambda alone, fused, saved, flops: max(flops, key=flops.get),
+    "this pair takes longest, fused or not: ask what fusing saves": (max, "alone"),
+    "this pair does most arithmetic, and fusing saves none of it": (max, "flops"),
+    "this pair moves most bytes, but fusing saves only what passes from one to the other: weights, for"
+    " one, move all the same": (max, "bytes"),
+    "the first of this pair moves most bytes, but fusing saves only what it hands to the second":
+        (max, "first"),
     "this pair is fastest once fused, and of all pairs it saves least: ask which saves most":
-        lambda alone, fused, saved, flops: min(saved, key=saved.get),
+        (min, "saved"),
 }
 
 
 def _whole(value, where) -> int:
-    if value is None:
-        raise NotImplementedError
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or value != int(value):
+    number = isinstance(given(value), int | float | np.number) and not isinstance(value, bool)
+    if not number or value != int(value):
         raise Wrong(f"{where}: expected a whole number, got {value!r}")
     return int(value)
 

@@ -1,11 +1,9 @@
-"""The figures of chapter 01: the memories of a GPU, the ten steps, and predicted beside measured."""
+"""The figures of chapter 01: the parts of a GPU, and the ten steps of standard attention."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
@@ -13,7 +11,7 @@ from flashlib import hardware
 from flashlib.course.plots import theme
 from flashlib.course.plots.parts import rect, whole
 from flashlib.course.plots.theme import GREY, INK, SMALL, TINY, styled
-from flashlib.models.hierarchy import Level, levels
+from flashlib.models.hierarchy import levels
 
 _ROOF = "#444444"
 _LOOKS = {"registers": theme.REGISTER, "SRAM": theme.SRAM, "HBM": theme.HBM,
@@ -21,14 +19,13 @@ _LOOKS = {"registers": theme.REGISTER, "SRAM": theme.SRAM, "HBM": theme.HBM,
 
 
 @styled
-def gpu_anatomy(gpu, memories: Sequence[Level] | None = None) -> Figure:
+def gpu_anatomy(gpu) -> Figure:
     """Draw one SM and what stands between its arithmetic and HBM, with room and rates.
 
     What stands inside the box is of that one SM; the rates beside and below it are of the chip.
-    `memories` are those of `models.hierarchy.levels`; None takes them from there.
     """
     gpu = hardware.get(gpu)
-    by_name = {m.name: m for m in memories or levels(gpu)}
+    by_name = {m.name: m for m in levels(gpu)}
     sms = int(gpu.sms)
     fig = theme.figure(4.15, layout=None)
     ax = whole(fig)
@@ -62,7 +59,8 @@ def gpu_anatomy(gpu, memories: Sequence[Level] | None = None) -> Figure:
     _room(ax, (0.2, 1.1, 6.6, 0.38), "L2",
           f"L2 cache: {by_name['L2'].room}, one for all SMs" + (f", {rate}" if rate else ""))
     _room(ax, (0.2, 0.16, 6.6, 0.5), "HBM", f"HBM: {by_name['HBM'].room}")
-    for x, (y0, y1), text in ((2.05, (1.86, 1.48), "loads and stores"),
+    crosses = "loads and stores" if rate else "loads and stores: NVIDIA publishes no rate"
+    for x, (y0, y1), text in ((2.05, (1.86, 1.48), crosses),
                               (3.5, (1.1, 0.66), f"{by_name['HBM'].rate} for all SMs together")):
         ax.annotate("", (x, y1), (x, y0), arrowprops={"arrowstyle": "<|-|>", "color": INK, "lw": 1.2,
                                                       "shrinkA": 0, "shrinkB": 0})
@@ -80,40 +78,6 @@ def _room(ax, box, look, text) -> None:
     back = {"facecolor": "white", "edgecolor": "none", "pad": 2, "alpha": 0.9}
     ax.text(x + w / 2, y + h / 2, text, ha="center", va="center", fontsize=SMALL,
             bbox=back if look == "HBM" else None)
-
-
-@styled
-def memory_pyramids(memories: Mapping[str, Sequence[Level]]) -> Figure:
-    """Draw the memories of several GPUs as pyramids: the width is the room, on a log scale.
-
-    `memories` maps a GPU's name to its `models.hierarchy.levels`. Under each room stands the rate, a
-    dash where the vendor states none.
-    """
-    names = [m.name for m in next(iter(memories.values()))]
-    rooms = [float(m.room) for ms in memories.values() for m in ms]
-    low, high = np.log10(min(rooms)) - 4, np.log10(max(rooms))
-    fig = theme.figure(2.85, layout=None)
-    ax = whole(fig)
-    left, step = 0.82, (theme.WIDTH - 0.92) / len(memories)
-    for r, name in enumerate(names):
-        ax.text(left - 0.1, 2.22 - 0.55 * r, name, ha="right", va="center", fontweight="bold")
-    for c, (gpu, found) in enumerate(memories.items()):
-        middle = left + step * (c + 0.5)
-        ax.text(middle, 2.7, gpu, ha="center", va="center", fontweight="bold")
-        for r, memory in enumerate(found):
-            width = (np.log10(float(memory.room)) - low) / (high - low) * (step - 0.08)
-            y = 1.98 - 0.55 * r
-            with rc_context({"hatch.color": "#DADADA"}):
-                rect(ax, middle - width / 2, y, width, 0.49, **_LOOKS[memory.name])
-            ax.text(middle, y + 0.345, str(memory.room), ha="center", va="center", fontsize=SMALL,
-                    fontweight="bold", path_effects=theme.halo())
-            ax.text(middle, y + 0.14, str(memory.rate) if memory.rate else "–", ha="center",
-                    va="center", fontsize=TINY, path_effects=theme.halo())
-    ax.text(left, 0.12, "bold and width: room on the whole chip, tenfold room adds the same width; "
-            "below it the rate", fontsize=TINY, color=GREY, va="center")
-    words = "; ".join(f"{gpu}: " + ", ".join(f"{m.name} {m.room}" + (f" {m.rate}" if m.rate else "")
-                                             for m in found) for gpu, found in memories.items())
-    return theme.describe(fig, f"Memories by GPU, from the smallest and fastest to HBM. {words}.")
 
 
 @styled
@@ -181,7 +145,7 @@ def _steps(trace):
 
 
 def _crossing(ax, x, event, kind, most) -> None:
-    """Draw one matrix that crosses: the patch where it lands, the arrow from where it was."""
+    """Draw one matrix that crosses: the patch where it lands, a pale one where it was, an arrow."""
     h = 0.32 * (event.rows[1] - event.rows[0]) / most
     w = 0.32 * (event.cols[1] - event.cols[0]) / most
     color = theme.tensor_color(event.tensor)
@@ -193,6 +157,7 @@ def _crossing(ax, x, event, kind, most) -> None:
         return
     y = 2.78 if kind == "load" else 1.56
     rect(ax, x - w / 2, y - h / 2, w, h, **patch)
+    rect(ax, x - w / 2, 2.78 + 1.56 - y - h / 2, w, h, **{**patch, "facecolor": theme.tint(color, 0.7)})
     ends = ((x, 2.46), (x, 1.88)) if kind == "load" else ((x, 1.88), (x, 2.46))
     ax.annotate("", *ends, arrowprops={"arrowstyle": "-|>", "color": theme.edge_color(event.tensor),
                                        "lw": 1.6, "shrinkA": 0, "shrinkB": 0})
@@ -215,25 +180,3 @@ def duration(seconds) -> str:
     if seconds >= 1:
         return f"{seconds:,.2f} s"
     return f"{1e3 * seconds:,.2f} ms" if seconds >= 1e-3 else f"{1e6 * seconds:,.1f} µs"
-
-
-@styled
-def predicted_measured(rows: Mapping[str, tuple[float, float]]) -> Figure:
-    """Draw pairs of times, {label: (predicted seconds, measured seconds)}, with their ratio."""
-    fig = theme.figure(0.1 + 0.5 * len(rows), layout=None)
-    H, ax = fig.get_figheight(), whole(fig)
-    left, longest = 2.35, max(max(pair) for pair in rows.values())
-    scale, words = (theme.WIDTH - left - 1.55) / longest, []
-    for n, (label, (predicted, measured)) in enumerate(rows.items()):
-        y = H - 0.28 - 0.5 * n
-        ax.text(left - 0.1, y, label, ha="right", va="center", fontsize=SMALL)
-        rect(ax, left, y - 0.18, measured * scale, 0.18, fc="#6B6B6B", lw=0)
-        rect(ax, left, y + 0.02, predicted * scale, 0.18, fc="white", ec="#6B6B6B", ls=(0, (3, 2)),
-             lw=1)
-        ax.text(left + predicted * scale + 0.07, y + 0.11, f"roofline {duration(predicted)}",
-                va="center", fontsize=TINY)
-        ax.text(left + measured * scale + 0.07, y - 0.09,
-                f"measured {duration(measured)}, {measured / predicted:.2f} ×", va="center",
-                fontsize=TINY)
-        words.append(f"{label}: predicted {duration(predicted)}, measured {duration(measured)}")
-    return theme.describe(fig, "; ".join(words) + ".")

@@ -13,7 +13,7 @@ DTYPES = ("float32", "float16", "float8")
 TOKENS = 65_536
 
 
-def draw(shape="GPT-2 medium", N=1024, d=None, dtype="float16", gpu="H200", attention="standard"):
+def draw(shape="GPT-2 medium", N=1024, d=None, dtype="float16", gpu="B200", attention="fused"):
     """Draw the lab: a layer over 65,536 tokens (or one longer sequence) on a GPU.
 
     Args:
@@ -43,7 +43,7 @@ def draw(shape="GPT-2 medium", N=1024, d=None, dtype="float16", gpu="H200", atte
     return picture(operators, gpu, used, title=title)
 
 
-def roofline_lab(shape="GPT-2 medium", N=1024, d=64, dtype="float16", gpu="H200", attention="standard"):
+def roofline_lab(shape="GPT-2 medium", N=1024, d=64, dtype="float16", gpu="B200", attention="fused"):
     """Return the widget: shape, N, d, dtype, GPU and attention move the operators under the roof.
 
     The arguments are what it shows at first; `gpu` may be a sheet of your own.
@@ -61,5 +61,6 @@ def roofline_lab(shape="GPT-2 medium", N=1024, d=64, dtype="float16", gpu="H200"
         "dtype": base.choice(DTYPES, dtype, "dtype", kind="dropdown",
                              tooltip="of every tensor and weight"),
         "gpu": gpus,
-    }, redraw, note="Discs: area is the share of the layer's time. Bars: attention in color, "
-                    "projections dark grey, feed-forward grey, norms, residuals and activation light.")
+    }, redraw, note="Discs: area is the share of the layer's time. The axes stay. Bars: attention in "
+                    "color, projections dark grey, feed-forward grey, norms, residuals and activation "
+                    "light.")

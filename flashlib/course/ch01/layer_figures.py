@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.patches import Polygon, Wedge
+from matplotlib.patches import FancyBboxPatch, Polygon, Wedge
 
 from flashlib import hardware
 from flashlib.course.ch01.figures import duration
+from flashlib.course.notebook import data
 from flashlib.course.plots import theme
 from flashlib.course.plots.parts import fitting, rect, whole
 from flashlib.course.plots.theme import GREY, INK, SMALL, TINY, styled, text_width
 from flashlib.hardware import human
 from flashlib.models import roofline as model
 
+_LAB_AXES = (-1.2, 5.6, 9.8, 15.7)          # decades of FLOP/B, of FLOP/s
 _ROOF, _MEMORY, _COMPUTE = "#444444", "#EFF3F8", "#F6F4EC"
 _PARTS = {"projection": "#5B6775", "feed-forward": "#97A2AE", "pointwise": "#E2E5E9"}
+# What each operator of GPT-2's layer does, in the few words that stand below its box.
+GPT2_WORDS = {
+    "norm 1": "rescales each row", "project Q, K, V": "what asks, is asked, is given",
+    "S = QKᵀ": "every query with every key", "softmax": "logits to weights",
+    "O = PV": "averages of values", "project O": "mixes the heads", "residual 1": "adds it back",
+    "norm 2": "rescales each row", "FFN up": "to four times the width",
+    "GELU": "a curve on each element", "FFN down": "back to the width", "residual 2": "adds it back"}
+_UNITS, _UNIT_INK = {"exp": "the special units' exponentials", "vector": "the vector units"}, "#A33B20"
 _MADE = {"S = QKᵀ": "S", "softmax": "P", "O = PV": "O"}
 
 
@@ -34,8 +45,68 @@ def operator_color(op) -> str:
     return _PARTS[op.part]
 
 
+def recorded_attention(operators, B: int, N: int) -> list[tuple[str, float, float]]:
+    """Return an H200's dots for `layer_roofline`: standard attention's three kernels and a fused one.
+
+    `operators` are a layer of GPT-2 medium over B sequences of N tokens. Seconds are recorded, and so
+    are the DRAM bytes of the fused kernel; the three have the bytes of their operators.
+    """
+    ran = data.measurements("attention_demo_counters_h200").where(mode="forward", B=B, N_q=N)
+    three = [op for op in operators if op.part == "attention"]
+    dots = [("", op.intensity, op.flops / row["seconds"])
+            for op, row in zip(three, ran.where(impl="standard").rows, strict=True)]
+    (one,) = ran.where(impl="flash").rows
+    flops = sum(op.flops for op in three)
+    return [*dots, ("FlashAttention-2", flops / (one["dram_read_bytes"] + one["dram_write_bytes"]),
+                    flops / one["seconds"])]
+
+
 @styled
-def layer_roofline(operators, gpu, dtype: str = "float16", *, title: str | None = None) -> Figure:
+def layer_chain(operators, says: Mapping[str, str]) -> Figure:
+    """Draw one layer as a chain of operators, two rows that each end in a sum with what came in.
+
+    `says` has a few words for each operator, which stand below its box.
+    """
+    ends = [n + 1 for n, op in enumerate(operators) if op.name.startswith("residual")]
+    rows = [operators[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+    high, words = 1.52, []
+    fig = theme.figure(high * len(rows), layout=None)
+    ax = whole(fig)
+    pitch = (theme.WIDTH - 0.62) / max(map(len, rows))
+    arrow = {"arrowstyle": "-|>", "color": GREY, "lw": 0.9, "shrinkA": 0, "shrinkB": 0,
+             "mutation_scale": 7}
+    for r, row in enumerate(rows):
+        y, last = high * (len(rows) - r) - 0.92, 0.5 + pitch * (len(row) - 1)
+        for n, op in enumerate(row):
+            x, color = 0.5 + pitch * n, operator_color(op)
+            ax.add_patch(FancyBboxPatch((x, y), 0.86 * pitch, 0.42, facecolor=color, lw=0.9,
+                                        boxstyle="round,pad=0,rounding_size=0.05",
+                                        edgecolor=theme.mix(color, "#000000", 0.45)))
+            name = op.name.replace("project ", "project\n").replace("FFN ", "FFN\n")
+            ax.text(x + 0.43 * pitch, y + 0.21, name, ha="center", va="center", fontsize=TINY,
+                    color=theme.ink_on(color), fontweight="bold", linespacing=1.15)
+            ax.text(x + 0.43 * pitch, y - 0.06, textwrap.fill(says[op.name], 14), ha="center", va="top",
+                    fontsize=TINY, color=INK, linespacing=1.2)
+            ax.annotate("", (x - 0.01, y + 0.21), (x - 0.14 * pitch + 0.01 if n else 0.16, y + 0.21),
+                        arrowprops=arrow)
+            words.append(f"{op.name}: {says[op.name]}")
+        ax.plot([0.28, 0.28, last + 0.43 * pitch], [y + 0.21, y + 0.62, y + 0.62], color=GREY, lw=0.9)
+        over = last + 0.43 * pitch
+        ax.annotate("", (over, y + 0.43), (over, y + 0.62), arrowprops=arrow)
+        ax.text(0.5, y + 0.69, "what came in, unchanged", fontsize=TINY, color=GREY, va="bottom")
+        own = [n for n, op in enumerate(row) if op.part == "attention"]
+        if own:
+            x0, x1 = 0.5 + pitch * own[0], 0.5 + pitch * (own[-1] + 0.86)
+            ax.plot([x0, x0, x1, x1], [y + 0.47, y + 0.52, y + 0.52, y + 0.47], color=INK, lw=0.9)
+            ax.text((x0 + x1) / 2, y + 0.69, "attention, for every head", ha="center", va="bottom",
+                    fontsize=SMALL, fontweight="bold")
+    return theme.describe(fig, "One Transformer layer as a chain of operators; what came in is added at"
+                               f" the end of each of {len(rows)} rows. {'; '.join(words)}.")
+
+
+@styled
+def layer_roofline(operators, gpu, dtype: str = "float16", *, title: str | None = None,
+                   recorded: Sequence[tuple[str, float, float]] = ()) -> Figure:
     """Draw the roof of a GPU with every operator of a layer on it; the area is the share of time.
 
     A disc stands where the roofline puts the operator, in intensity and in FLOP/s: on the roof, or
@@ -44,28 +115,52 @@ def layer_roofline(operators, gpu, dtype: str = "float16", *, title: str | None 
     Args:
         operators: of `models.transformer.layer`, or anything with a name, a part and costs.
         gpu: a `GPU` or the name of one.  dtype: what the matmul units work in.
+        recorded: (label or "", FLOP per byte, FLOP/s) of kernels that ran, drawn as white dots.
     """
-    fig = theme.figure(4.2, layout=None)
-    words = _roofline(whole(fig), (0, 4.2), operators, hardware.get(gpu), dtype, title)
+    fig = theme.figure(4.4, layout=None)
+    ax, gpu = whole(fig), hardware.get(gpu)
+    words, place = _roofline(ax, (0, 4.4), operators, gpu, dtype, title)
+    for label, intensity, rate in recorded:
+        (x, y), roof = place(intensity, rate), place(intensity, model.attainable_flops_per_s(
+            intensity, gpu, dtype))[1]
+        ax.plot([x, x], [y, roof], color=INK, lw=0.9, ls=(0, (2, 1.5)), zorder=7)
+        ax.plot([x], [y], marker="o", ms=5.5, mfc="white", mec=INK, mew=1.1, zorder=8, gid="recorded")
+        ax.text(x + 0.1, y, label, va="center", fontsize=SMALL, zorder=8, path_effects=theme.halo())
+    if recorded:
+        ax.plot([1.12], [3.62], marker="o", ms=5.5, mfc="white", mec=INK, mew=1.1)
+        ax.text(1.22, 3.62, "recorded; the dotted line leads up to the roof", va="center",
+                fontsize=SMALL, color=GREY)
+        words += " Recorded, white dots: " + "; ".join(
+            f"{label or 'a kernel of attention'} at {x:.3g} FLOP/B, {human(y, 'FLOP/s')}"
+            for label, x, y in recorded) + "."
     return theme.describe(fig, words)
 
 
-def _roofline(ax, span, operators, gpu, dtype, title) -> str:
-    """Draw a roofline between two heights, in inches, and return it in words."""
+def _roofline(ax, span, operators, gpu, dtype, title, axes=None):
+    """Draw a roofline between two heights, in inches.
+
+    `axes` are the decades at the ends of both axes, (left, right, low, high); None fits them.
+
+    Returns:
+        What is drawn, in words, and the function that places (FLOP/B, FLOP/s) in inches.
+    """
     base, H = span
     spots = _spots(operators, gpu, dtype)
     peak, ridge = float(gpu.matmul_flops_per_s[dtype]), model.ridge(gpu, dtype)
     bandwidth = float(gpu.hbm_bytes_per_s)
-    x_low = min(-1.0, np.floor(np.log10(min(s["x"] for s in spots))))
-    x_high = max(4.4, np.ceil(np.log10(max(s["x"] for s in spots))))
-    y_low = min(np.log10(bandwidth) + x_low, min(np.log10(s["y"]) for s in spots)) - 0.1
+    xs, ys = ([np.log10(s[axis]) for s in spots] for axis in "xy")
+    x_low, x_high, y_low, y_high = axes or (
+        min(-1.0, np.floor(min(xs))), max(4.4, np.ceil(max(xs))), np.inf, np.log10(peak))
+    x_low, x_high = min([x_low, *xs]), max([x_high, *xs])
+    y_low, y_high = min([y_low, np.log10(bandwidth) + x_low - 0.1, *ys]), max(y_high, np.log10(peak))
     left, bottom, right, top = 1.0, base + 0.5, theme.WIDTH - 0.12, H - 1.2
 
     def place(intensity, rate):
         return (left + (np.log10(intensity) - x_low) / (x_high - x_low) * (right - left),
-                bottom + (np.log10(rate) - y_low) / (np.log10(peak) - y_low) * (top - bottom))
+                bottom + (np.log10(rate) - y_low) / (y_high - y_low) * (top - bottom))
 
-    knee, start, end = place(ridge, peak), place(10**x_low, bandwidth * 10**x_low), (right, top)
+    knee, start = place(ridge, peak), place(10**x_low, bandwidth * 10**x_low)
+    end = (right, knee[1])
     _add(ax, Polygon([(left, bottom), start, knee, (knee[0], bottom)], fc=_MEMORY, lw=0))
     _add(ax, Polygon([(knee[0], bottom), knee, end, (right, bottom)], fc=_COMPUTE, lw=0))
     ax.plot(*zip(start, knee, end, strict=True), color=_ROOF, lw=2, zorder=2, gid="roof")
@@ -76,9 +171,9 @@ def _roofline(ax, span, operators, gpu, dtype, title) -> str:
         px = place(10.0**x, peak)[0]
         ax.text(px, bottom - 0.07, f"{10.0**x:,.0f}" if x >= 0 else f"{10.0**x:g}", ha="center",
                 va="top", **small)
-    for y in range(int(np.ceil(y_low)), int(np.log10(peak)) + 1):
+    for y in range(int(np.ceil(y_low)), int(y_high) + 1):
         py = place(ridge, 10.0**y)[1]
-        if py > top - 0.15:
+        if abs(py - knee[1]) < 0.18:
             continue
         ax.text(left - 0.07, py, human(10.0**y, "FLOP/s"), ha="right", va="center", **small)
     ax.text((left + right) / 2, base + 0.02, "arithmetic intensity, FLOP per byte of HBM", ha="center",
@@ -87,16 +182,34 @@ def _roofline(ax, span, operators, gpu, dtype, title) -> str:
     ax.text(knee[0] + 0.06, bottom + 0.06, "waits for arithmetic", va="bottom", **small)
     ax.text(knee[0] + 0.06, bottom + 0.24, f"ridge {ridge:.0f} FLOP/B", va="bottom", **small)
     bold = {"fontsize": SMALL, "color": _ROOF, "fontweight": "bold"}
-    ax.plot([left, knee[0]], [top, top], color="#9A9A9A", lw=0.9, ls=(0, (2, 2)))
-    ax.text(left - 0.07, top, human(peak, "FLOP/s"), ha="right", va="center", **bold)
+    ax.plot([left, knee[0]], [knee[1]] * 2, color="#9A9A9A", lw=0.9, ls=(0, (2, 2)))
+    ax.text(left - 0.07, knee[1], human(peak, "FLOP/s"), ha="right", va="center", **bold)
     _on_slope(ax, start, knee, [place(s["x"], s["y"]) for s in spots], human(bandwidth, "B/s"), bold)
     if title:
         ax.text(0.05, H - 0.06, title, va="top", fontsize=10, fontweight="bold")
+    ceilings = _ceilings(ax, operators, gpu, dtype, place, right)
     _discs(ax, spots, place, knee)
     words = "; ".join(f"{s['label']} at {s['x']:.3g} FLOP/B, {s['share']:.1%} of the time"
                       for s in spots)
     return (f"Roofline of {gpu.name} in {dtype}, ridge at {ridge:.0f} FLOP/B, with the operators of a "
-            f"layer: {words}.")
+            f"layer: {words}.{ceilings}"), place
+
+
+def _ceilings(ax, operators, gpu, dtype, place, right) -> str:
+    """Draw how high vector or special units let the operators rise that wait for them, if any does."""
+    binding, words = {}, ""
+    for op in operators:
+        t = model.time_s(op, gpu, dtype)
+        if t.bound in _UNITS and t.time_s > binding.get(t.bound, (0, 0))[0]:
+            binding[t.bound] = t.time_s, op.flops / t.time_s
+    for unit, (_, rate) in binding.items():
+        x, y = place(rate / float(gpu.hbm_bytes_per_s), rate)
+        ax.plot([x, right], [y, y], color=_UNIT_INK, lw=1.3, ls=(0, (5, 2)), zorder=2,
+                gid=f"ceiling {unit}")
+        ax.text(right, y - 0.05, _UNITS[unit], ha="right", va="top", fontsize=SMALL, color=_UNIT_INK,
+                zorder=7, path_effects=theme.halo())
+        words += f" A lower ceiling, dashed: {_UNITS[unit]}, {human(rate, 'FLOP/s')}."
+    return words
 
 
 def _on_slope(ax, start, knee, taken, text, look) -> None:
@@ -167,11 +280,14 @@ def _discs(ax, spots, place, knee) -> None:
             ax.plot([x, start - 0.03], [y, level], **line)
         ax.text(start, level, f"{s['label']}  {_percent(s['share'])}", **text)
         last = level
-    last = np.inf
+    last, clear = np.inf, {**text, "path_effects": theme.halo()}     # these may meet a line
     for s in sorted(slope, key=lambda s: -s["at"][1]):
         x, y = s["at"]
+        if x > knee[0]:                                 # under the flat roof
+            ax.text(x + 0.1, y - s["r"] - 0.12, f"{s['label']}  {_percent(s['share'])}", **clear)
+            continue
         level = min(y + 0.05, last - 0.165)
-        ax.text(x - s["r"] - 0.06, level, f"{s['label']}  {_percent(s['share'])}", ha="right", **text)
+        ax.text(x - s["r"] - 0.06, level, f"{s['label']}  {_percent(s['share'])}", ha="right", **clear)
         last = level
     for n, s in enumerate(sorted(flat, key=lambda s: s["at"][0])):
         x, y = s["at"]
@@ -260,10 +376,13 @@ def _inside(ax, x, y, w, name, share, color) -> None:
 
 @styled
 def roofline_lab(operators, gpu, dtype: str = "float16", *, title: str | None = None) -> Figure:
-    """Draw a layer's roofline with the shares of arithmetic, bytes and time below it."""
+    """Draw a layer's roofline with the shares of arithmetic, bytes and time below it.
+
+    The axes are the same for every layer and GPU of the course, so that what moves is a disc or a roof.
+    """
     gpu = hardware.get(gpu)
-    fig = theme.figure(5.3, layout=None)
+    fig = theme.figure(5.7, layout=None)
     ax = whole(fig)
-    words = _roofline(ax, (1.24, 5.3), operators, gpu, dtype, title)
+    words, _ = _roofline(ax, (1.24, 5.7), operators, gpu, dtype, title, _LAB_AXES)
     words += " " + _shares(ax, 1.16, operators, gpu, dtype, None)
     return theme.describe(fig, words)

@@ -158,6 +158,8 @@ def check_logsumexp(answer):
             np.array([-np.inf, expected[1]]),
         "one −∞ spoiled its row: a masked logit adds e^−∞ = 0": np.array([np.nan, expected[1]]),
     })
+    _low_rows(answer, np.array([[-1e4, -1e4], [-1e5, -1e5], [-1e300, -1e300]]))
+    _low_rows(answer, np.array([[-1e4, -1e4], [-1e38, -1e38]], dtype=np.float32))
     empty = np.array([[0.0, 0.0], [-np.inf, -np.inf]])
     got = _called(answer, empty)
     lowest, tiny = np.finfo(np.float64).min, np.finfo(np.float64).tiny
@@ -172,6 +174,18 @@ def check_logsumexp(answer):
         " you take its logarithm": np.array([np.log(2.0), np.log(tiny)]),
     })
     return _on_the_way(answer, empty)
+
+
+def _low_rows(answer, x):
+    """Raise `Wrong` unless rows of two equal, low logits come out right; a stand-in may be too high."""
+    expected = x[:, 0] + np.log(x.dtype.type(2))
+    what = f"lse of {x.tolist()}" + ", float32" * (x.dtype == np.float32)
+    got = np.asarray(_called(answer, x))
+    if got.shape == expected.shape and np.isneginf(got).any():
+        raise Wrong(f"{what}: expected {expected.tolist()}, got {got.tolist()}: a number that stands in"
+                    " for −∞ must not lie above any finite logit; −500 or −50,000 hides the rows below"
+                    " it. The lowest number of the dtype, np.finfo(x.dtype).min, does not")
+    expect_close(got, expected, what, rtol=1e-9 if x.dtype == np.float64 else 1e-5)
 
 
 def _on_the_way(answer, empty):
@@ -202,12 +216,14 @@ def _on_the_way(answer, empty):
     "There are ⌈N/Br⌉ query blocks; in Python -(-N // Br).",
 ))
 def check_three_pass_bytes(answer):
-    for N, d, Br, e, s in ((64, 16, 16, 2, 4), (100, 32, 24, 2, 4), (70, 8, 12, 4, 8)):
+    for N, d, Br, e, s in ((64, 24, 16, 2, 4), (100, 32, 24, 2, 4), (70, 8, 12, 4, 8)):
         got = answer(N, d, Br, element_bytes=e, stats_bytes=s)
         floor, exact = N // Br, N / Br
         expect_close(got, _three_pass(N, d, Br, e, s), f"three_pass_bytes({N}, {d}, {Br},"
                      f" element_bytes={e}, stats_bytes={s})", rtol=1e-12, mistakes={
             "those are elements, not bytes": _three_pass(N, d, Br, 1, 1),
+            "that is standard attention, which stores S and P; three passes store neither":
+                e * (4 * N * N + 4 * N * d),
             "Q is missing: every pass loads its query block anew": _three_pass(N, d, Br, e, s, q=0),
             "Q moves in all three passes, not in one": _three_pass(N, d, Br, e, s, q=1),
             "that is two passes over Q and K (chapter 05 gets there); this one makes three":

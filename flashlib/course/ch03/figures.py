@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from flashlib.course.plots import theme
+from flashlib.course.plots.curves import sweep
 from flashlib.course.plots.parts import bare, rect, whole
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, styled, text_width
 
@@ -18,29 +19,28 @@ _DASH = {"color": INK, "lw": 1.8, "ls": (0, (2, 1)), "zorder": 6}
 
 
 @styled
-def overflow_map(scales: Sequence[float], right: Mapping[str, Mapping[str, Sequence[int]]], *,
-                 rows: int, walls: Mapping[str, Mapping[str, float]] | None = None) -> Figure:
-    """Draw how many rows of a softmax come out right, by dtype and by scale of the logits.
+def overflow_map(scales: Sequence[float], kept: Mapping[str, Mapping[str, Sequence[int]]],
+                 walls: Mapping[str, Mapping[str, float]] | None = None, *, rows: int) -> Figure:
+    """Draw how many rows a softmax does not lose, by dtype and by scale of the logits.
 
-    A cell's shade goes with its share of right rows, from olive to red; a cell that lost any is
-    hatched.
+    A cell's shade goes with its share of rows, from olive to red; a cell that lost any is hatched.
 
     Args:
         scales: factors on the logits, ascending: the columns.
-        right: for each panel's title, for each dtype, the number of right rows at each scale.
-        rows: how many rows there are.
+        kept: for each panel's title, for each dtype, the number of rows not lost at each scale.
         walls: for each panel's title, for each dtype, the scale beyond which overflow is predicted.
             It is written at the right, and drawn as a dashed line between the last scale that it
             allows and the first that it does not.
+        rows: how many rows there are.
     """
-    lines = sum(len(panel) for panel in right.values())
+    lines = sum(len(panel) for panel in kept.values())
     cell, head, foot, left = 0.29, 0.42, 0.55, 0.8
-    height = lines * cell + len(right) * head + foot
+    height = lines * cell + len(kept) * head + foot
     fig = theme.figure(height, layout=None)
     ax = whole(fig, down=True)
     width = (theme.WIDTH - left - (0.8 if walls else 0.1)) / len(scales)
     y = 0.0
-    for title, panel in right.items():
+    for title, panel in kept.items():
         ax.text(left, y + head - 0.1, title, fontsize=10, fontweight="bold", va="bottom")
         if walls and title in walls:
             ax.text(theme.WIDTH - 0.05, y + head - 0.1, "predicted wall", fontsize=TINY, color=GREY,
@@ -61,11 +61,11 @@ def overflow_map(scales: Sequence[float], right: Mapping[str, Mapping[str, Seque
         ax.text(left + (column + 0.5) * width, y + 0.06, f"×{scale:g}", ha="center", va="top",
                 fontsize=SMALL)
     _map_key(ax, left, y + 0.38, rows, bool(walls))
-    return theme.describe(fig, _map_alt(scales, right, rows))
+    return theme.describe(fig, _map_alt(scales, kept, rows))
 
 
 def _cell(ax, x, y, w, h, share, text) -> None:
-    lost = {"hatch": "/////", "gid": "lost"} if share < 1 else {"gid": "right"}
+    lost = {"hatch": "/////", "gid": "lost"} if share < 1 else {"gid": "kept"}
     rect(ax, x, y, w, h, facecolor=theme.mix(_GOOD, _BAD, 1 - share), edgecolor=_HATCH, lw=0, zorder=1,
          **lost)
     rect(ax, x, y, w, h, fill=False, ec="white", lw=1.6, zorder=2)
@@ -90,7 +90,7 @@ def _factor(wall, scales) -> str:
 
 
 def _map_key(ax, x, y, rows, walls) -> None:
-    for share, label in ((1, f"all {rows} rows right"), (0.5, "some"), (0, "none")):
+    for share, label in ((1, f"all {rows} rows kept"), (0.5, "some"), (0, "none")):
         rect(ax, x, y - 0.06, 0.26, 0.12, edgecolor=_HATCH, lw=0,
              facecolor=theme.mix(_GOOD, _BAD, 1 - share), hatch=None if share == 1 else "/////")
         ax.text(x + 0.33, y, label, va="center_baseline", fontsize=TINY, color=GREY)
@@ -101,15 +101,26 @@ def _map_key(ax, x, y, rows, walls) -> None:
                 va="center_baseline", fontsize=TINY, color=GREY)
 
 
-def _map_alt(scales, right, rows) -> str:
+def _map_alt(scales, kept, rows) -> str:
     def losses(title, dtype, counts):
         lost = [scale for scale, count in zip(scales, counts, strict=True) if count < rows]
         return f"{dtype} {f'loses rows from ×{lost[0]:g} on' if lost else 'loses none'}"
 
     panels = "; ".join(
         f"{title}: " + ", ".join(losses(title, dtype, counts) for dtype, counts in panel.items())
-        for title, panel in right.items())
-    return f"Map of softmax rows that come out right by dtype and logit scale. {panels}."
+        for title, panel in kept.items())
+    return f"Map of softmax rows that are not lost by dtype and logit scale. {panels}."
+
+
+@styled
+def passes(heights: Sequence[int], counted: Mapping[str, Sequence[float]], *, d: int) -> Figure:
+    """Draw bytes over the height of a query block, {what: bytes at each height}, with d marked."""
+    fig = sweep(heights, counted, "rows of a query block, Bᵣ", "bytes moved")
+    ax = fig.axes[0]
+    ax.axvline(d, color=GREY, lw=1.2, ls=(0, (1, 2)), zorder=1)
+    ax.text(d, 1.0, f" Bᵣ = d = {d}", transform=ax.get_xaxis_transform(), fontsize=SMALL, color=GREY,
+            va="top")
+    return fig
 
 
 @styled

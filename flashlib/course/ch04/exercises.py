@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, solution
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, given, hint, solution
 
 __all__ = ["check_factor", "check_merge", "check_property_test", "check_rescales", "hint",
            "solution", "state"]
@@ -76,8 +76,8 @@ def _flipped(old, new):
           solution="merge_states", hints=(
     "The joint maximum is the larger of the two. Each ℓ was summed relative to its own maximum, so"
     " each needs its own factor; one of the two factors is always 1.",
-    "Two empty parts: m = −∞, and −∞ − (−∞) is NaN. Replace the m in the exponents by a finite"
-    " number when it is −∞; any will do, since it only ever multiplies 0.",
+    "Two empty parts: m = −∞, and −∞ − (−∞) is NaN. Where m is −∞, and nowhere else, put a finite"
+    " number into the exponents. A floor such as max(m, 0) replaces every negative m, too.",
 ))
 def check_merge(merge):
     """Check a function (a, b) -> (m, l) that merges two states, each a pair (m, l)."""
@@ -92,6 +92,9 @@ def check_merge(merge):
             _expect_merge(merge(a, b), a, b, what)
         for a, b, what in ((small, EMPTY, "merge(a, empty)"), (EMPTY, small, "merge(empty, a)")):
             _expect_merge(merge(a, b), a, b, what + ", empty = (−∞, 0)")
+        for a, b in (((-5.0, 1.0), (-3.0, 1.0)), (state(x - 1000), state(x[:4] - 1e5)),
+                     ((-1e300, 2.0), (-1e300, 3.0))):
+            _expect_low(merge, a, b)
         m, l = _pair(merge(EMPTY, EMPTY), "merge(empty, empty)")
         if np.isnan(m) or np.isnan(l):
             raise Wrong("merge(empty, empty): got NaN, because −∞ − (−∞) is NaN; two rows that saw"
@@ -124,10 +127,8 @@ def _meets_a_nan(merge) -> bool:
 
 
 def _pair(got, what, pair="(m, l)"):
-    if got is None:
-        raise NotImplementedError
     try:
-        first, second = got
+        first, second = given(got)
         return float(first), float(second)
     except (TypeError, ValueError):
         raise Wrong(f"{what}: expected a pair of numbers {pair}, got {got!r}") from None
@@ -157,6 +158,17 @@ def _expect_merge(got, a, b, what):
         "each sum got the other's factor":
             a[1] * np.exp(b[0] - max(a[0], b[0])) + b[1] * np.exp(a[0] - max(a[0], b[0])),
     })
+
+
+def _expect_low(merge, a, b):
+    """Check a merge of two states whose maxima are below 0; its sum holds a term e⁰ = 1."""
+    what = f"merge(({a[0]:g}, {a[1]:.4g}), ({b[0]:g}, {b[1]:.4g}))"
+    _, l = _pair(merge(a, b), what)
+    if l < 1:
+        raise Wrong(f"{what}, l: expected {_merge(a, b)[1]:.4g}, got {l:.4g}: the m in your exponents"
+                    " lies above both maxima. Use the joint maximum itself, and a stand-in only where"
+                    " it is −∞")
+    _expect_merge((max(a[0], b[0]), l), a, b, what)
 
 
 @exercise("04.3", "Count the rescales, and expect them", difficulty=2, minutes=10,
@@ -282,6 +294,11 @@ def _swallows(a, b):
     return _merge(a, b) if a[1] and b[1] else EMPTY
 
 
+def _floored(a, b):
+    m = max(a[0], b[0])
+    return m, sum(l * np.exp(old - max(m, 0.0)) for old, l in (a, b))
+
+
 def _low_precision(a, b):
     m, l = _merge(a, b)
     return m, float(np.float32(l))
@@ -307,4 +324,5 @@ BROKEN = {
     "rounds l to float32: your tolerance is too loose for float64": _low_precision,
     "clips the exponent at −20: try maxima that lie far apart, and a tight relative tolerance":
         _clipped,
+    "lets the maximum start at 0, so that sums of negative logits vanish": _floored,
 }

@@ -61,7 +61,7 @@ def running_state(x, m, l, factor, *, words: Sequence[str], future=None, at: int
     upper.axhline(0, color=GREY, lw=0.6)
     span = max(np.ptp(np.append(x, 0.0)), 1e-9)
     upper.set_ylim(min(x.min(), 0) - 0.06 * span, max(x.max(), 0) + 0.22 * span)
-    lower.set_ylim(0, max(1.0, np.max(l)) * (1.34 if at is None or events else 1.18))
+    lower.set_ylim(0, 1.34 * max(1.0, np.max(l)))
     if seen:
         _steps(upper, m[:seen], theme.TENSOR_COLORS["m"])
         upper.plot(events, m[events], ls="", marker="v", color=INK, ms=5.5, zorder=5)
@@ -71,7 +71,7 @@ def running_state(x, m, l, factor, *, words: Sequence[str], future=None, at: int
                        ls=(0, (3, 2)), zorder=3)
         _factors(lower, l, factor, events, n)
         _current(upper, lower, x, l, seen - 1, at)
-    _label_lines(upper, lower, m, l, future, events, seen, n, span)
+    _label_lines(upper, lower, l, future, events, seen, n)
     upper.set_ylabel("logits x", labelpad=4)
     lower.set_ylabel("running sum ℓ", labelpad=4)
     for ax in (upper, lower):
@@ -126,7 +126,7 @@ def _factors(ax, l, factor, events, n) -> None:
     for i in events[-1:] if crowded else events:
         text = "×" + (f"{factor[i]:.2f}" if factor[i] >= 0.095 else
                       f"{factor[i]:.2g}".replace("e-0", "e−").replace("e-", "e−"))
-        close = i - last < 1.1 * theme.text_width(text, TINY) / (6.3 / n)
+        close = i - last < 1.4 * theme.text_width(text, TINY) / (6.3 / n)
         row = (row + 1) % 3 if close else 0
         last = i
         ax.text(i, 0.985 - 0.1 * row, text, ha="center", va="top", fontsize=TINY, color=INK,
@@ -140,22 +140,25 @@ def _current(upper, lower, x, l, i, at) -> None:
     lower.plot([i], [l[i]], marker="o", color=INK, ms=5, zorder=6)
 
 
-def _label_lines(upper, lower, m, l, future, events, seen, n, span) -> None:
-    """Name the two lines where they end, and the dashed one where it has room."""
+def _label_lines(upper, lower, l, future, events, seen, n) -> None:
+    """Name the maximum above all bars, the sum where it ends, the dashed line where it has room."""
     if not seen:
         return
-    at_right = seen > 0.85 * n
-    side = {"ha": "right" if at_right else "left", "fontsize": 9, "fontweight": "bold",
-            "color": theme.TENSOR_COLORS["m"], "zorder": 7}
-    place = n - 0.3 if at_right else seen - 0.3
-    upper.text(place, m[seen - 1] + 0.03 * span, "running maximum m", va="bottom", **side)
-    top = lower.get_ylim()[1]
-    lower.text(place, min(l[seen - 1] + 0.04 * top, 0.9 * top), "ℓ", va="bottom", **side)
+    upper.plot([-0.5, 0.9], [0.955] * 2, color=theme.TENSOR_COLORS["m"], lw=2.0,
+               transform=upper.get_xaxis_transform())
+    words = {"fontsize": 9, "fontweight": "bold", "color": theme.TENSOR_COLORS["m"], "zorder": 7}
+    upper.text(1.6, 0.955, "running maximum m", va="center_baseline", **words,
+               transform=upper.get_xaxis_transform())
+    top, at_right = lower.get_ylim()[1], seen > 0.85 * n
+    lower.text(n - 0.3 if at_right else seen - 0.3, min(l[seen - 1] + 0.04 * top, 0.9 * top), "ℓ",
+               ha="right" if at_right else "left", va="bottom", **words)
     if future is not None and events:
         start, stop = max(zip([0, *events], events, strict=False), key=lambda gap: gap[1] - gap[0])
         k = (start + stop) // 2
-        lower.text(k - 0.4, future[k] + 0.04 * top, "L, relative to the final m", va="bottom",
-                   ha="center", fontsize=SMALL, color=GREY, zorder=7)
+        text = "L, relative to the final m"
+        k = max(k, round(0.5 * theme.text_width(text, SMALL) / (6.3 / n)) + 1)
+        lower.text(k, future[k] + 0.04 * top, text, va="bottom", ha="center",
+                   fontsize=SMALL, color=GREY, zorder=7)
         last = events[-1]
         if seen - last > 0.2 * n:
             lower.text((last + seen) / 2, 0.5 * l[last], "from here on ℓ = L", va="center",
@@ -232,7 +235,7 @@ def error_growth(lengths, by_length: Mapping[str, Sequence[float]], blocks, by_b
                   mfc="white" if marker == "s" else color)
         place = np.log10(errors[-1])
         while any(abs(place - other) < 0.15 for other in used):
-            place -= 0.05
+            place += 0.05
         used.append(place)
         left.annotate(name, (lengths[-1], 10**place), xytext=(6, 0), textcoords="offset points",
                       va="center", fontsize=SMALL, color=theme.readable(color), annotation_clip=False)
@@ -243,7 +246,7 @@ def error_growth(lengths, by_length: Mapping[str, Sequence[float]], blocks, by_b
     right.plot(blocks, predicted, color=GREY, lw=1.4, ls=(0, (4, 2)))
     right.plot(blocks, by_blocks, color="#31688E", marker="D", ms=4.5, ls="")
     right.set(xscale="log", xlabel=f"blocks that a row of n = {lengths[-1]:,} is cut into")
-    right.tick_params(axis="y", labelleft=False)
+    right.tick_params(axis="y", labelleft=True)
     for text, end, side in (("one block", 0, "left"), ("a block\nfor each logit", -1, "right")):
         right.annotate(text, (blocks[end], by_blocks[end]), xytext=(0, 8),
                        textcoords="offset points", ha=side, va="bottom", fontsize=SMALL, color=GREY)
@@ -255,8 +258,7 @@ def error_growth(lengths, by_length: Mapping[str, Sequence[float]], blocks, by_b
     right.text(0.5, 0.93, "dashed: predicted\nmarkers: measured", transform=right.transAxes,
                ha="center", va="top", fontsize=SMALL, color=GREY)
     right.margins(y=0.14)
-    ends = ", ".join(f"{name} {errors[-1]:.1f}".replace("\n", " ")
-                     for name, errors in by_length.items())
+    ends = ", ".join(f"{name} {errors[-1]:.1f}" for name, errors in by_length.items())
     return theme.describe(fig, "Left: the relative error of the sum in units of 2⁻²⁴ over the"
                                f" length of the row; at {lengths[-1]:,} logits: {ends}. Right: it"
                                f" falls to {by_blocks[best]:.1f} at {blocks[best]} blocks and"

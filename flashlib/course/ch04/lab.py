@@ -1,4 +1,4 @@
-"""The step slider of chapter 04: online softmax along one row of logits, in an order of choice."""
+"""What moves in chapter 04: online softmax along one row of logits; and its sums in other orders."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from flashlib.course.ch04.figures import running_state
 from flashlib.course.notebook import data
+from flashlib.course.plots.animation import animate
 from flashlib.course.widgets import base
 
 ORDERS = ("as written", "sorted up", "sorted down", "random")
@@ -29,7 +30,56 @@ def walk(x):
     return tuple(np.array(states).T)
 
 
-def picture(order="as written", head=0, query=46, step=32):
+def film(x, words, query):
+    """Return the walk along a row as an animation: one frame a logit, longer ones where it rescales.
+
+    After the last rescale only every fourth logit has a frame.
+    """
+    m, l, factor = walk(x)
+    events = [i for i in range(1, len(x)) if factor[i] < 1]
+    steps = [*range(1, max(events) + 2), *range(len(x), max(events) + 2, -4)[::-1]]
+    frames = (running_state(x, m, l, factor, words=words, at=step, title=f"the query is “{query}”",
+                            note=_sentence(words, x, m, l, step - 1)) for step in steps)
+    return animate(frames, seconds=[2.4 if step - 1 in events else 0.4 for step in steps], alt=(
+        f"The row of “{query}” is read from left to right. The running maximum rises {len(events)}"
+        f" times, at {', '.join(f'“{words[i]}”' for i in events)}; each time the running sum first"
+        f" shrinks, then the new term is added. It ends at {l[-1]:.2f}."))
+
+
+def in_blocks(x, size):
+    """Return ℓ of every row of x, (rows, n): blocks added one by one, then merged one by one.
+
+    A block knows its own maximum; `size` 1 is online softmax.
+    """
+    parts = x.reshape(len(x), -1, size)
+    m = parts.max(axis=2)
+    l = np.cumsum(np.exp(parts - m[..., None]), axis=2)[..., -1]
+    m_all, l_all = m[:, 0], l[:, 0]
+    for mj, lj in zip(m.T[1:], l.T[1:], strict=True):
+        m_new = np.maximum(m_all, mj)
+        l_all = l_all * np.exp(m_all - m_new) + lj * np.exp(mj - m_new)
+        m_all = m_new
+    return l_all
+
+
+def as_a_tree(x):
+    """Return ℓ of every row of x, (rows, n), n a power of 2: neighbors merge, then their sums."""
+    m, l = x, np.ones_like(x)
+    while m.shape[1] > 1:
+        (a, b), (la, lb) = (m[:, ::2], m[:, 1::2]), (l[:, ::2], l[:, 1::2])
+        m = np.maximum(a, b)
+        l = la * np.exp(a - m) + lb * np.exp(b - m)
+    return l[:, 0]
+
+
+def error(l, x):
+    """Return the root mean square of ℓ's relative error over the rows of x, in units of 2⁻²⁴."""
+    x = x.astype(np.float64)
+    exact = np.exp(x - x.max(axis=1, keepdims=True)).sum(axis=1)
+    return np.sqrt(np.mean((l / exact - 1) ** 2)) * 2**24
+
+
+def picture(order="sorted up", head=0, query=46, step=56):
     """Draw the state after `step` logits of one row of the course's sentence.
 
     Args:
@@ -45,7 +95,7 @@ def picture(order="as written", head=0, query=46, step=32):
                          title=f"the query is “{_sentence_data().tokens[query]}”, {order}: {count}")
 
 
-def softmax_steps(order="as written", head=0, query=46, step=32):
+def softmax_steps(order="sorted up", head=0, query=46, step=56):
     """Return the widget: a slider over the steps of online softmax, and a choice of row and order.
 
     The arguments are what it shows at first; see `picture`.

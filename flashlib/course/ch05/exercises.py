@@ -44,28 +44,35 @@ def check_step(step):
     for s, when in ((3.0, "a new maximum"), (-0.5, "no new maximum")):
         new = max(m, s)
         alpha, p = np.exp(m - new), np.exp(s - new)
-        got = parts(step(m, l, o.copy(), s, v.copy()), "(m, l, o)")
+        l_new, o_new = l * alpha + p, alpha * o + p * v
+        got = parts(step(m, l, o.copy(), s, v.copy()), "(m, l, o)", f"after {when}, ",
+                    right=(new, l_new, o_new))
         expect_close(got[0], new, f"m after {when}", mistakes={
             "the maximum did not move": m, "the new logit replaced the maximum": s})
         wrong_l = {} if s < m else {
             "the old l was not rescaled by e^(m − m_new)": l + p,
             "rescaled with the wrong sign: the exponent is m_old − m_new": l / alpha + p,
             "the new key was weighed against the old maximum": l * alpha + np.exp(s - m)}
-        expect_close(got[1], l * alpha + p, f"l after {when}", mistakes=wrong_l)
-        wrong_o = {"the new value came in without its weight e^(s − m_new)": alpha * o + v}
+        expect_close(got[1], l_new, f"l after {when}", mistakes=wrong_l)
+        wrong_o = {
+            "the new value came in without its weight e^(s − m_new)": alpha * o + v,
+            "this is the update of a finished o, which was divided by l, as FlashAttention v1 keeps it:"
+            " here o is the sum itself, which is divided once, at the end":
+                (l * alpha * o + p * v) / l_new,
+            "this is a normalised o: divide once, at the end": o_new / l_new}
         if s > m:
             wrong_o |= {
                 "the old o was not rescaled: it still counts in units of the old maximum": o + p * v,
                 "rescaled with the wrong sign: the exponent is m_old − m_new": o / alpha + p * v,
                 "everything was rescaled, the new value too: only the past needs it":
-                    (o + p * v) * alpha,
-                "this is a normalised o: divide once, at the end":
-                    (alpha * o + p * v) / (l * alpha + p)}
-        expect_close(got[2], alpha * o + p * v, f"o after {when}", mistakes=wrong_o)
-    start = step(-np.inf, 0.0, np.zeros(4), -2.0, v)
-    if np.isnan(start[1]) or np.isnan(start[2]).any():
+                    (o + p * v) * alpha}
+        expect_close(got[2], o_new, f"o after {when}", mistakes=wrong_o)
+    with np.errstate(all="ignore"):
+        start = parts(step(-np.inf, 0.0, np.zeros(4), -2.0, v.copy()), "(m, l, o)")
+    if any(np.isnan(part).any() for part in start):
         raise Wrong("from the empty state (−∞, 0, 0) the first key gave NaN")
-    expect_close(start[2], v, "o after the first key of all")
+    for got, right, name in zip(start, (-2.0, 1.0, v), "mlo", strict=True):
+        expect_close(got, right, f"{name} after the first key of all")
     return "the past is rescaled, the new key is not."
 
 
@@ -90,23 +97,27 @@ def check_merge_finished(merge_finished):
     (O_a, a), (O_b, b) = _attend(S[:, :7], V[:7]), _attend(S[:, 7:], V[7:])
     O, lse = _attend(S, V)
 
-    def call(*states, what):
+    def call(*states, what, right=()):
         with np.errstate(all="ignore"):
-            got = parts(merge_finished(*(part.copy() for part in states)), "(O, lse)", f"{what}: ")
-        return got
+            got = merge_finished(*(part.copy() for part in states))
+        return parts(got, "(O, lse)", f"{what}: ", right=right)
 
-    got_O, got_lse = call(O_a, a, O_b, b, what="two halves")
+    got_O, got_lse = call(O_a, a, O_b, b, what="two halves", right=(O, lse))
     weighted = a[:, None] * O_a + b[:, None] * O_b
+    top = np.maximum(a, b)
     expect_close(got_O, O, "O of two halves", mistakes={
         "this is the plain mean: a half with more mass must weigh more": (O_a + O_b) / 2,
         "this is the sum: the two shares must add to 1": O_a + O_b,
         "weighed by lse itself: the mass is e^lse": weighted / (a + b)[:, None],
         "these are masses, not shares: divide by the total mass":
             np.exp(a)[:, None] * O_a + np.exp(b)[:, None] * O_b,
+        "these are masses in units of the larger one, not shares: divide by their sum":
+            np.exp(a - top)[:, None] * O_a + np.exp(b - top)[:, None] * O_b,
         "the shares are swapped": np.exp(b - lse)[:, None] * O_a + np.exp(a - lse)[:, None] * O_b})
     expect_close(got_lse, lse, "lse of two halves", mistakes={
         "lse values do not add: their exponentials do": a + b,
-        "this is the larger lse: the other half has mass, too": np.maximum(a, b)})
+        "this is the larger lse: the other half has mass, too": top,
+        "this is ln of the sum in units of the larger mass: add the larger lse back": lse - top})
     huge_O, huge_lse = call(O_a, a + 1e4, O_b, b + 1e4, what="logits around 10,000")
     if not np.isfinite(huge_O).all():
         raise Wrong("logits around 10,000 overflow: subtract the larger lse before taking e^")
@@ -122,8 +133,7 @@ def check_merge_finished(merge_finished):
         if np.isnan(both_O).any() or np.isnan(both_lse).any():
             raise Wrong(f"{what}: got NaN; −∞ − (−∞) is the usual culprit")
         expect_close(both_O, whole_O, f"O of {what}")
-        if not np.array_equal(np.isneginf(both_lse), np.isneginf(whole_lse)):
-            raise Wrong(f"lse of {what}: expected {whole_lse[0]}, got {np.asarray(both_lse)[0]}")
+        expect_close(both_lse, whole_lse, f"lse of {what}")
     return "this is all that split-KV decoding and ring attention exchange."
 
 

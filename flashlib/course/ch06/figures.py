@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
+from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 
-from flashlib import hardware
 from flashlib.course.plots import stage, theme
+from flashlib.course.plots.animation import Animation, animate
 from flashlib.course.plots.causal import face, tile_kinds
-from flashlib.course.plots.parts import bare, cells, heading, sentences
+from flashlib.course.plots.parts import bare, cells, heading, rect, sentences
 from flashlib.course.plots.region import LESS_MORE
-from flashlib.course.plots.roofline import decades
-from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, human_bytes, human_count, styled
-from flashlib.course.plots.traffic import sram_gauge, stack
+from flashlib.course.plots.replay import Replay
+from flashlib.course.plots.theme import FAINT, GREY, INK, OVER, SMALL, TINY, human_bytes, styled
+from flashlib.course.plots.traffic import ordered, sram_gauge
+from flashlib.course.plots.visits import tile_visits
 from flashlib.machine.traffic import Traffic
-from flashlib.models.roofline import ridge, time_s
 
 
 @styled
@@ -60,104 +62,130 @@ def tile_classes(cases: Mapping[str, tuple[int, int, int, int]]) -> Figure:
 
 
 @styled
-def block_lab(costs: Mapping[str, Traffic], held: Sequence[tuple], capacity: int, gpu, *, title: str,
-              what: str, ideal_fits: bool) -> Figure:
-    """Draw what a choice of blocks costs: traffic, SRAM, and the place on the roofline.
+def block_lab(costs: Mapping[str, Traffic], held: Sequence[tuple], capacity: int, grid: Grid, *,
+              title: str, what: str, sram: str, ideal_fits: bool) -> Figure:
+    """Draw what a choice of blocks costs: its bytes, its tiles in SRAM, and all choices around it.
 
     Args:
-        costs: what "ideal", "same blocks" and, last, the algorithm move and compute.
+        costs: what "ideal", "same blocks" and, last, the algorithm move.
         held: the tiles in SRAM, (name, shape, bytes).  capacity: of that SRAM, in bytes.
-        gpu: whose roofline it is.
+        grid: the ratio to the ideal of every choice.
         title, what: the line on top, and what the alt text says of the choice.
-        ideal_fits: whether the ideal would fit into SRAM, too.
+        sram: whose SRAM it is.  ideal_fits: whether the ideal would fit into it, too.
     """
     over = sum(size for _, _, size in held) - capacity
-    fig = theme.figure(4.75, layout=None)
-    heading(fig, title, y=0.975)
-    _bars(fig.add_axes((0.012, 0.665, 0.976, 0.25)), costs)
-    sram_gauge(held, capacity, ax=fig.add_axes((0.012, 0.425, 0.976, 0.2)))
-    _roof(fig.add_axes((0.012, 0.02, 0.575, 0.395)), gpu, costs)
-    lines = _verdicts(list(costs)[-1], costs, gpu, over, ideal_fits)
-    said = sentences(fig, lines, 0.625, 0.335, 0.062)
+    fig = theme.figure(5.4, layout=None)
+    heading(fig, title, y=0.978)
+    _bars(fig.add_axes((0.012, 0.69, 0.976, 0.235)), costs, over > 0)
+    sram_gauge(held, capacity, ax=fig.add_axes((0.012, 0.475, 0.976, 0.18)))
+    _map_of_choices(fig.add_axes((0.075, 0.085, 0.5, 0.345)), grid, list(costs)[-1])
+    said = sentences(fig, _verdicts(list(costs)[-1], costs, sram, over, ideal_fits), 0.625, 0.4, 0.062)
     return theme.describe(fig, f"Block-size lab. {what}: {said}.")
 
 
-def _bars(ax, costs) -> None:
-    """Draw the stacked bars without an axis: the totals stand at their ends."""
-    longest = max(cost.hbm_bytes for cost in costs.values())
-    inch = longest / 4.3
-    ax.set(xlim=(-0.9 * inch, 5.98 * inch), ylim=(len(costs) - 0.2, -0.55))
+class Grid(NamedTuple):
+    """The bytes of every choice of blocks as a ratio to the ideal, whether it fits, and the choice."""
+
+    Br_values: Sequence[int]
+    Bc_values: Sequence[int]
+    ratio: np.ndarray
+    fits: np.ndarray
+    chosen: tuple[int, int]
+
+
+LONGEST = 4.0                       # the axis of the bars ends at so many times the ideal
+
+
+def _bars(ax, costs, too_large) -> None:
+    """Draw the stacked bars on an axis in multiples of the ideal, which no choice moves."""
+    ideal = costs["ideal"].hbm_bytes
+    inch = ideal * LONGEST / 4.55
+    ax.set(xlim=(-0.9 * inch, 5.93 * inch), ylim=(len(costs) + 0.1, -0.55))
     ax.axis("off")
-    reference = costs["ideal"].hbm_bytes
+    for n in range(int(LONGEST) + 1):
+        ax.plot([n * ideal] * 2, [-0.5, len(costs) - 0.45], lw=0.8, color=FAINT, zorder=0)
+        ax.text(n * ideal, len(costs) - 0.35, f"{n}×", ha="center", va="top", fontsize=TINY, color=GREY)
     for y, (label, cost) in enumerate(costs.items()):
         ax.text(-0.1 * inch, y, label, ha="right", va="center", fontsize=9)
-        end = stack(ax, y, cost.by_tensor, height=0.66, inch=inch)
-        total = ax.text(end + 0.1 * inch, y, human_bytes(end), va="center", fontweight="bold")
+        faded = too_large and y == len(costs) - 1
+        end = _stack_to(ax, y, cost.by_tensor, LONGEST * ideal, inch)
+        ratio = cost.hbm_bytes / ideal
+        if end < cost.hbm_bytes:
+            ax.annotate("", (end + 0.18 * inch, y), (end, y), arrowprops={
+                "arrowstyle": "-|>", "color": INK, "lw": 1.6, "shrinkA": 0, "shrinkB": 0})
+            end += 0.16 * inch
+        if faded:
+            rect(ax, 0, y - 0.36, end, 0.72, fc="white", alpha=0.75, lw=0, zorder=5, gid="too large")
+        total = ax.text(end + 0.1 * inch, y, human_bytes(cost.hbm_bytes), va="center_baseline",
+                        fontweight="bold", color=GREY if faded else INK, path_effects=theme.halo())
         if y:
-            ratio = end / reference
-            width = theme.text_width(total.get_text(), 9) * 1.15 + 0.22
-            ax.text(end + width * inch, y, f"{ratio:.2f} × ideal", va="center", fontsize=SMALL,
-                    color=OVER if ratio > 1 and y == len(costs) - 1 else GREY)
+            width = theme.text_width(total.get_text(), 9, "bold") + 0.22
+            ax.text(end + width * inch, y, "does not fit" if faded else f"{ratio:.2f}×", fontsize=SMALL,
+                    color=OVER if faded or (ratio > 1 and y == len(costs) - 1) else GREY,
+                    va="center_baseline", path_effects=theme.halo())
 
 
-def _roof(ax, gpu, costs, dtype="float16") -> None:
-    """Draw the roofline with decades for ticks by hand: a tenth of the time of real axes."""
-    points, (x0, x1, low, top, knee) = decades(ax, gpu, costs, dtype, reach=(0.0, 0.15), depth=0.35,
-                                               ticks=(0.08, 0.13, 0.92), side=True)
-    ax.set(xlim=(x0 - 0.56, x1 + 0.05), ylim=(low - 0.95, top + 1.75))
-    note = {"fontsize": SMALL, "color": GREY}
-    for y in range(int(np.ceil(low + 0.1)), int(top) + 1):
-        ax.plot([x0 - 0.04, x0], [y, y], color="#555555", lw=0.8)
-        ax.text(x0 - 0.07, y, human_count(10.0**y), ha="right", va="center_baseline", **note)
-    ax.text(x0 - 0.5, top + 0.3, "attainable\nFLOP/s", ha="left", va="bottom", fontsize=SMALL,
-            color=INK)
-    ax.text(knee + 0.06, top - 0.14, f"ridge: {ridge(gpu, dtype):,.0f}", ha="left", va="top", **note)
-    speed = hardware.human(float(gpu.hbm_bytes_per_s), "B/s")
-    peak = hardware.human(float(gpu.matmul_flops_per_s[dtype]), "FLOP/s")
-    ax.text(x0 + 0.45, low + 0.12, f"waits for memory: {speed}", va="bottom", ha="left", **note)
-    ax.text(x1 - 0.05, low + 0.12, f"waits for arithmetic:\n{peak}", va="bottom", ha="right", **note)
-    for n, (label, (x, y)) in enumerate(sorted(points.items(), key=lambda p: p[1])):
-        look = theme.version_style("standard" if label in ("ideal", "same blocks") else label)
-        face = "white" if label == "ideal" else look["color"]
-        ax.plot([x], [y], ms=8, ls="none", zorder=5, marker=look["marker"], mfc=face, mew=1.3,
-                mec=look["color"] if label == "ideal" else "white", gid=f"point {label}")
-        level = top + 0.42 + 0.5 * n
-        ax.plot([x, x], [level, y], color="#9A9A9A", lw=0.7, zorder=3)
-        side = "center" if n == 1 or x < x0 + 0.9 else "right" if n == 0 else "left"
-        ax.text(max(x, x0 + 0.45) if side == "center" else x, level, label, ha=side, va="center",
-                fontsize=SMALL, zorder=6,
-                bbox={"boxstyle": "round,pad=0.12", "fc": "white", "ec": "none", "alpha": 0.85})
+def _stack_to(ax, y, moved, limit, inch) -> float:
+    """Draw a stacked bar as far as `limit`, and return where it ends."""
+    left = 0.0
+    for name in ordered(moved):
+        start, color = left, theme.tensor_color(name)
+        for count, written in zip(moved[name], (False, True), strict=True):
+            width = min(left + count, limit) - min(left, limit)
+            if width > 0:
+                rect(ax, left, y - 0.33, width, 0.66, fc=color, ec="white", lw=0.6)
+                if written:
+                    rect(ax, left, y - 0.33, width, 0.66, fill=False, lw=0, hatch="/////",
+                         ec=theme.edge_color(name))
+            left += count
+        seen = min(left, limit) - min(start, limit)
+        if theme.text_width(name, SMALL) + 0.14 < seen / inch:
+            box = {"boxstyle": "round,pad=0.15", "fc": color, "ec": "none"}
+            ax.text(min(start, limit) + seen / 2, y, name, ha="center", va="center_baseline",
+                    fontsize=SMALL, color=theme.ink_on(color), zorder=4, bbox=box)
+    return min(left, limit)
 
 
-def _verdicts(name, costs, gpu, over, ideal_fits) -> list[tuple[str, str]]:
-    """Return the lines of text beside the roofline, with their colors."""
-    flash = costs[name]
-    to_ideal, to_same = (flash.hbm_bytes / costs[b].hbm_bytes for b in ("ideal", "same blocks"))
-    least = time_s(flash, gpu, "float16")
-    fits = (f"{gpu.name}: {over:,} B too many" if over > 0 else f"{gpu.name}: {name} fits",
-            OVER if over > 0 else INK)
-    return [fits,
+def _map_of_choices(ax, grid: Grid, name) -> None:
+    """Draw every choice of blocks in the color of its ratio to the ideal, and frame the one made."""
+    rows, cols = grid.ratio.shape
+    log = np.log2(grid.ratio)
+    ax.imshow(log, origin="lower", aspect="auto", cmap=LESS_MORE, norm=TwoSlopeNorm(0, -4, 4))
+    corners = [[(j - 0.5, i - 0.5), (j + 0.5, i - 0.5), (j + 0.5, i + 0.5), (j - 0.5, i + 0.5)]
+               for i, j in np.argwhere(~grid.fits)]
+    ax.add_collection(PolyCollection(corners, facecolors=(1, 1, 1, 0.7), hatch="xx", linewidths=0,
+                                     edgecolors=theme.tint(OVER, 0.5)), autolim=False)
+    ax.add_collection(LineCollection(_border(log > 0), colors=INK, linewidths=2.0, zorder=4),
+                      autolim=False)
+    i, j = grid.Br_values.index(grid.chosen[0]), grid.Bc_values.index(grid.chosen[1])
+    rect(ax, j - 0.5, i - 0.5, 1, 1, fill=False, ec=theme.version_style(name)["color"], lw=3, zorder=6,
+         gid="chosen")
+    ax.set_xticks(range(cols), grid.Bc_values, fontsize=TINY)
+    ax.set_yticks(range(rows), grid.Br_values, fontsize=TINY)
+    ax.set_xlabel("Bc", labelpad=1)
+    ax.set_ylabel("Br", labelpad=1)
+    ax.set_title(f"every choice: teal, {name} moves less than the ideal; crossed, too large",
+                 fontsize=SMALL, fontweight="normal", pad=4)
+    bare(ax)
+
+
+def _border(more) -> list:
+    """Return the lines between cells of `more`, (rows, cols) booleans, that differ."""
+    beside, above = np.argwhere(more[:, 1:] != more[:, :-1]), np.argwhere(more[1:] != more[:-1])
+    return [*(((j + 0.5, i - 0.5), (j + 0.5, i + 0.5)) for i, j in beside),
+            *(((j - 0.5, i + 0.5), (j + 0.5, i + 0.5)) for i, j in above)]
+
+
+def _verdicts(name, costs, sram, over, ideal_fits) -> list[tuple[str, str]]:
+    """Return the lines of text beside the map, with their colors."""
+    to_ideal, to_same = (costs[name].hbm_bytes / costs[b].hbm_bytes for b in ("ideal", "same blocks"))
+    if over > 0:
+        return [(f"{sram}: {over:,} B too many", OVER), ("Take smaller tiles.", INK)]
+    return [(f"{sram}: {name} fits", INK),
             (f"{to_ideal:.2f} × the ideal, which {'fits too' if ideal_fits else 'does not fit'}",
              OVER if to_ideal > 1 else INK),
             (f"{to_same:.2f} × standard, same blocks", OVER if to_same > 1 else INK),
-            (f"intensity {flash.intensity:,.0f} FLOP/B, {_side(flash.intensity, gpu)}", INK),
-            (f"at best {_duration(least.time_s)}, {_bound(least.bound)}", GREY)]
-
-
-def _duration(seconds) -> str:
-    for size, unit in ((1e-3, "ms"), (1e-6, "µs")):
-        if seconds >= size:
-            return f"{seconds / size:,.{1 if seconds < 100 * size else 0}f} {unit}"
-    return f"{1e9 * seconds:,.0f} ns"
-
-
-def _side(intensity, gpu) -> str:
-    return "left of the ridge" if intensity < ridge(gpu, "float16") else "right of the ridge"
-
-
-def _bound(part) -> str:
-    return {"memory": "waiting for memory", "matmul": "bound by matmul",
-            "vector": "bound by vector work", "exp": "bound by exponentials"}.get(part, part)
+            (f"{costs[name].intensity:,.0f} FLOP per byte counted", GREY)]
 
 
 @styled
@@ -197,7 +225,6 @@ def ratio_maps(Br_values, Bc_values, ratios: Mapping[str, np.ndarray], *, fits=N
 
 
 def _one_map(ax, ratio, fits, Br_values, Bc_values) -> None:
-    rows, cols = ratio.shape
     log = np.log2(ratio)
     norm = TwoSlopeNorm(0, -4, 4)
     colors = [[LESS_MORE(norm(np.clip(v, -4, 4))) for v in line] for line in log]
@@ -206,13 +233,19 @@ def _one_map(ax, ratio, fits, Br_values, Bc_values) -> None:
     crossed = {"fc": (1, 1, 1, 0.75), "ec": OVER, "lw": 0, "hatch": "xx"}
     cells(ax, colors, texts, Bc_values, Br_values, size=theme.TINY, lw=0.8,
           over={(i, j): crossed for i, j in np.argwhere(~fits).tolist()})
-    edges = [((j - 0.5, j - 0.5), (i - 0.5, i + 0.5)) for i in range(rows) for j in range(1, cols)
-             if (log[i, j] > 0) != (log[i, j - 1] > 0)]
-    edges += [((j - 0.5, j + 0.5), (i - 0.5, i - 0.5)) for i in range(1, rows) for j in range(cols)
-              if (log[i, j] > 0) != (log[i - 1, j] > 0)]
-    for x, y in edges:
-        ax.plot(x, y, color=INK, lw=2, solid_capstyle="projecting", zorder=5)
+    ax.add_collection(LineCollection(_border(log > 0), colors=INK, linewidths=2, zorder=5,
+                                     capstyle="projecting"), autolim=False)
 
 
 def _short(ratio) -> str:
     return f"{ratio:.2f}"[1:] if ratio < 0.995 else f"{ratio:.2f}" if ratio < 1.05 else f"{ratio:.2g}"
+
+
+def film(trace, N, *, title) -> Animation:
+    """Return the tile visits of a trace as an animated picture, for readers on GitHub."""
+    replay = Replay(trace, N, N)
+    count = len(replay.frames)
+    alt = (f"{title}: {count - 1} tiles of a {N} × {N} matrix are visited, one after the other, while"
+           f" the bytes moved grow to {human_bytes(replay.total_bytes)}.")
+    return animate((tile_visits(replay, N, N, at, title=title) for at in replay.frames), alt=alt,
+                   seconds=0.9, still=-2, colors=192)

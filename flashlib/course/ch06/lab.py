@@ -1,12 +1,18 @@
-"""Block-size lab I of chapter 06: what tiles cost, what fits, and where the roofline puts them."""
+"""Block-size lab I of chapter 06: what tiles move, what fits, and how all other choices compare."""
 
 from __future__ import annotations
 
+import functools
+
+import numpy as np
+
 from flashlib import hardware
+from flashlib.course.ch06 import figures
+from flashlib.course.ch06.figures import Grid
 from flashlib.course.ch06.figures import block_lab as picture
 from flashlib.course.widgets import base
 from flashlib.models import traffic
-from flashlib.models.blocks import ideal_bytes
+from flashlib.models.blocks import ideal_bytes, working_set_bytes
 
 SIZES = (8, 16, 32, 48, 64, 80, 96, 112, 128, 192, 256, 384, 512)
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384, 65536)
@@ -25,7 +31,7 @@ def resident_tiles(algorithm: str, *, Br: int, Bc: int, d: int, element_bytes=2,
     return [*outer, *inner, ("S", (Br, Bc), Br * Bc * element_bytes)]
 
 
-def draw(Br=64, Bc=64, N=4096, d=128, gpu="A100", sram_bytes=None, algorithm="flash_v1", causal=False):
+def draw(Br=32, Bc=32, N=4096, d=128, gpu="A100", sram_bytes=None, algorithm="flash_v1", causal=False):
     """Draw the lab: blocks for one head in 16 bits, by the closed forms of `models.traffic`.
 
     Args:
@@ -43,23 +49,54 @@ def draw(Br=64, Bc=64, N=4096, d=128, gpu="A100", sram_bytes=None, algorithm="fl
     costs = {"ideal": traffic.standard_attention(**shape),
              "same blocks": traffic.standard_attention(**shape, Br=Br, Bc=Bc),
              name: MODELS[algorithm](**shape, Br=Br, Bc=Bc)}
-    title = f"{name}: HBM bytes of one head, N = {N:,}, d = {d}, Br = {Br}, Bc = {Bc}"
-    return picture(costs, resident_tiles(algorithm, Br=min(Br, N), Bc=min(Bc, N), d=d), capacity, gpu,
+    title = f"{name}: bytes of one head, N = {N:,}, d = {d}, Br = {Br}, Bc = {Bc}"
+    rows, cols = (tuple(base.including(edge, SIZES)) for edge in (Br, Bc))
+    ratio, need = _choices(algorithm, rows, cols, N, d, causal)
+    return picture(costs, resident_tiles(algorithm, Br=min(Br, N), Bc=min(Bc, N), d=d), capacity,
+                   Grid(rows, cols, ratio, need <= capacity, (Br, Bc)),
                    title=title + (", causal" if causal else ""),
-                   what=f"{name} at N={N}, d={d}, Br={Br}, Bc={Bc} on {gpu.name}",
+                   what=f"{name} at N={N}, d={d}, Br={Br}, Bc={Bc} on {gpu.name}", sram=gpu.name,
                    ideal_fits=ideal_bytes(N, d) <= capacity)
 
 
-def block_lab(Br=64, Bc=64, N=4096, d=128, gpu="A100", sram_bytes=None, algorithm="flash_v1",
+@functools.lru_cache(maxsize=256)
+def _choices(algorithm, rows, cols, N, d, causal):
+    """Return the bytes of every choice as a ratio to the ideal, and what it needs in SRAM."""
+    shape = {"Nq": N, "Nk": N, "d": d, "causal": causal}
+    ideal = traffic.standard_attention(**shape).hbm_bytes
+    move = MODELS[algorithm]
+    pairs = [(Br, Bc) for Br in rows for Bc in cols]
+    ratio = [move(**shape, Br=Br, Bc=Bc).hbm_bytes / ideal for Br, Bc in pairs]
+    need = [working_set_bytes(algorithm, Br=min(Br, N), Bc=min(Bc, N), d=d) for Br, Bc in pairs]
+    size = len(rows), len(cols)
+    return np.reshape(ratio, size), np.reshape(need, size)
+
+
+def ratio_maps(N=4096, d=128, gpu="A100", sizes=(8, 16, 32, 64, 96, 128, 256)):
+    """Draw v1 and v2 against the ideal, and v1 against standard attention with the same blocks."""
+    shape, pairs = {"Nq": N, "Nk": N, "d": d}, [{"Br": Br, "Bc": Bc} for Br in sizes for Bc in sizes]
+    ideal = traffic.standard_attention(**shape).hbm_bytes
+    v1, v2, same = ([form(**shape, **pair).hbm_bytes for pair in pairs]
+                    for form in (traffic.flash_v1, traffic.flash_v2, traffic.standard_attention))
+    room = hardware.get(gpu).sram_bytes
+    fits = [working_set_bytes("flash_v1", **pair, d=d) <= room for pair in pairs]
+    ratios = {"v1 / ideal": np.divide(v1, ideal), "v2 / ideal": np.divide(v2, ideal),
+              "v1 / same blocks": np.divide(v1, same)}
+    square = len(sizes), len(sizes)
+    return figures.ratio_maps(sizes, sizes, {name: r.reshape(square) for name, r in ratios.items()},
+                              fits=np.reshape(fits, square))
+
+
+def block_lab(Br=32, Bc=32, N=4096, d=128, gpu="A100", sram_bytes=None, algorithm="flash_v1",
               causal=False):
-    """Return the widget: block sizes, shape, SRAM and GPU, with traffic, SRAM and roofline.
+    """Return the widget: block sizes, shape, SRAM and GPU, with bytes, tiles and all other choices.
 
     The arguments are what it shows at first; see `draw`. `gpu` may be a sheet
     of your own, and any size that is not on a slider is put there.
     """
     rooms = base.including(sram_bytes, [kib * 1024 for kib in SRAM_KIB])
     sram = [("that of the GPU", None), *((f"{size / 1024:g} KiB", size) for size in rooms)]
-    gpus, redraw = base.over_gpus(draw, gpu, "whose shared memory, bandwidth and rates to take")
+    gpus, redraw = base.over_gpus(draw, gpu, "whose shared memory to take")
     return base.Lab("block_lab", {
         "algorithm": base.choice([("v1, K/V outside", "flash_v1"), ("v2, Q outside", "flash_v2")],
                                  algorithm, "algorithm", kind="toggle",

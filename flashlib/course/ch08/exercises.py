@@ -24,6 +24,8 @@ def check_count_waves(count_waves):
         expected = occupancy.waves(occupancy.programs(batch=B, heads=H, N=N, block=Br), sms).waves
         expect_close(count_waves(B, H, N, Br, sms), expected,
                      f"waves at B={B}, H={H}, N={N}, Br={Br} on {sms} SMs", mistakes={
+            "one ceiling is not enough: a ragged row tile is a program of its own in every head":
+                -(-B * H * N // (Br * sms)),
             "the last wave counts although it is not full: round up": B * H * ragged // sms,
             "the last row tile counts although it is ragged: ⌈N/Br⌉": -(-B * H * (N // Br) // sms),
             "these are v1's programs, one per head: v2 has one per row tile": -(-B * H // sms),
@@ -51,12 +53,13 @@ def check_update(update):
     m = S0.max(axis=1)
     P0 = np.exp(S0 - m[:, None])
     l, O = P0.sum(axis=1), P0 @ V0
-    got = parts(update(O.copy(), m.copy(), l.copy(), S.copy(), V.copy()), "(O, m, l)")
     m_tile = S.max(axis=1)
     m_new = np.maximum(m, m_tile)
     alpha, P = np.exp(m - m_new), np.exp(S - m_new[:, None])
     own = np.exp(S - m_tile[:, None])
     l_new, O_new = alpha * l + P.sum(axis=1), alpha[:, None] * O + P @ V
+    got = parts(update(O.copy(), m.copy(), l.copy(), S.copy(), V.copy()), "(O, m, l)",
+                right=(O_new, m_new, l_new))
     expect_close(got[1], m_new, "m", mistakes={
         "this is the maximum of the tile alone: earlier keys count, too": m_tile,
         "the maximum did not move": m})
@@ -96,12 +99,12 @@ def _classes(N, Br, Bc):
           hints=("Take one row tile, rows a to b. Which keys does its first row see, which its last?",
                  "Row i sees the keys 0 … i. A tile is full if its last key is seen by the *first*"
                  " row a, and skipped if its first key lies beyond the *last* row b.",
-                 "Tiles visited: ⌈(b + 1)/Bc⌉. Tiles full: ⌊(a + 1)/Bc⌋, and the last one of all, which"
-                 " may be narrower, where row a is the last row."))
+                 "Tiles visited: ⌈(b + 1)/Bc⌉. Tiles full: ⌊(a + 1)/Bc⌋; but where row a is the last"
+                 " row of all it sees every tile whole, a narrow last one too: ⌈N/Bc⌉."))
 def check_count_classes(count_classes):
     """Accept `count_classes(N, Br, Bc) -> (full, partial, skipped)` for square attention."""
     for N, Br, Bc in ((56, 14, 14), (64, 16, 8), (64, 8, 16), (512, 128, 64), (50, 16, 12),
-                      (17, 16, 4)):
+                      (17, 16, 4), (49, 16, 16), (33, 32, 8)):
         got = parts(count_classes(N, Br, Bc), "(full, partial, skipped)")
         full, partial, skipped = _classes(N, Br, Bc)
         Tr, Tc = -(-N // Br), -(-N // Bc)

@@ -1,5 +1,6 @@
-"""The figures of chapter 08: idle SMs, schedules of causal rows, warps, and the occupancy lab."""
+"""The figures of chapter 08: idle SMs, the stair of v1 to v2, causal rows, warps, and the lab."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -8,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from flashlib.course.plots import theme
-from flashlib.course.plots.parts import bare, beside, boxes, rect, whole
+from flashlib.course.plots.parts import bare, boxes, rect, whole
 from flashlib.course.plots.theme import EDGE, GREY, INK, OVER, SMALL, TINY, human_bytes, percent, styled
 from flashlib.course.plots.traffic import stack
 from flashlib.models.occupancy import Schedule, Waves
@@ -17,8 +18,9 @@ from flashlib.models.occupancy import Schedule, Waves
 _IDLE = LinearSegmentedColormap.from_list(
     "flashlib_idle", ["#7A4A0C", "#C08F43", "#EBD9B4", "#FBFAF5"])
 _BUSY = "#31688E"
-_PARTS = {"matmul": ("#4C5B6B", ""), "vector": ("#93A1AF", "///"), "exp": ("#CBD3DA", "..."),
-          "memory": ("#ECECEC", "xx")}
+# What a step of the stair changes.
+_CAUSES = {"start": "#8C8C8C", "division": INK, "order": "#A8434F", "width": theme.tint("#CC6677", 0.3),
+           "programs": _BUSY, "loads": "#B8A018"}
 
 
 @styled
@@ -59,25 +61,6 @@ def occupancy_grid(grids: Mapping[str, Sequence[Sequence[Waves]]], rows: Sequenc
 
 
 @styled
-def wave_steps(counts: Sequence[int], efficiency: Mapping[str, Sequence[float]], *,
-               mark: Mapping[str, tuple[int, float]] | None = None) -> Figure:
-    """Draw the share of SM time that is work over the number of programs, for several GPUs."""
-    fig, ax = theme.subplots(height=2.7)
-    looks = [(INK, "-"), (_BUSY, "--"), ("#8A6D3B", ":"), ("#5B7F95", "-.")]
-    for (label, y), (color, dash) in zip(efficiency.items(), looks, strict=False):
-        ax.plot(counts, y, color=color, ls=dash, lw=1.5, label=label)
-    for text, (x, y) in (mark or {}).items():
-        ax.plot([x], [y], "o", ms=7, mfc="white", mec=OVER, mew=1.6, zorder=5)
-        beside(ax, text, (x, y), (8, -3), va="top", fontsize=SMALL, path_effects=theme.halo())
-    ax.set(xlim=(0, max(counts)), ylim=(0, 1.04), xlabel="programs (thread blocks), one per SM",
-           ylabel="share of SM time that is work")
-    ax.legend(loc="lower right", frameon=False, fontsize=SMALL, ncols=len(efficiency))
-    ax.yaxis.grid(True)
-    ends = ", ".join(f"{label} from {min(y):.2f} to {max(y):.2f}" for label, y in efficiency.items())
-    return theme.describe(fig, f"Wave quantization, a sawtooth over the programs: {ends}.")
-
-
-@styled
 def schedules(runs: Mapping[str, Schedule]) -> Figure:
     """Draw programs of unequal length on SMs, one picture for each order; idle time is hatched."""
     longest = max(s.time for s in runs.values()) or 1
@@ -106,32 +89,61 @@ def schedules(runs: Mapping[str, Schedule]) -> Figure:
 
 
 @styled
-def time_parts(times: Mapping[str, Mapping[str, float]]) -> Figure:
-    """Draw the seconds of each part of a roofline as stacked bars, as if nothing overlapped."""
-    fig, ax = theme.subplots(height=0.95 + 0.42 * len(times))
-    longest = max(sum(parts.values()) for parts in times.values()) * 1e6
-    for y, parts in enumerate(times.values()):
-        left = 0.0
-        for part, seconds in parts.items():
-            color, hatch = _PARTS[part]
-            width = seconds * 1e6
-            rect(ax, left, y - 0.31, width, 0.62, fc=color, ec="white", hatch=hatch, lw=0.6, gid=part)
-            text = f"{part} {width:.1f}"
-            if theme.text_width(text, SMALL) + 0.2 < 5.0 * width / longest:
-                ax.text(left + width / 2, y, text, ha="center", va="center_baseline", fontsize=SMALL,
-                        color=theme.ink_on(color), bbox={"boxstyle": "round,pad=0.15", "fc": color,
-                                                         "ec": "none"} if hatch else None)
-            left += width
-        beside(ax, f"{left:.1f} µs", (left, y), (6, 0), va="center_baseline", fontweight="bold")
-    ax.set(xlim=(0, 1.14 * longest), ylim=(len(times) - 0.5, -0.5), xlabel="µs, end to end")
-    ax.set_yticks(range(len(times)), list(times), fontsize=9, color=INK)
-    bare(ax, "left")
-    shown = dict.fromkeys(part for parts in times.values() for part in parts)
-    theme.patch_key(ax, [(part, {"fc": _PARTS[part][0], "ec": "#8A8A8A", "hatch": _PARTS[part][1]})
-                         for part in shown])
-    words = "; ".join(f"{name}: " + ", ".join(f"{part} {s * 1e6:.1f}" for part, s in parts.items())
-                      for name, parts in times.items())
-    return theme.describe(fig, f"Time by part in µs. {words}.")
+def stair(flights: Mapping[str, Sequence[Mapping]]) -> Figure:
+    """Draw how a time falls step by step on one logarithmic axis, and which bytes cross where.
+
+    Args:
+        flights: a title to its steps, from the first to the last; the titles' steps have the same
+            names. A step has `name`, `cause` (a key of `_CAUSES`), `seconds`, `l2_to_sm_bytes`,
+            `sm_to_l2_bytes` and `dram_bytes`, and perhaps `beside`, a time to compare with.
+    """
+    steps = sum(map(len, flights.values()))
+    fig = theme.figure(0.62 + 0.3 * len(flights) + 0.2 * steps, layout=None)
+    ax, words, left, right = whole(fig, down=True), [], 1.86, 4.2
+    seconds = [step["seconds"] for flight in flights.values() for step in flight]
+    low, high = min(seconds) / 1.5, max(seconds) * 1.15
+
+    def at(t):
+        return left + (right - left) * math.log(t / low) / math.log(high / low)
+
+    columns = dict(zip(("ms", "step", "share", "L2→SM", "SM→L2", "DRAM"),
+                       (4.6, 5.05, 5.47, 6.0, 6.5, 6.95), strict=True))
+    for name, x in columns.items():
+        ax.text(x, 0.3, name, ha="right", fontsize=TINY, color=GREY)
+    ax.text(columns["DRAM"], 0.14, "gigabytes", ha="right", fontsize=TINY, color=GREY)
+    bottom = fig.get_figheight() - 0.26
+    for tick in (t for t in (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2) if low < t < high):
+        ax.plot([at(tick)] * 2, [0.36, bottom], color=theme.GRID, lw=0.7, zorder=0)
+        ax.text(at(tick), 0.3, f"{1e3 * tick:g} ms", ha="center", fontsize=TINY, color=GREY)
+    y = 0.4
+    for title, flight in flights.items():
+        ax.text(0.1, y + 0.17, title, fontweight="bold", fontsize=9, va="center",
+                path_effects=theme.halo())
+        y, before, said = y + 0.3, None, []
+        for step in flight:
+            t, color, cells = step["seconds"], _CAUSES[step["cause"]], {}
+            rect(ax, left, y + 0.03, at(t) - left, 0.14, fc="#E4E4E4" if before else color, lw=0)
+            if before:
+                share = math.log(before / t) / math.log(flight[0]["seconds"] / flight[-1]["seconds"])
+                rect(ax, at(min(t, before)), y + 0.03, abs(at(before) - at(t)), 0.14, fc=color, lw=0)
+                cells = {"step": f"÷ {before / t:.2f}",
+                         "share": f"{100 * share:z.0f} %".replace("-", "−")}
+            cells |= {"ms": _digits(1e3 * t, 3)} | {name: _digits(step[key] / 1e9, 2) for name, key in (
+                ("L2→SM", "l2_to_sm_bytes"), ("SM→L2", "sm_to_l2_bytes"), ("DRAM", "dram_bytes"))}
+            if "beside" in step:
+                ax.plot([at(step["beside"])], [y + 0.1], "o", ms=4.5, mfc="white", mec=INK, zorder=4)
+            ax.text(0.2, y + 0.1, step["name"], fontsize=SMALL, va="center_baseline")
+            for name, text in cells.items():
+                ax.text(columns[name], y + 0.1, text, ha="right", fontsize=SMALL, va="center_baseline",
+                        fontweight="bold" if name == "share" and share > 0.15 else "normal")
+            said.append(f"{step['name']} {cells['ms']} ms"
+                        + (f" ({cells['share']})" if "share" in cells else ""))
+            y, before = y + 0.2, t
+        words.append(f"{title}: {', '.join(said)}")
+    ax.plot([left + 0.06], [bottom + 0.13], "o", ms=4.5, mfc="white", mec=INK)
+    ax.text(left + 0.16, bottom + 0.13, "v1's order with as many programs", fontsize=TINY, color=GREY,
+            va="center_baseline")
+    return theme.describe(fig, f"Times step by step. {'; '.join(words)}.")
 
 
 @styled
@@ -246,10 +258,16 @@ def _neighbors(ax, box, neighbors, N) -> None:
         look = {"fc": _BUSY if length == N else theme.tint(_BUSY, 0.6)}
         rect(ax, left + 0.04, base - h, step - 0.08, h, **look)
         ax.text(left + step / 2, base - h - 0.03, f"{100 * w.efficiency:.0f}",
-                ha="center", va="bottom", fontsize=TINY)
+                ha="center", va="bottom", fontsize=TINY, path_effects=theme.halo())
         ax.text(left + step / 2, base + 0.05, _short(length), ha="center", va="top", fontsize=TINY,
                 fontweight="bold" if length == N else "normal")
     ax.plot([x, x + width], [base, base], color="#777777", lw=0.8)
+    ax.plot([x, x + width], [y + 0.12] * 2, color=GREY, lw=0.6, ls=":", zorder=0)
+    ax.text(x + width + 0.03, y + 0.12, "all", fontsize=TINY, color=GREY, va="center")
+
+
+def _digits(value, count) -> str:
+    return f"{value:#.{count}g}".rstrip(".")
 
 
 def _short(n) -> str:

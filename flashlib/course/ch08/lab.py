@@ -12,7 +12,7 @@ BLOCKS = (16, 32, 64, 128, 192, 256)
 KERNELS = ("v1 forward", "v2 forward", "v2 backward")
 
 
-def draw(batch=1, heads=16, N=16384, block=128, gpu="A100", kernel="v2 forward", causal=False):
+def draw(batch=1, heads=16, N=16384, block=128, gpu="A100", kernel="v1 forward", causal=False):
     """Draw the lab: how full a GPU is, with one program per SM at a time.
 
     Args:
@@ -46,7 +46,7 @@ def _efficiency(w, pairs, N, block, kernel, causal) -> tuple[float, str]:
             f"{time / (w.waves * len(lengths)):.2f} of the time without a mask, longest first")
 
 
-def occupancy_lab(batch=1, heads=16, N=16384, block=128, gpu="A100", kernel="v2 forward", causal=False):
+def occupancy_lab(batch=1, heads=16, N=16384, block=128, gpu="A100", kernel="v1 forward", causal=False):
     """Return the widget: a shape and a GPU, with waves, idle SMs and efficiency.
 
     The arguments are what it shows at first; see `draw`. `gpu` may be a

@@ -7,6 +7,7 @@ beside it, in `solutions`, which a student build leaves out.
 import functools
 import importlib
 import inspect
+import itertools
 import os
 import sysconfig
 import traceback
@@ -19,6 +20,8 @@ import numpy as np
 from flashlib.course.exercises import progress_file
 
 REGISTRY: dict[str, "Exercise"] = {}
+# What the verdict on the answer at hand adds, if it is right as far as its dtype goes.
+_rounded: set[str] = set()
 
 # Where code lies that a reader did not write: this package, the standard library, what is installed.
 _NOT_THE_READERS = (*(str(folder) + os.sep for folder in (
@@ -121,14 +124,16 @@ def _judge(name, examine, answer) -> Verdict:
     if answer is None or answer is ...:
         return Verdict(name, False, "not answered yet: replace the ... by your answer")
     try:
-        praise = examine(answer)
+        praise = (examine(answer) or "right.") + "".join(_rounded)
     except NotImplementedError:
         return Verdict(name, False, "not answered yet: write the function, then run this cell again")
     except Wrong as wrong:
         return Verdict(name, False, str(wrong))
     except Exception as error:
         return Verdict(name, False, f"your code raised {type(error).__name__}: {error}{_where(error)}")
-    return Verdict(name, True, praise or "right.")
+    finally:
+        _rounded.clear()
+    return Verdict(name, True, praise)
 
 
 def _where(error) -> str:
@@ -139,28 +144,55 @@ def _where(error) -> str:
 
 
 def given(got):
-    """Return what a reader's function returned; a None, alone or among others, is no answer yet."""
+    """Return what a reader's function returned; a None, alone or among others, is no answer."""
     if got is None or (isinstance(got, tuple | list) and any(part is None for part in got)):
-        raise NotImplementedError
+        raise Wrong("your function returned None: is a `return` missing?")
     return got
 
 
-def parts(got, names: str, where: str = "") -> tuple:
-    """Return the parts of an answer, a tuple or a list; `names`, as "(m, l, o)", says which ones."""
-    if not isinstance(given(got), tuple | list) or len(got) != names.count(",") + 1:
+def parts(got, names: str, where: str = "", *, right: tuple = ()) -> tuple:
+    """Return the parts of an answer, a tuple, a list or a row of numbers; `names` says which ones.
+
+    Args:
+        names: as in "(m, l, o)".
+        right: the right parts; an answer that holds them in another order is told so.
+    """
+    row = isinstance(given(got), tuple | list) or (isinstance(got, np.ndarray) and got.ndim == 1)
+    if not row or len(got) != names.count(",") + 1:
         raise Wrong(f"{where}expected a tuple {names}, got {type(got).__name__}")
-    return tuple(got)
+    held = tuple(got)
+    for order in itertools.permutations(range(len(right))):
+        if all(_same(held[n], right[place]) for n, place in enumerate(order)):
+            if order != tuple(range(len(right))):
+                named = [names.strip("()").split(", ")[place] for place in order]
+                raise Wrong(f"{where}the values are right, but in the order ({', '.join(named)}):"
+                            f" return {names}")
+            break
+    return held
+
+
+def _same(part, right) -> bool:
+    part, right = np.asarray(part), np.asarray(right)
+    return (part.shape == right.shape and part.dtype != object
+            and bool(np.allclose(part, right, equal_nan=True)))
 
 
 def expect_close(got, expected, what: str, *, mistakes: dict[str, np.ndarray] | None = None,
                  rtol=1e-9, atol=1e-12) -> None:
-    """Raise `Wrong` unless `got` equals `expected`; an answer in `mistakes` is named by its key."""
+    """Raise `Wrong` unless `got` equals `expected`; an answer in `mistakes` is named by its key.
+
+    An answer in float32 passes if it is right to five digits, and the verdict says a word about it; a
+    check that asks for more digits than the default means them.
+    """
     expected = np.asarray(expected)
     array = np.asarray(given(got))
     if array.shape != expected.shape:
         raise Wrong(f"{what}: expected shape {expected.shape}, got {array.shape}")
     if array.dtype == object or not np.issubdtype(array.dtype, np.number):
         raise Wrong(f"{what}: expected numbers, got {got!r}")
+    if array.dtype == np.float32 and expected.dtype == np.float64 and rtol >= 1e-9:
+        rtol, atol = max(rtol, 1e-5), max(atol, 1e-6)
+        _rounded.add(" (Your answer is float32: right to its seven digits, where float64 has sixteen.)")
     if np.allclose(array, expected, rtol=rtol, atol=atol, equal_nan=True):
         return
     for mistake, wrong in (mistakes or {}).items():
@@ -170,7 +202,16 @@ def expect_close(got, expected, what: str, *, mistakes: dict[str, np.ndarray] | 
         gap = np.abs(array - expected)
     worst = np.unravel_index(np.argmax(np.where(np.isnan(gap), np.inf, gap)), expected.shape)
     place = f" at {tuple(map(int, worst))}" if worst else ""
-    raise Wrong(f"{what}{place}: expected {expected[worst]:.6g}, got {array[worst]:.6g}")
+    right, wrong = _told_apart(expected[worst], array[worst])
+    raise Wrong(f"{what}{place}: expected {right}, got {wrong}")
+
+
+def _told_apart(a, b) -> tuple[str, str]:
+    """Write two numbers with as many digits as it takes to see that they differ."""
+    if np.issubdtype(a.dtype, np.integer) and abs(a) >= 1e6:
+        return f"{a:,}", f"{b:,}"
+    short = f"{a:.6g}", f"{b:.6g}"
+    return short if short[0] != short[1] else (str(a.item()), str(b.item()))
 
 
 def hint(name: str, number: int = 1) -> None:

@@ -34,7 +34,7 @@ class Chapter:
 _TABLE = {
     "Why attention waits": (
         ("Start here",
-         "Why would an exact algorithm that does more arithmetic be several times faster?", 20,
+         "Why would an exact algorithm that does more arithmetic be several times faster?", 30,
          "map, doctor, the surprise: more FLOPs, less traffic, less time"),
         ("Climb the memory wall", "Why does attention wait for memory?", 40,
          "GPU anatomy, the ten steps counted, a Transformer layer on the roofline"),
@@ -54,8 +54,8 @@ _TABLE = {
     "Backward and v2": (
         ("Recompute the backward", "Where do the N×N gradients go if nothing N×N is kept?", 50,
          "activation memory, gradients checked, two loop orders counted"),
-        ("Reorder the loops: v2", "What did v2 change to double the speed?", 60,
-         "loop orders side by side, idle SMs, warps that share or do not")),
+        ("Reorder the loops: v2", "What did v2 change to double the speed?", 50,
+         "loop orders side by side, v1 to v2 step by step on an H200, idle SMs, warps")),
     "Real kernels": (
         ("Write kernels in Triton",
          "What does a kernel look like, and what does the compiler make of it?", 45,

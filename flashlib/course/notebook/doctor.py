@@ -96,10 +96,10 @@ def _gpu(torch_installed: bool) -> tuple[str, bool]:
 def _launches() -> str:
     """Say whether kernels are launched without Triton's own work, or why not."""
     try:
-        from flashlib.kernels.plans import fast_launch
+        from flashlib.kernels.plans import why_slow
     except ImportError as error:
         return f"unknown: Triton is installed and does not import ({error})"
-    reason = fast_launch()
+    reason = why_slow()
     return f"Triton's own way, slower by tens of microseconds: {reason}" if reason else "the short way"
 
 

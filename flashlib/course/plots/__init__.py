@@ -16,7 +16,7 @@ _HOMES = {
     "tile_visits": "visits", "key_frames": "visits", "compare": "visits",
     "traffic_bars": "traffic", "sram_gauge": "traffic", "sweep": "curves",
     "roofline": "roofline", "ratio_map": "region", "causal_rows": "causal", "gantt": "gantt",
-    "origin": "parts",
+    "origin": "parts", "animate": "animation",
 }
 
 __all__ = list(_HOMES)

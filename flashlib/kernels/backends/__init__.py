@@ -1,12 +1,10 @@
 """Backends, and the one place that chooses among them.
 
-A new backend is one file here, which defines `BACKEND`, and its name in `order`. Backends import
-nothing of each other; whoever wants one asks `choose`.
+A new backend is one file here, which defines `BACKEND`, its name in `configs.BACKENDS` and in
+`attention.Impl` (a test compares the two), and its place in `order`. Backends import nothing of each
+other; whoever wants one asks `choose`.
 """
 
-from __future__ import annotations
-
-import functools
 import importlib
 from typing import Any, Protocol, runtime_checkable
 
@@ -25,12 +23,15 @@ class Backend(Protocol):
 
     def refusal(self, p: Problem, direction: str) -> str | None:
         """Return why it cannot, with a remedy, or None."""
+        ...
 
     def forward(self, q, k, v, p: Problem, scale: float, config=None) -> tuple:
         """Return O, like q but contiguous, and lse (B, H, N_Q) float32; `scale` is not negative."""
+        ...
 
     def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None) -> tuple:
         """Return dq, dk, dv, contiguous, in the dtype of their tensors; dlse may be None."""
+        ...
 
 
 @runtime_checkable
@@ -39,22 +40,31 @@ class Planner(Backend, Protocol):
 
     def config(self, p: Problem, direction: str) -> Any:
         """Return the configuration: what tuning found for this problem, or the table's."""
+        ...
 
     def table(self, p: Problem, direction: str) -> Any:
         """Return the table's configuration."""
+        ...
 
     def candidates(self, p: Problem, direction: str) -> dict[str, list]:
         """Return what tuning tries: the part of a configuration ("" for all of it) → configurations."""
+        ...
 
     def copies(self, p: Problem, direction: str) -> bool | tuple[bool, bool]:
-        """Tell whether the copy engine reads the tensors; of a backward, those of dK and dV, and dQ."""
+        """Tell whether the copy engine (TMA) reads the tensors that the kernel walks along.
+
+        A forward and a single kernel have one answer; a backward has two, for the kernel of dK and dV
+        and for that of dQ.
+        """
+        ...
 
     def plan(self, p: Problem, direction: str, config, *more) -> dict[str, Any]:
         """Return by name the plans that a call launches, and that the lens compiles."""
+        ...
 
 
 def order(p: Problem, impl: str, direction: str) -> tuple[str, ...]:
-    """Return the backends to ask, the preferred one first: what "auto" means stands here alone."""
+    """Return the names of the backends to ask, the best first; only here "auto" has a meaning."""
     if impl == "auto":
         if p.device.type != "cuda":
             return ("reference",)
@@ -69,9 +79,16 @@ def named(name: str) -> Backend:
     return importlib.import_module(f"{__name__}.{name}").BACKEND
 
 
-@functools.lru_cache(4096)
 def choose(p: Problem, impl: str, direction: str) -> Backend:
-    """Return the backend for a problem; NotImplementedError lists why each cannot, and the remedy."""
+    """Return the `Backend` for a problem; NotImplementedError lists why each cannot, and the remedy."""
+    key = impl, direction
+    backend = p.made.get(key)
+    if backend is None:
+        backend = p.made[key] = _choose(p, impl, direction)
+    return backend
+
+
+def _choose(p: Problem, impl: str, direction: str) -> Backend:
     if p.dtype == torch.bfloat16 and p.device.capability and p.device.capability < (8, 0):
         raise NotImplementedError("q: bfloat16 needs compute capability 8.0 or newer, got"
                                   f" {'.'.join(map(str, p.device.capability))}: use float16")
@@ -80,9 +97,9 @@ def choose(p: Problem, impl: str, direction: str) -> Backend:
         try:
             backend = named(name)
         except ImportError as error:
-            reasons.append(f"impl: expected a backend of this machine, got {name!r}, and Triton does"
-                           f" not import ({error}). Use impl='reference', or a Linux machine with"
-                           " Triton")
+            reasons.append(f"impl: expected a backend of this machine, got {name!r}, which does not"
+                           f" import: {error}. Use impl='reference'"
+                           + (", or a Linux machine with Triton" if error.name == "triton" else ""))
             continue
         reason = backend.refusal(p, direction)
         if reason is None:

@@ -3,8 +3,6 @@
 The arguments were checked by `flashlib.kernels.attention`; nothing here is public.
 """
 
-from __future__ import annotations
-
 import triton
 
 if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 6):
@@ -12,8 +10,10 @@ if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 6):
 
 import functools
 import itertools
+from typing import Any
 
 import torch
+from triton import knobs
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
@@ -40,7 +40,7 @@ TAUS = (0.0, 8.0)
 
 
 @functools.lru_cache(64)
-def _shared_layout(block: tuple[int, ...], dtype: torch.dtype):
+def _shared_layout(block: tuple[int, ...], dtype: torch.dtype) -> Any:
     return gl.NVMMASharedLayout.get_default_for(list(block), ELEMENT[dtype])
 
 
@@ -72,12 +72,14 @@ def _placed(device: Device, *shape) -> torch.Tensor:
     return torch.from_numpy(scheduling.order_table(*shape)).to(device.place)
 
 
-@functools.lru_cache(64)
 def _order(p: Problem, c: GluonConfig) -> tuple:
     """Return what the table of tiles depends on."""
-    programs = p.device.sms if c.PERSISTENT else None
-    return scheduling.shape_of_order(p.window, p.B, p.H, p.H // p.H_K, p.N_Q, p.N_K,
-                                     p.D * p.dtype.itemsize, c.BLOCK_M, c.BLOCK_N, programs)
+    key = _order, c
+    if key not in p.made:
+        p.made[key] = scheduling.shape_of_order(
+            p.window, p.B, p.H, p.H // p.H_K, p.N_Q, p.N_K, p.D * p.dtype.itemsize, c.BLOCK_M,
+            c.BLOCK_N, p.device.sms if c.PERSISTENT else None)
+    return p.made[key]
 
 
 def _constants(p: Problem, c: GluonConfig) -> dict:
@@ -146,7 +148,7 @@ class Gluon:
         if p.device.type != "cuda":
             return (f"impl: 'gluon' expected tensors on a Hopper GPU, got {p.device.type}; Gluon has no"
                     " interpreter: use impl='reference'")
-        if p.device.here and triton.knobs.runtime.interpret:
+        if p.device.here and knobs.runtime.interpret:
             return ("impl: 'gluon' expected Triton's interpreter to be off, as Gluon has none, and"
                     " TRITON_INTERPRET is set: use impl='triton'")
         expected = _unfit(p)
@@ -160,7 +162,7 @@ class Gluon:
 
     def config(self, p: Problem, direction: str) -> GluonConfig:
         """Return what tuning found, or the table's entry."""
-        return store.kept(self, p, direction) or self.table(p, direction)
+        return store.result_for(self, p, direction) or self.table(p, direction)
 
     def copies(self, p: Problem, direction: str) -> bool:
         """Tell whether the copy engine reads the tensors; others are refused."""
@@ -182,9 +184,8 @@ class Gluon:
         """Return O, like q but contiguous, and lse (B, H, N_Q) float32."""
         launch = plans.launches_for(self, p, "forward", config)["forward"]
         o = torch.empty_like(q, memory_format=torch.contiguous_format)
-        lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-        with plans.on(q.device):
-            launch(q, k, v, o, lse, factor(scale))
+        lse = torch.empty((p.B, p.H, p.N_Q), dtype=torch.float32, device=q.device)
+        launch(q, k, v, o, lse, factor(scale))
         return o, lse
 
     def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None):
@@ -239,8 +240,7 @@ class GluonFP8:
         launch = plans.launches_for(self, p, "forward", config, dtype)["forward"]
         o = torch.empty(q.shape, dtype=dtype, device=q.device)
         lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-        with plans.on(q.device):
-            launch(q, k, v, o, lse, q_scale, k_scale, v_scale, factor(scale))
+        launch(q, k, v, o, lse, q_scale, k_scale, v_scale, factor(scale))
         return o, lse
 
 

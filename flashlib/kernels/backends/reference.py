@@ -5,8 +5,6 @@ threads share each operation on a tile, so tiles are as large as they may be: on
 wait for one another after each, and `torch.set_num_threads(1)` is faster there.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 
@@ -99,7 +97,8 @@ def backward(q, k, v, o, lse, do, dlse, *, window: Window, scale: float):
             P = (Q[:, rows] @ K[:, keys].transpose(1, 2)).sub_(lse[:, rows]).exp_()
             dS = (dO[:, rows] @ V[:, keys].transpose(1, 2)).sub_(delta[:, rows])
             if seen is not None:
-                P.masked_fill_(~seen, 0.0), dS.masked_fill_(~seen, 0.0)
+                P.masked_fill_(~seen, 0.0)
+                dS.masked_fill_(~seen, 0.0)
             dS.mul_(P)
             sees = None if seen is None else seen.T         # the same pairs, a row a key
             _accumulate(dv[:, keys], P.transpose(1, 2), dO[:, rows], sees)

@@ -3,8 +3,6 @@
 The arguments were checked by `flashlib.kernels.attention`; nothing here is public.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import triton
@@ -13,6 +11,7 @@ if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 5):     # no `disabl
     raise ImportError(f"the kernels need Triton 3.5 or newer, got {triton.__version__}")
 
 import torch
+from triton import knobs
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from flashlib.exp2 import LOG2E
@@ -35,7 +34,7 @@ SMALL_SIZES, SMALL_STAGES, SMALL_ACCUMULATORS = (16, 32, 64), (1, 2), 64
 
 def interpreted() -> bool:
     """Tell whether Triton runs in its interpreter, which works on CPU tensors."""
-    return bool(triton.knobs.runtime.interpret)
+    return bool(knobs.runtime.interpret)
 
 
 def describe(x: torch.Tensor, block: list[int]) -> TensorDescriptor:
@@ -76,9 +75,9 @@ class Triton:
 
     def config(self, p: Problem, direction: str):
         """Return what tuning found, or the table's entry."""
-        return store.kept(self, p, direction) or self.table(p, direction)
+        return store.result_for(self, p, direction) or self.table(p, direction)
 
-    def copies(self, p: Problem, direction: str) -> bool | tuple[bool, bool]:
+    def copies(self, p: Problem, direction: str) -> Any:
         """Tell whether the copy engine reads what the kernels walk."""
         if direction == "forward":
             return p.copyable(Q, K, V)
@@ -146,14 +145,13 @@ class Triton:
     def forward(self, q, k, v, p: Problem, scale: float, config=None):
         """Return O, like q but contiguous, and lse (B, H, N_Q) float32."""
         if p.narrow:
-            wide = [x.float() for x in (q, k, v)]
-            o, lse = self.forward(*wide, Problem.of(*wide, window=p.window), scale, config)
-            return o.to(q.dtype), lse
+            dtype, q, k, v = q.dtype, q.float(), k.float(), v.float()
+            o, lse = self.forward(q, k, v, Problem.of(q, k, v, window=p.window), scale, config)
+            return o.to(dtype), lse
         launch = plans.launches_for(self, p, "forward", config)["forward"]
         o = torch.empty_like(q, memory_format=torch.contiguous_format)
-        lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-        with plans.on(q.device):
-            launch(q, k, v, o, lse, scale * LOG2E)
+        lse = torch.empty((p.B, p.H, p.N_Q), dtype=torch.float32, device=q.device)
+        launch(q, k, v, o, lse, scale * LOG2E)
         return o, lse
 
     def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None):
@@ -166,14 +164,13 @@ class Triton:
         lse = _row_statistics(lse)
         dlse = None if dlse is None else _row_statistics(dlse)
         launches = plans.launches_for(self, p, "backward", config, dlse is not None)
-        dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
+        dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
         delta = torch.empty_like(lse)
-        with plans.on(q.device):
-            launches["delta"](o, do, dlse, delta)
-            for part, written in (("dkdv", (dk, dv)), ("dk", (dk, None)), ("dv", (None, dv))):
-                if part in launches:
-                    launches[part](q, k, v, do, lse, delta, *written, scale, scale * LOG2E)
-            launches["dq"](q, k, v, do, lse, delta, dq, scale, scale * LOG2E)
+        launches["delta"](o, do, dlse, delta)
+        for part, written in (("dkdv", (dk, dv)), ("dk", (dk, None)), ("dv", (None, dv))):
+            if part in launches:
+                launches[part](q, k, v, do, lse, delta, *written, scale, scale * LOG2E)
+        launches["dq"](q, k, v, do, lse, delta, dq, scale, scale * LOG2E)
         return dq, dk, dv
 
     def candidates(self, p: Problem, direction: str) -> dict[str, list]:

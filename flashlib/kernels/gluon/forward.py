@@ -153,7 +153,7 @@ def consumer(o_desc, LSE, scale_log2, shared, work, c: gl.constexpr, o):
     qk = warpgroup_mma(shared.q.index(c).reshape([ROWS, o.HEAD_DIM]), k.permute([1, 0]),
                        gl.zeros([ROWS, o.BLOCK_N], gl.float32, S_LAYOUT), use_acc=False, is_async=True)
     qk = warpgroup_mma_wait(0, deps=[qk])
-    mbarrier.wait(shared.v_full.index(slot), phase)         # an empty one
+    mbarrier.wait(shared.v_full.index(slot), phase)         # no V comes with the first K
     mbarrier.arrive(shared.k_empty.index(slot))
     mbarrier.arrive(shared.v_empty.index(slot))
     if o.Q_SLOTS == 1:
@@ -174,7 +174,7 @@ def consumer(o_desc, LSE, scale_log2, shared, work, c: gl.constexpr, o):
         p = as_operand(p_first, shared.k.dtype, o.HEAD_DIM)
         steps = end - begin - 1                             # the last key tile was the first softmax's
         cut_left = 0
-        if work.window is not None:                         # in any case the last: so only it is told
+        if work.window is not None:                         # these come last: their loop alone sees it
             cut_left, last = gl.minimum(gl.maximum(whole - begin, 1), steps), -1
         cut_right = gl.minimum(gl.maximum(end - cut - 1, 0), steps - cut_left)
         if MASKED:                                          # the tiles that a mask cuts through

@@ -132,7 +132,7 @@ def consumer(o_desc, LSE, scales, scale_log2, shared, work, c: gl.constexpr, o):
         next_turn(slot, c, o.CONSUMERS)
     qk = ask_scores(c, shared, slot, phase, o)
     qk = warpgroup_mma_wait(0, deps=[qk])
-    mbarrier.wait(shared.v_full.index(slot), phase)         # an empty one
+    mbarrier.wait(shared.v_full.index(slot), phase)         # no V comes with the first K
     mbarrier.arrive(shared.k_empty.index(slot))
     mbarrier.arrive(shared.v_empty.index(slot))
     mbarrier.arrive(shared.q_empty.index(c), pred=end - begin == 1)

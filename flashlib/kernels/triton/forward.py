@@ -34,7 +34,8 @@ def _attend(acc, l_i, m_i, q, keys, values, lo, hi, row, scale_log2, sizes, wind
         if MASKED:
             col = start + tl.arange(0, o.BLOCK_N)
             seen = visible(row[:, None], col[None, :], N_Q, N_K, window, o.IS_CAUSAL)
-            # A NaN in a forbidden key ends here; LOWEST · scale must not overflow.
+            # A NaN in a forbidden key ends here: −1e28 is below every score. Times a large scale it is
+            # −∞, which does no harm, because m_i is finite.
             qk = tl.where(seen, qk, -1.0e28)
         m_new = tl.maximum(m_i, tl.max(qk, 1) * scale_log2)
         p = tl.exp2(qk * scale_log2 - m_new[:, None])

@@ -1,4 +1,4 @@
-"""Look for a faster configuration than the table's, on request, and keep it in `tuned`.
+"""Look for a faster configuration than the table's, on request, and keep it in `store`.
 
 The table was made for long sequences that tiles divide; for one shape that a program runs all day, a
 search of a minute or two (most of it compiles) can pay. A candidate is held against the table's entry
@@ -6,22 +6,21 @@ before it is timed, for a compiler may make a wrong kernel of a right one. What 
 backend's to say, which `choose` names.
 """
 
-from __future__ import annotations
-
 import functools
 import statistics
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-import triton
+from triton import knobs
 from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources, PTXASError
 
 from flashlib.kernels import plans
-from flashlib.kernels.attention import check_arguments
+from flashlib.kernels.attention import Impl, Sides, check_arguments
 from flashlib.kernels.backends import Planner, choose
-from flashlib.kernels.problem import CAUSAL, FULL, Problem
+from flashlib.kernels.problem import Problem
 from flashlib.kernels.tuning import store
+from flashlib.masks import window_of
 
 ROUNDS, FINALISTS, MARGIN = 5, 4, 0.01
 
@@ -47,12 +46,12 @@ class Search(NamedTuple):
     refused: dict
 
 
-def tune(q, k, v, *, causal=False, impl="auto"):
+def tune(q, k, v, *, causal: bool = False, window: Sides = None, impl: Impl = "auto") -> list[Trial]:
     """Time other configurations of the kernels that attention on these tensors runs; keep the fastest.
 
-    What `flash_attention(q, k, v, causal=causal, impl=impl)` would run is tuned: the forward, and if a
-    gradient is wanted the backward. Later calls of the very same case (sizes, dtype, mask, GPU, Triton,
-    and whether the copy engine can read q, k, v and, backward, the gradient) use what was found;
+    What `flash_attention` with these arguments would run is tuned: the forward, and if a gradient is
+    wanted the backward. Later calls of the very same case (sizes, dtype, window, GPU, Triton, and
+    whether the copy engine can read q, k, v and, backward, the gradient) use what was found;
     `save_tuned` and `load_tuned` carry it to another process, `forget_tuned` drops it. Most of the time
     goes into compiling: a minute or two the first time. Taught in notebook 11.
 
@@ -61,7 +60,8 @@ def tune(q, k, v, *, causal=False, impl="auto"):
         o = flash_attention(q, k, v, causal=True)           # in the configuration noted "kept"
 
     Args:
-        q, k, v, causal, impl: as in `flash_attention`, on a GPU; impl "auto", "triton" or "gluon".
+        q, k, v, causal, window, impl: as in `flash_attention`, on a GPU; impl "auto", "triton" or
+            "gluon".
     Returns:
         A list of `Trial(kernel, config, milliseconds, note)`: for each kernel the finalists, fastest
         first, then the others by a first timing, then those that were not timed. Unless one was faster
@@ -73,7 +73,7 @@ def tune(q, k, v, *, causal=False, impl="auto"):
     q, k, v, scale = check_arguments(q, k, v, causal, None, False, impl)
     _check_tunable(q, k, impl)
     backward = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    return tune_kernels(*(x.detach() for x in (q, k, v)), CAUSAL if causal else FULL, scale, impl,
+    return tune_kernels(q.detach(), k.detach(), v.detach(), window_of(causal, window), scale, impl,
                         backward, _milliseconds)
 
 
@@ -89,7 +89,7 @@ def _check_tunable(q, k, impl):
     if q.device.type != "cuda":
         raise NotImplementedError(f"q: tune expected tensors on a GPU, got {q.device.type}: a time"
                                   " there says nothing of a GPU's")
-    if triton.knobs.runtime.interpret:
+    if knobs.runtime.interpret:
         raise NotImplementedError("q: tune expected Triton's interpreter to be off, and"
                                   " TRITON_INTERPRET is set: a time there says nothing of a GPU's")
 
@@ -98,16 +98,17 @@ def _milliseconds(call) -> float:
     """Return the median time of a call, L2 flushed before each run."""
     from triton.testing import do_bench
 
-    return do_bench(call, warmup=10, rep=20, return_mode="median")
+    median: Any = do_bench(call, warmup=10, rep=20, return_mode="median")
+    return median
 
 
 def tune_kernels(q, k, v, window, scale, impl, backward, clock):
     """Search and keep for the forward and, if asked, the backward; return the trials of both."""
-    p = Problem.of(q, k, v, window=window)
+    p = Problem.new(q, k, v, window=window)                 # so what is tried goes with it
     if p.narrow:                                            # as backends do, so that the case matches
         q, k, v = q.float(), k.float(), v.float()
-        p = Problem.of(q, k, v, window=window)
-    with torch.no_grad(), plans.apart(), plans.on(q.device):
+        p = Problem.new(q, k, v, window=window)
+    with torch.no_grad(), plans.on(q.device):
         trials = _tune(p, impl, "forward", lambda backend, config: backend.forward(
             q, k, v, p, scale, config), clock)
         if not backward:
@@ -115,7 +116,7 @@ def tune_kernels(q, k, v, window, scale, impl, backward, clock):
         o, lse = choose(p, impl, "forward").forward(q, k, v, p, scale)
         generator = torch.Generator(device=q.device).manual_seed(0)
         do = torch.randn(o.shape, generator=generator, dtype=o.dtype, device=o.device)
-        p = Problem.of(q, k, v, o, do, window=window)
+        p = Problem.new(q, k, v, o, do, window=window)
         return trials + _tune(p, impl, "backward", lambda backend, config: backend.backward(
             q, k, v, o, lse, do, None, p, scale, config), clock)
 
@@ -165,13 +166,13 @@ def search(candidates, run, same, clock) -> Search:
             refused[config] = why
     del expected
     firsts = {config: clock(call) for config, call in calls.items() if config not in refused}
-    rivals = sorted((config for config in firsts if config != table), key=firsts.get)[:FINALISTS]
+    rivals = sorted((c for c in firsts if c != table), key=firsts.__getitem__)[:FINALISTS]
     times = {config: [] for config in (table, *rivals)}
     for turn in range(ROUNDS):
         for config in [*times][::-1 if turn % 2 else 1]:
             times[config].append(clock(calls[config]))
     finals = {config: statistics.median(taken) for config, taken in times.items()}
-    best = min(finals, key=finals.get)
+    best = min(finals, key=finals.__getitem__)
     if finals[best] > (1 - MARGIN) * finals[table]:
         best = table
     return Search(best, finals, firsts, refused)

@@ -11,29 +11,32 @@ call costs nothing more, and it comes after an explicit configuration and before
     load_tuned("tuned.json")                                # in a later process
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile
+import warnings
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
+from triton import knobs
 
 from flashlib.kernels import plans
-from flashlib.kernels.configs import GluonConfig, TritonConfig, TritonConfigs
-from flashlib.kernels.problem import CAUSAL, FULL, Problem
+from flashlib.kernels.configs import BACKENDS, GluonConfig, TritonConfig, TritonConfigs
+from flashlib.kernels.problem import Problem
 
 FORMAT = 1
-CONFIGS = {"triton_forward": TritonConfig, "triton_backward": TritonConfigs,
-           "gluon_forward": GluonConfig}
+CONFIGS = {f"{backend}_{direction}": cls for backend, classes in BACKENDS.items()
+           for direction, cls in classes.items()}
 DTYPES = ("float16", "bfloat16", "float32")
 
 
 class Case(NamedTuple):
-    """What a result holds for; `tma` of the backward is a pair: for dK and dV, and for dQ."""
+    """What a result holds for; `tma` of the backward is a pair: for dK and dV, and for dQ.
+
+    `window` is (left, right), None where there is none but, with `causal`, the causal mask.
+    """
 
     kernel: str
     gpu: str
@@ -47,39 +50,38 @@ class Case(NamedTuple):
     D: int
     causal: bool
     tma: bool | tuple[bool, bool]
+    window: tuple[int, int] | None = None
 
 
-_kept: dict[Case, NamedTuple] = {}
+_results: dict[Case, Any] = {}
 
 
 def case_of(backend, p: Problem, direction: str) -> Case:
     """Return the case that a backend's configuration for a problem is kept under."""
     return Case(f"{backend.name}_{direction}", p.device.name, triton.__version__,
                 str(p.dtype).removeprefix("torch."), p.B, p.H, p.H_K, p.N_Q, p.N_K, p.D, p.causal,
-                backend.copies(p, direction))
+                backend.copies(p, direction), p.sides)
 
 
-def kept(backend, p: Problem, direction: str):
+def result_for(backend, p: Problem, direction: str):
     """Return the configuration that tuning found for this problem, or None."""
-    if not _kept or p.window not in (FULL, CAUSAL):         # no other window is tuned
-        return None
-    return _kept.get(case_of(backend, p, direction))
+    return _results.get(case_of(backend, p, direction)) if _results else None
 
 
 def keep(case: Case, config) -> None:
     """Keep a configuration for this case, or with None drop what was kept; later launches see it."""
-    if config is None and case not in _kept:
+    if config is None and case not in _results:
         return
     if config is None:
-        del _kept[case]
+        del _results[case]
     else:
-        _kept[case] = config
+        _results[case] = config
     plans.forget()
 
 
 def forget_tuned() -> None:
     """Drop all that tuning found: the fixed table holds again. Files stay."""
-    _kept.clear()
+    _results.clear()
     plans.forget()
 
 
@@ -88,7 +90,7 @@ def save_tuned(path: str | os.PathLike) -> int:
 
     The file is written beside and renamed, so that one that was there stays whole if that fails.
     """
-    results = [case._asdict() | {"config": _as_json(config)} for case, config in _kept.items()]
+    results = [case._asdict() | {"config": _as_json(config)} for case, config in _results.items()]
     text = json.dumps({"format": FORMAT, "results": results}, indent=1) + "\n"
     path = Path(path)
     handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -105,6 +107,8 @@ def save_tuned(path: str | os.PathLike) -> int:
 
 def load_tuned(path: str | os.PathLike) -> int:
     """Add what a file of `save_tuned` holds to what is kept; of the same case, the file's holds.
+
+    Results of a kernel that this version does not have are left out, with a warning that names it.
 
     Args:
         path: the file.
@@ -130,8 +134,12 @@ def load_tuned(path: str | os.PathLike) -> int:
             case, config = _read(entry)
         except ValueError as error:
             raise ValueError(f"path: {path}, entry {number}: {error}") from None
-        read[case] = config
-    _kept.update(read)
+        if config is None:
+            warnings.warn(f"path: {path}, entry {number}: no kernel is called {case.kernel!r}, so its"
+                          " result is left out", stacklevel=2)
+        else:
+            read[case] = config
+    _results.update(read)
     plans.forget()
     return sum(case.triton == triton.__version__ and case.gpu in _here() for case in read)
 
@@ -139,43 +147,49 @@ def load_tuned(path: str | os.PathLike) -> int:
 def _here() -> set[str]:
     """Return what this machine's devices are called in a case."""
     names = {torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())}
-    return names | ({"cpu"} if triton.knobs.runtime.interpret else set())
+    return names | ({"cpu"} if knobs.runtime.interpret else set())
 
 
-def _as_json(config):
-    if isinstance(config, tuple):
+def _as_json(config: Any):
+    if hasattr(config, "_asdict"):
         return {name: _as_json(value) for name, value in config._asdict().items()}
     return config
 
 
-def _read(entry) -> tuple[Case, NamedTuple]:
-    """Return case and configuration of an entry."""
+def _read(entry: dict[str, Any]) -> tuple[Case, Any]:
+    """Return case and configuration of an entry; None is that of a kernel that is not known."""
     fields = (*Case._fields, "config")
-    if not isinstance(entry, dict) or set(entry) != set(fields):
+    if not isinstance(entry, dict) or set(entry) | {"window"} != set(fields):
         raise ValueError(f"expected the fields {', '.join(fields)}, got {entry!r}")
+    found = {"window": None, **entry}                       # older files know none
 
     def expect(name, right, expected):
         if not right:
-            raise ValueError(f"{name}: expected {expected}, got {entry[name]!r}")
+            raise ValueError(f"{name}: expected {expected}, got {found[name]!r}")
 
-    kernel, tma = entry["kernel"], entry["tma"]
-    expect("kernel", isinstance(kernel, str) and kernel in CONFIGS, f"one of {tuple(CONFIGS)}")
-    for name in ("gpu", "triton"):
-        expect(name, isinstance(entry[name], str), "a text")
-    expect("dtype", entry["dtype"] in DTYPES, f"one of {DTYPES}")
+    def pair(name, right, expected):
+        value = found[name]
+        expect(name, isinstance(value, list) and len(value) == 2 and all(map(right, value)), expected)
+        found[name] = tuple(value)
+
+    for name in ("kernel", "gpu", "triton"):
+        expect(name, isinstance(found[name], str), "a text")
+    expect("dtype", found["dtype"] in DTYPES, f"one of {DTYPES}")
     for name in ("B", "H", "H_k", "N_q", "N_k", "D"):
-        expect(name, type(entry[name]) is int and entry[name] >= 1, "an integer of at least 1")
-    expect("causal", type(entry["causal"]) is bool, "true or false")
-    if kernel == "triton_backward":
-        expect("tma", isinstance(tma, list) and [type(x) for x in tma] == [bool, bool],
-               "a list of two, true or false")
-        tma = tuple(tma)
-    elif kernel == "gluon_forward":
-        expect("tma", tma is True, "true")
+        expect(name, type(found[name]) is int and found[name] >= 1, "an integer of at least 1")
+    expect("causal", type(found["causal"]) is bool, "true or false")
+    if found["window"] is not None:
+        pair("window", lambda x: type(x) is int and x >= 0, "null or two integers from 0")
+    cls, config = CONFIGS.get(found["kernel"]), found.pop("config")
+    if cls is None:
+        return Case(**{**found, "tma": False}), None
+    if cls is TritonConfigs:
+        pair("tma", lambda x: type(x) is bool, "a list of two, true or false")
+    elif cls is GluonConfig:
+        expect("tma", found["tma"] is True, "true")
     else:
-        expect("tma", type(tma) is bool, "true or false")
-    case = Case(*(entry[name] for name in Case._fields[:-1]), tma)
-    return case, _read_config(CONFIGS[kernel], "config", entry["config"])
+        expect("tma", type(found["tma"]) is bool, "true or false")
+    return Case(**found), _read_config(cls, "config", config)
 
 
 def _read_config(cls, what, found):

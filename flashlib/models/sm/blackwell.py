@@ -7,8 +7,6 @@ there; the real kernel begins with the first three quarters. Zadouri et al. 2026
 arXiv:2603.05451. Taught in notebook 14.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from flashlib.models.occupancy import TENSOR_MEMORY_COLUMNS

@@ -3,8 +3,6 @@
 The programs that put them in order are in `programs` and `blackwell`. Taught in notebook 12.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 `simulator` runs them; this module defines them. Taught in notebook 12.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 

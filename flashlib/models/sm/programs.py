@@ -6,8 +6,6 @@ model is FlashAttention-3 (arXiv:2407.08608); v4's five roles are in `blackwell`
 notebook 12.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from flashlib import hardware

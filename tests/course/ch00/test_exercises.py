@@ -6,7 +6,8 @@ from flashlib.course.ch00 import solutions as right
 from tests.course.exercises.examine import examine
 
 
-def _copy(machine, x, factor, rows_per_tile, *, scale=True, free=True, twice=False, rows=None):
+def _copy(machine, x, factor, rows_per_tile, *, scale=True, free=True, twice=False, rows=None,
+          rebind=False):
     source, target = machine.hbm(x=x), machine.hbm_empty("y", x.shape)
     with machine.kernel("copy") as sram:
         for start in range(0, rows or len(x), rows_per_tile):
@@ -15,7 +16,9 @@ def _copy(machine, x, factor, rows_per_tile, *, scale=True, free=True, twice=Fal
             if twice:
                 sram.free(tile)
                 tile = sram.load(source[part])
-            if scale:
+            if rebind:
+                tile = tile * factor
+            elif scale:
                 tile[...] = tile * factor
             sram.store(tile, target[part])
             if free:
@@ -34,6 +37,8 @@ WRONG = [
     (ch00.check_scaled_copy, lambda *a: _copy(*a, scale=False), "not scaled"),
     (ch00.check_scaled_copy, lambda *a: _copy(*a, free=False), "free every tile"),
     (ch00.check_scaled_copy, lambda *a: _copy(*a, twice=True), "each element once"),
+    (ch00.check_scaled_copy, lambda *a: _copy(*a, rebind=True), "write into it"),
+    (ch00.check_scaled_copy, lambda *a: _copy(*a, rebind=True, free=False), "scale in place"),
     (ch00.check_scaled_copy, lambda m, x, f, r: _copy(m, x, f, r, rows=9), "last rows"),
     (ch00.check_scaled_copy, lambda m, x, f, r: m.hbm(x=x), "to_host()"),
     (ch00.check_scaled_copy, lambda m, x, f, r: m.hbm(x=x) * f, "sram.load"),

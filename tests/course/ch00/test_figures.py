@@ -2,12 +2,15 @@
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 
 from flashlib import hardware
 from flashlib.course.ch00 import figures as ch00_figures
 from flashlib.course.ch05 import figures as ch05_figures
 from flashlib.course.notebook import chapters
 from flashlib.course.plots import theme
+
+BAND = to_rgb("#C5D5E4")
 
 
 def texts(fig):
@@ -23,14 +26,24 @@ def test_course_map_names_every_chapter_and_marks_the_ready_ones():
     boxes = [p for p in fig.axes[0].patches if hasattr(p, "get_boxstyle")]
     filled = [p for p in boxes if p.get_facecolor()[:3] != (1.0, 1.0, 1.0)]
     assert len(filled) == sum(c.ready for c in chapters.CHAPTERS)
+    assert "or straight on" in " ".join(shown) and "from 00 straight on to 03" in alt
 
 
 @pytest.mark.parametrize("name", ["A100", "H200", "T4"])
 def test_memory_ladder_prints_the_sheet(name):
     gpu = hardware.get(name)
-    shown = texts(ch00_figures.memory_ladder(gpu))
+    fig = ch00_figures.memory_ladder(gpu)
+    shown = texts(fig)
     assert str(gpu.hbm_bytes) in shown and str(gpu.shared_memory_per_sm_bytes) in shown
     assert str(gpu.hbm_bytes_per_s) in shown
+    boxes = [r for r in fig.axes[0].patches if hasattr(r, "get_width")]
+    wide, narrow = sorted((r.get_width() for r in boxes if r.get_facecolor()[:3] == BAND), reverse=True)
+    assert wide / narrow == pytest.approx(128 * int(gpu.sms) * float(gpu.clock_hz)
+                                          / float(gpu.hbm_bytes_per_s))
+    dot = min(boxes, key=lambda r: r.get_width())
+    field = next(r for r in boxes if r.get_hatch())
+    assert (field.get_width() * field.get_height() / (dot.get_width() * dot.get_height()) ==
+            pytest.approx(float(gpu.hbm_bytes) / (int(gpu.sms) * int(gpu.shared_memory_per_sm_bytes))))
 
 
 def test_surprise_draws_bars_of_the_given_heights_and_their_ratio():

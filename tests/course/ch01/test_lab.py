@@ -7,12 +7,13 @@ import pytest
 pytest.importorskip("matplotlib")
 
 import flashlib as fl
-from flashlib import hardware, widgets
+from flashlib import hardware
 from flashlib.course.ch01 import figures, layer_figures
 from flashlib.course.ch01.lab import draw, roofline_lab
 from flashlib.course.plots.theme import alt_text
 from flashlib.models import hierarchy, transformer
-from flashlib.models.roofline import time_s
+from flashlib.models.roofline import attainable_flops_per_s, ridge, time_s
+from tests.course.choices import corners, draw_every_choice
 
 GPT2 = transformer.layer(transformer.GPT2_MEDIUM, 1024, 64)
 
@@ -23,16 +24,14 @@ def words(fig):
 
 def test_every_choice_draws():
     lab = roofline_lab()
-    rows = widgets.sweep(["roofline_lab"])
-    assert len(rows) == sum(len(control.options) for control in lab.controls.values())
+    assert draw_every_choice(lab) == {key: len(c.options) for key, c in lab.controls.items()}
 
 
 @pytest.mark.parametrize("shape, attention", itertools.product(
     [s.name for s in transformer.SHAPES], ["standard", "fused"]))
 def test_the_corners_draw_too(shape, attention):
     lab = roofline_lab()
-    for N, d, dtype, gpu in itertools.product((256, 131072), (16, 256), ("float32", "float8"),
-                                              ("T4", "B200")):
+    for N, d, dtype, gpu in corners((256, 131072), (16, 256), ("float32", "float8"), ("T4", "B200")):
         fig = lab.figure(shape=shape, attention=attention, N=N, d=d, dtype=dtype, gpu=gpu)
         assert "FLOP/B" in alt_text(fig)
 
@@ -42,6 +41,46 @@ def test_discs_hold_the_shares_of_the_time():
     share = times["softmax"] / sum(times.values())
     assert f"softmax  {share:.0%}" in words(layer_figures.layer_roofline(GPT2, "H200"))
     assert f"softmax {share:.0%}" in words(layer_figures.layer_shares({"GPT-2": GPT2}, "H200"))
+
+
+def test_recorded_kernels_stand_below_the_roof_and_the_fused_one_right_of_the_ridge():
+    dots = layer_figures.recorded_attention(GPT2, B=64, N=1024)
+    assert [label for label, _, _ in dots] == ["", "", "", "FlashAttention-2"]
+    for _, intensity, rate in dots:
+        assert rate < attainable_flops_per_s(intensity, "H200", "float16")
+    assert dots[3][1] > ridge("H200", "float16") > max(x for _, x, _ in dots[:3])
+    fig = layer_figures.layer_roofline(GPT2, "H200", recorded=dots)
+    assert len([line for line in fig.axes[0].lines if line.get_gid() == "recorded"]) == 4
+    assert "FlashAttention-2 at" in alt_text(fig)
+
+
+def test_the_layer_is_drawn_with_every_operator_and_what_it_does():
+    fig = layer_figures.layer_chain(GPT2, layer_figures.GPT2_WORDS)
+    boxes = [patch for patch in fig.axes[0].patches if hasattr(patch, "get_boxstyle")]
+    assert len(boxes) == len(GPT2) == len(layer_figures.GPT2_WORDS)
+    assert all(f"{op.name}: {layer_figures.GPT2_WORDS[op.name]}" in alt_text(fig) for op in GPT2)
+
+
+def test_a_lower_ceiling_is_drawn_where_it_binds_and_nowhere_else():
+    def ceilings(**chosen):
+        return {line.get_gid() for line in draw(**chosen).axes[0].lines
+                if str(line.get_gid()).startswith("ceiling")}
+
+    assert ceilings(gpu="B200", attention="fused") == {"ceiling exp"}
+    assert ceilings(gpu="B200", attention="fused", d=256) == set()
+    assert ceilings(gpu="H200", attention="standard") == set()
+
+
+def test_the_axes_stay_where_they_are():
+    def ticks(fig):
+        return {(t.get_text(), *t.get_position()) for t in fig.axes[0].texts
+                if t.get_text() in ("0.1", "1,000", "100,000", "10 GFLOP/s", "1 TFLOP/s")}
+
+    first = ticks(draw())
+    assert len(first) == 5
+    for chosen in ({"N": 131072, "shape": "Llama 3 8B"}, {"gpu": "T4", "attention": "standard"},
+                   {"gpu": "RTX 4090", "dtype": "float32"}, {"d": 16, "N": 256, "gpu": "A100"}):
+        assert ticks(draw(**chosen)) == first
 
 
 def test_a_dtype_that_the_gpu_lacks_is_replaced_and_said():
@@ -86,14 +125,9 @@ def test_ten_steps_shows_the_bytes_of_the_trace():
     assert [t for t in words(fig) if t.startswith("+")] == ["+96", "+72", "+72", "+72", "+120", "+48"]
 
 
-def test_memories_show_room_and_rate_of_every_gpu():
-    fig = figures.memory_pyramids({g.name: hierarchy.levels(g) for g in hardware.ALL})
-    assert "17.3 MiB" in words(fig) and "19.5 TB/s" in words(fig)
-    assert "L2 7" not in alt_text(fig).replace("L2 72 MiB", "")
-    for name in ("T4", "A100", "B200"):
-        assert f"{int(hardware.get(name).sms)} SMs" in alt_text(figures.gpu_anatomy(name))
-
-
-def test_predicted_and_measured_stand_side_by_side():
-    fig = figures.predicted_measured({"softmax": (1e-3, 2.5e-3)})
-    assert "measured 2.50 ms, 2.50 ×" in words(fig)
+@pytest.mark.parametrize("name", ["T4", "A100", "B200"])
+def test_the_anatomy_names_the_memories_and_a_rate_of_the_l2_where_there_is_one(name):
+    fig, found = figures.gpu_anatomy(name), {level.name: level for level in hierarchy.levels(name)}
+    assert f"{int(hardware.get(name).sms)} SMs" in alt_text(fig)
+    assert str(found["SRAM"].room) in alt_text(fig) and str(found["HBM"].rate) in alt_text(fig)
+    assert any("publishes no rate" in text for text in words(fig)) == (found["L2"].rate is None)

@@ -8,12 +8,13 @@ import pytest
 pytest.importorskip("matplotlib")
 
 import flashlib as fl
-from flashlib import hardware, widgets
+from flashlib import hardware
 from flashlib.course.ch02 import figures, thread_figures
 from flashlib.course.ch02.lab import draw, matmul_lab, matmul_player
 from flashlib.course.plots.theme import OVER, alt_text, human_bytes
 from flashlib.models import traffic
 from flashlib.models.matmul import matmul_tiles
+from tests.course.choices import draw_every_choice
 
 
 def words(fig):
@@ -53,8 +54,7 @@ def test_a_tile_of_one_element_is_as_bad_as_naive():
 
 def test_every_choice_draws():
     lab = matmul_lab()
-    rows = widgets.sweep(["matmul_lab"])
-    assert len(rows) == sum(len(control.options) for control in lab.controls.values())
+    assert draw_every_choice(lab) == {key: len(c.options) for key, c in lab.controls.items()}
 
 
 @pytest.mark.parametrize("corner", [{"Bm": 1, "Bn": 1, "Bk": 1}, {"Bm": 512, "Bn": 512, "Bk": 256},
@@ -86,9 +86,9 @@ def machine():
 
 
 def test_the_player_walks_through_every_step(machine):
-    matmul_player(machine.trace, 20, 28, 12, sram_bytes=2048)
-    rows = widgets.sweep(["matmul_player"])
-    assert len(rows) == 3 * 4 * 3 + 1              # tiles of C times steps along K, and the end
+    player = matmul_player(machine.trace, 20, 28, 12, sram_bytes=2048)
+    # tiles of C times steps along K, and the end
+    assert set(draw_every_choice(player).values()) == {3 * 4 * 3 + 1}
 
 
 def test_frames_say_how_often_tiles_were_loaded_and_what_moved(machine):

@@ -51,6 +51,10 @@ def finite_max(x):
     return np.maximum(row_max(x), np.finfo(x.dtype).min)
 
 
+def floored_at(lowest):
+    return lse_with(lambda x: np.maximum(row_max(x), x.dtype.type(lowest)))
+
+
 def zero_if_empty(x):
     return np.where(np.isneginf(row_max(x)), 0.0, solutions.logsumexp_rows(x))
 
@@ -150,12 +154,19 @@ BUGS = {
                                                           neginf=-np.inf), "painted over"),
         "greater": (branches_on_greater, "the NaN vanished"),
         "painted-in-silence": (painted_in_silence, "the NaN vanished"),
+        **{f"floor{floor:g}": (floored_at(floor), "must not lie above any finite logit")
+           for floor in (-500, -1e4, -5e4, -1e30, np.finfo(np.float32).min)},
+        "floor-by-dtype": (lse_with(lambda x: np.maximum(
+            row_max(x), x.dtype.type(-1e30) if x.dtype == np.float32 else np.finfo(x.dtype).min)),
+            "float32: expected"),
         "any-masked": (empty_if_any_masked, "as soon as one logit"),
         "masked-key": (lambda x: solutions.logsumexp_rows(x) + 0 * x.sum(axis=1),
                        "masked logit adds"),
     },
     "03.4": {
         "elements": (byte_count(size=lambda e, s: (1, 1)), "elements, not bytes"),
+        "standard": (lambda N, d, Br, element_bytes=2, stats_bytes=4:
+                     element_bytes * (4 * N * N + 4 * N * d), "that is standard attention"),
         "forgot-Q": (byte_count(q=0), "Q is missing"),
         "Q-once": (byte_count(q=1), "Q moves in all three"),
         "two-passes": (byte_count(q=2, k=2), "two passes over Q and K"),

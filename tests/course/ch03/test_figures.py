@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flashlib.course.ch03 import figures
+from flashlib.course.ch03 import figures, lab
 from flashlib.numerics import DTYPES
 
 
@@ -11,12 +11,12 @@ def cells(figure, gid):
     return [patch for patch in figure.axes[0].patches if patch.get_gid() == gid]
 
 
-def test_overflow_map_shades_each_cell_by_its_share_of_right_rows():
+def test_overflow_map_shades_each_cell_by_its_share_of_kept_rows():
     counts = {"textbook": {"float32": [8, 2, 0]}, "safe": {"float32": [8, 8, 8]}}
     figure = figures.overflow_map([1, 2, 4], counts, rows=8)
-    assert len(cells(figure, "right")) == 4
+    assert len(cells(figure, "kept")) == 4
     some, none = cells(figure, "lost")
-    full = cells(figure, "right")[0]
+    full = cells(figure, "kept")[0]
     greens = [patch.get_facecolor()[1] for patch in (full, some, none)]
     assert greens == sorted(greens) or greens == sorted(greens, reverse=True)
     assert len({patch.get_facecolor() for patch in (full, some, none)}) == 3
@@ -37,7 +37,7 @@ def test_a_wall_lies_between_the_scales_that_it_divides(wall, border, text):
     assert len(lines) == (border is not None)
     assert len([line for line in ax.lines if line.get_gid() == "off float16"]) == (wall < 1)
     if border:
-        boxes = sorted(cells(figure, "right") + cells(figure, "lost"), key=lambda p: p.get_x())
+        boxes = sorted(cells(figure, "kept") + cells(figure, "lost"), key=lambda p: p.get_x())
         assert lines[0].get_xdata()[0] == pytest.approx(boxes[border].get_x())
     assert text in [t.get_text() for t in ax.texts]
 
@@ -51,3 +51,28 @@ def test_exp_range_draws_the_limits_of_every_dtype_and_counts_what_lies_beyond()
     texts = [t.get_text() for t in figure.axes[0].texts]
     assert "2 of 4 → ∞" in texts and "1 of 4 → 0" in texts
     assert figure.png().startswith(b"\x89PNG")
+
+
+def test_the_lost_rows_are_those_that_do_not_sum_to_one():
+    y = np.array([[0.5, 0.5], [0.0, 0.0], [np.nan, 1.0], [0.4, 0.65]])
+    assert lab.not_lost(y) == 2
+
+
+def test_survival_counts_every_format_at_every_scale():
+    def textbook(dtype, x, shift=0.0):
+        with np.errstate(all="ignore"):
+            e = np.exp((x - shift).astype(np.float32))
+            return e / e.sum(axis=1, keepdims=True)
+
+    quiet, loud = np.array([[1.0, 0.0]]), np.array([[1.0, 0.0], [50.0, 0.0]])
+    kept, walls = lab.survival(textbook, quiet, loud, [1, 2])
+    assert kept["Textbook, quiet head"]["float32"] == [1, 1]
+    assert kept["Textbook, loud head"]["float32"] == [2, 1]
+    assert kept["Safe, loud head"]["float32"] == [2, 2]
+    assert walls["Textbook, loud head"]["float32"] == pytest.approx(88.7228 / 50, rel=1e-5)
+
+
+def test_passes_marks_where_a_block_is_as_tall_as_a_head_is_wide():
+    figure = figures.passes([8, 32, 64], {"a": [3e3, 2e3, 1e3]}, d=32)
+    assert any("d = 32" in text.get_text() for text in figure.axes[0].texts)
+    assert any(set(np.ravel(line.get_xdata())) == {32} for line in figure.axes[0].lines)

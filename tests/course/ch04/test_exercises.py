@@ -64,6 +64,14 @@ def merge_from_the_lowest(a, b):
     return m, a[1] * np.exp(a[0] - m) + b[1] * np.exp(b[0] - m)
 
 
+def merge_with_floor(floor):
+    def merge(a, b):
+        m = max(a[0], b[0])
+        shift = max(m, floor)
+        return m, a[1] * np.exp(a[0] - shift) + b[1] * np.exp(b[0] - shift)
+    return merge
+
+
 def merge_painted(a, b):
     m, l = merge_nan_for_two_empties(a, b)
     return (m, 0.0) if np.isnan(l) else (m, l)
@@ -114,6 +122,8 @@ MISTAKES = {
     "merge-lowest": (ex.check_merge, merge_from_the_lowest, "must stay −∞"),
     "merge-zero": (ex.check_merge, lambda a, b: (joint(a, b)[1], solutions.merge_states(a, b)[1]),
                    "must stay −∞"),
+    **{f"merge-floor{floor:g}": (ex.check_merge, merge_with_floor(floor), "lies above both maxima")
+       for floor in (0.0, -1.0, -500.0, -1e4, float(np.finfo(np.float32).min))},
     "merge-painted": (ex.check_merge, merge_painted, "painted over"),
     "merge-nan-to-num": (ex.check_merge, merge_nan_to_num, "painted over"),
     "merge-left-maximum": (ex.check_merge, merge_left_maximum, "maximum of one side only"),
@@ -192,6 +202,7 @@ WEAK_TESTS = {
     "no-empties": (truth_on(30, 1000, empties=False), "two empty parts"),
     "small-logits": (truth_on(30, 0), "overflows"),
     "narrow-logits": (truth_on(1, 1000), "clips the exponent"),
+    "never-negative": (truth_on(30, 1000), "start at 0"),
     "loose": (truth_on(30, 1000, rtol=1e-6), "float32"),
     "to-the-bit": (truth_on(1, 0, rtol=0), "rejects a right merge"),
     "no-return": (lambda merge: None, "returned None"),

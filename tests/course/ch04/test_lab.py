@@ -1,12 +1,24 @@
 """The step slider of chapter 04 shows what online softmax does, at every setting, and quickly."""
 
 
+import io
+
 import numpy as np
 import pytest
+from PIL import Image
 
 import flashlib as fl
 from flashlib.course.ch04.figures import merge_orders, running_state
-from flashlib.course.ch04.lab import ORDERS, picture, softmax_steps, walk
+from flashlib.course.ch04.lab import (
+    ORDERS,
+    as_a_tree,
+    error,
+    film,
+    in_blocks,
+    picture,
+    softmax_steps,
+    walk,
+)
 from flashlib.course.ch04.lab import softmax_steps as front
 
 
@@ -40,10 +52,10 @@ def test_the_orders_hold_the_same_row_and_rescale_as_often_as_they_must():
 
 
 def test_later_logits_are_not_marked_before_they_are_read():
-    assert alt(picture(step=1)).endswith("Rescales: none.")
-    assert "31 of them read" in alt(picture(step=31))
-    assert "“one”" not in alt(picture(step=31))
-    assert "“one”" in alt(picture(step=32))
+    assert alt(picture("as written", step=1)).endswith("Rescales: none.")
+    assert "31 of them read" in alt(picture("as written", step=31))
+    assert "“one”" not in alt(picture("as written", step=31))
+    assert "“one”" in alt(picture("as written", step=32))
 
 
 @pytest.mark.parametrize("step", [1, 2, 13, 32, 56])
@@ -58,7 +70,8 @@ def test_an_unknown_order_is_refused_by_name():
 
 
 def test_the_sentence_says_what_the_step_did():
-    texts = {step: [t.get_text() for t in picture(step=step).texts] for step in (1, 13, 14)}
+    texts = {step: [t.get_text() for t in picture("as written", step=step).texts]
+             for step in (1, 13, 14)}
     assert any("first maximum" in t for t in texts[1])
     assert any("rescale; ℓ" in t and "no rescale" not in t for t in texts[13])
     assert any("no rescale" in t for t in texts[14])
@@ -78,6 +91,45 @@ def test_every_control_survives_its_options():
     softmax_steps()
     rows = fl.widgets.sweep(["softmax_steps"], most=8)
     assert {row.control for row in rows} == {"order", "head", "query", "step"}
+
+
+def test_the_film_has_a_frame_for_every_logit_until_the_last_rescale():
+    x = np.array([0.0, -1.0, 2.0, 1.0, 3.0, *np.linspace(-1, 1, 9)])
+    shown = film(x, [f"w{i}" for i in range(len(x))], "w2")
+    with Image.open(io.BytesIO(shown.png)) as file:
+        assert file.n_frames == 1 + 5 + 2                     # the still; 5 logits; 10 and 14
+        durations = []
+        for number in range(file.n_frames):
+            file.seek(number)
+            durations.append(file.info["duration"])
+    assert durations[1:6] == [400, 400, 2400, 400, 2400]
+    assert "rises 2 times, at “w2”, “w4”" in shown.alt and f"ends at {walk(x)[1][-1]:.2f}" in shown.alt
+
+
+def test_the_sum_of_a_step_and_its_axis_stay_where_they_are():
+    """A reader moves the slider: the axes must not move with it."""
+    limits = {tuple(ax.get_ylim() for ax in picture("as written", step=step).axes)
+              for step in (1, 20, 56)}
+    assert len(limits) == 1
+
+
+@pytest.mark.parametrize("size", [1, 8, 64])
+def test_every_way_to_add_gives_the_same_sum(size):
+    x = 3 * np.random.default_rng(0).standard_normal((5, 64))
+    exact = np.exp(x - x.max(axis=1, keepdims=True)).sum(axis=1)
+    np.testing.assert_allclose(in_blocks(x, size), exact, rtol=1e-13)
+    np.testing.assert_allclose(as_a_tree(x), exact, rtol=1e-13)
+
+
+def test_one_logit_at_a_time_is_online_softmax():
+    x = np.random.default_rng(1).standard_normal((3, 32))
+    np.testing.assert_array_equal(in_blocks(x, 1), [walk(row)[1][-1] for row in x])
+
+
+def test_an_error_is_counted_in_roundings():
+    x = np.zeros((2, 4))
+    assert error(np.array([4.0, 4.0]), x) == 0
+    assert error(np.array([4 * (1 + 2**-24), 4 * (1 - 2**-24)]), x) == pytest.approx(1)
 
 
 def test_running_state_refuses_what_does_not_fit():

@@ -1,6 +1,7 @@
 """The checks of chapter 05 accept the solution and name each seeded mistake."""
 
 import numpy as np
+import pytest
 
 from flashlib.course.ch05 import exercises as ch05
 from flashlib.course.ch05 import solutions as right
@@ -25,6 +26,32 @@ def _merge_nan(O_a, a, O_b, b):
     return np.exp(a - lse)[:, None] * O_a + np.exp(b - lse)[:, None] * O_b, lse
 
 
+def _v1_step(m, l, o, s, v):
+    """The update of an o that is divided by l all the time."""
+    new, l_new, _ = _step(m, l, o, s, v)
+    return new, l_new, (l * np.exp(m - new) * o + np.exp(s - new) * v) / l_new
+
+
+def _safe_masses(O_a, a, O_b, b):
+    top = np.maximum(a, b)
+    mass_a, mass_b = np.exp(a - top), np.exp(b - top)
+    return mass_a[:, None] * O_a + mass_b[:, None] * O_b, top + np.log(mass_a + mass_b)
+
+
+def _wrong_lse_of_one_half(O_a, a, O_b, b):
+    O, lse = right.merge_finished(O_a, a, O_b, b)
+    return O, lse + (np.isneginf(a) ^ np.isneginf(b))
+
+
+def _wrong_start(m, l, o, s, v):
+    new, l_new, o_new = _step(m, l, o, s, v)
+    return new, 2 * l_new if np.isneginf(m) else l_new, o_new
+
+
+def _nan_start(m, l, o, s, v):
+    return _step(m, l, o, s, v, l_old=lambda alpha: alpha / alpha if np.isneginf(m) else alpha)
+
+
 WRONG = [
     (ch05.check_finish, lambda l, o: o, "divide it by l"),
     (ch05.check_finish, lambda l, o: o / l, "along the columns"),
@@ -38,8 +65,20 @@ WRONG = [
     (ch05.check_step, lambda m, l, o, s, v: (*_step(m, l, o, s, v)[:2],
                                              _step(m, l, o, s, v)[2] / _step(m, l, o, s, v)[1]),
      "divide once"),
+    (ch05.check_step, _v1_step, "as FlashAttention v1 keeps it"),
+    (ch05.check_step, lambda *a: [_step(*a)[n] for n in (1, 0, 2)], "in the order (l, m, o)"),
+    (ch05.check_step, lambda *a: _step(*a)[::-1], "in the order (o, l, m)"),
+    (ch05.check_step, lambda *a: _step(*a)[:2], "expected a tuple (m, l, o)"),
+    (ch05.check_step, _wrong_start, "l after the first key of all"),
+    (ch05.check_step, _nan_start, "gave NaN"),
     (ch05.check_merge_finished, lambda O_a, a, O_b, b: ((O_a + O_b) / 2, np.logaddexp(a, b)),
      "plain mean"),
+    (ch05.check_merge_finished, _safe_masses, "units of the larger one"),
+    (ch05.check_merge_finished, _wrong_lse_of_one_half, "lse of a half and an empty half"),
+    (ch05.check_merge_finished, lambda *a: right.merge_finished(*a)[::-1], "order (lse, O)"),
+    (ch05.check_merge_finished,
+     lambda O_a, a, O_b, b: (right.merge_finished(O_a, a, O_b, b)[0],
+                             np.logaddexp(a, b) - np.maximum(a, b)), "add the larger lse back"),
     (ch05.check_merge_finished, lambda O_a, a, O_b, b: (_merge_nan(O_a, a, O_b, b)[0], a + b),
      "do not add"),
     (ch05.check_merge_finished, _naive_merge, "overflow"),
@@ -56,3 +95,39 @@ PAIRS = [(ch05.check_finish, right.finish), (ch05.check_step, right.step),
          (ch05.check_one_pass_bytes, right.one_pass_bytes)]
 
 TestAnswers = examine(right=PAIRS, wrong=WRONG)
+
+
+def single(answer):
+    """Return an answer whose arrays are float32."""
+    def rounded(*arguments):
+        got = answer(*(np.float32(a) if isinstance(a, np.ndarray) else a for a in arguments))
+        return tuple(map(np.float32, got)) if isinstance(got, tuple) else np.float32(got)
+    return rounded
+
+
+def merge_row_by_row(O_a, a, O_b, b):
+    O, lse = [], []
+    for row in range(len(a)):
+        O_row, lse_row = right.merge_finished(*(x[row:row + 1] for x in (O_a, a, O_b, b)))
+        O.append(O_row[0].tolist())
+        lse.append(float(lse_row[0]))
+    return O, lse
+
+
+@pytest.mark.parametrize(("check", "answer"), [
+    (ch05.check_finish,
+     lambda l, o: [row / w if w else np.zeros(4) for w, row in zip(l, o, strict=True)]),
+    (ch05.check_finish, lambda l, o: (o / np.where(l == 0, 1, l)[:, None]).tolist()),
+    (ch05.check_step, lambda *a: list(right.step(*a))),
+    (ch05.check_step, lambda *a: tuple(map(np.asarray, right.step(*a)))),
+    (ch05.check_merge_finished, merge_row_by_row),
+    (ch05.check_one_pass_bytes, lambda Nq, Nk, d, e, s: float(Nq * (2 * d * e * (1 + Nk) + s))),
+])
+def test_another_right_form_passes(check, answer):
+    assert check(answer), check(answer).message
+
+
+@pytest.mark.parametrize(("check", "answer"), [(ch05.check_finish, right.finish),
+                                               (ch05.check_step, right.step)])
+def test_a_right_answer_in_float32_passes_with_a_word(check, answer):
+    assert "float32" in check(single(answer), strict=True).message

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pytest
 
 from flashlib.course.ch06 import exercises as ch06
 from flashlib.course.ch06 import solutions as right
@@ -50,6 +51,8 @@ def merge(O, m, l, S, V, *, form="right"):
         return (l_new / l)[:, None] * O + tile / l_new[:, None], m_new, l_new
     if form == "upside down":
         return (old * l_new / l)[:, None] * O + tile / l_new[:, None], m_new, l_new
+    if form == "no bracket":
+        return (old * l)[:, None] * O + tile / l_new[:, None], m_new, l_new
     return (top if form == "no division" else top / l_new[:, None]), m_new, l_new
 
 
@@ -86,7 +89,9 @@ WRONG = [
     (ch06.check_skips, lambda r, k, Nq, Nk: False, "never skip"),
     (ch06.check_skips, lambda r, k, Nq, Nk: True, "skip every tile"),
     (ch06.check_skips, lambda r, k, Nq, Nk: k.start > 3, "expected True, got False"),
-    (ch06.check_skips, lambda r, k, Nq, Nk: 1, "True or False"),
+    (ch06.check_skips, lambda r, k, Nq, Nk: 1, "skip every tile"),
+    (ch06.check_skips, lambda r, k, Nq, Nk: k.start - r.stop, "expected True or False, got -2"),
+    (ch06.check_skips, lambda r, k, Nq, Nk: "no", "expected True or False, got 'no'"),
     (ch06.check_v1_read_bytes, lambda *c: reads(*c, stats=0), "m and l are missing"),
     (ch06.check_v1_read_bytes, lambda *c: reads(*c, stats=1), "one of m and l"),
     (ch06.check_v1_read_bytes, lambda *c: reads(*c[:4], 1, 1), "elements"),
@@ -113,7 +118,11 @@ WRONG = [
     (ch06.check_v1_read_bytes, lambda *c: padded(*c, rows=True), "padded"),
     (ch06.check_v1_read_bytes, lambda *c: padded(*c, keys=True, rows=True), "padded"),
     (ch06.check_v1_read_bytes, lambda *c: "many", "expected"),
-    (ch06.check_merge_tile, merging("printed"), "circulating notes"),
+    (ch06.check_v1_read_bytes, lambda *c: reads(*c) + c[0] * c[1] * c[4] + 2 * c[0] * c[5],
+     "that is written, not read"),
+    (ch06.check_v1_read_bytes, lambda *c: reads(*c) + 1, "expected 70,254,592, got 70,254,593"),
+    (ch06.check_merge_tile, merging("printed"), "section 2.3 of the FlashAttention-2 paper"),
+    (ch06.check_merge_tile, merging("no bracket"), "a bracket is missing"),
     (ch06.check_merge_tile, merging("upside down"), "upside down"),
     (ch06.check_merge_tile, merging("unscaled"), "old sum l·O"),
     (ch06.check_merge_tile, merging("sign"), "wrong sign"),
@@ -155,6 +164,22 @@ PAIRS = [(ch06.check_skips, right.skips), (ch06.check_v1_read_bytes, right.v1_re
          (ch06.check_merge_tile, right.merge_tile), (ch06.check_choose_blocks, right.choose_blocks)]
 
 TestAnswers = examine(right=PAIRS, wrong=WRONG)
+
+
+def merge_row_by_row(O, m, l, S, V):
+    rows = [right.merge_tile(*(x[r:r + 1] for x in (O, m, l, S)), V) for r in range(len(m))]
+    return [np.concatenate(part).tolist() for part in zip(*rows, strict=True)]
+
+
+@pytest.mark.parametrize(("check", "answer"), [
+    (ch06.check_skips, lambda *place: int(right.skips(*place))),
+    (ch06.check_skips, lambda *place: np.bool_(right.skips(*place))),
+    (ch06.check_v1_read_bytes, lambda *case: float(right.v1_read_bytes(*case))),
+    (ch06.check_merge_tile, merge_row_by_row),
+    (ch06.check_choose_blocks, lambda sram, d: np.array(right.choose_blocks(sram, d))),
+    (ch06.check_choose_blocks, lambda sram, d: list(right.choose_blocks(sram, d)))])
+def test_another_right_form_passes(check, answer):
+    assert check(answer), check(answer).message
 
 
 def test_an_error_in_the_answer_is_a_verdict_not_a_traceback():

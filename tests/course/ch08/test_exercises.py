@@ -1,6 +1,7 @@
 """The checks of chapter 08 accept the solution and name each seeded mistake."""
 
 import numpy as np
+import pytest
 
 from flashlib.course.ch08 import exercises as ch08
 from flashlib.course.ch08 import solutions as right
@@ -28,8 +29,36 @@ def _v1_update(O, m, l, S, V):
     return O, m_new, l_new
 
 
+def _by_rows(O, m, l, S, V):
+    """Update one row after the other, with Python's numbers, and return a list."""
+    O, m, l = O.copy(), m.copy(), l.copy()
+    for i, row in enumerate(S):
+        top = max(m[i], *row)
+        kept = np.exp(m[i] - top)
+        weights = [np.exp(s - top) for s in row]
+        O[i] = kept * O[i] + sum(w * v for w, v in zip(weights, V, strict=True))
+        m[i], l[i] = top, kept * l[i] + sum(weights)
+    return [O, m, l]
+
+
 def _of_classes(change):
     return lambda N, Br, Bc: change(*right.count_classes(N, Br, Bc), -(-N // Br))
+
+
+def _by_tile(N, Br, Bc):
+    """Look at the corners of every tile; return a row of an array."""
+    found = np.zeros(3, dtype=int)
+    for i in range(0, N, Br):
+        for j in range(0, N, Bc):
+            found[0 if min(j + Bc, N) - 1 <= i else 2 if j > min(i + Br, N) - 1 else 1] += 1
+    return found
+
+
+def _as_if_whole(N, Br, Bc):
+    """Take every key tile for Bc wide, the last one too."""
+    kinds = [0 if j + Bc - 1 <= i else 2 if j > min(i + Br, N) - 1 else 1
+             for i in range(0, N, Br) for j in range(0, N, Bc)]
+    return tuple(kinds.count(kind) for kind in range(3))
 
 
 def _exchange(bytes_of, barriers=2):
@@ -45,6 +74,7 @@ def _no_narrow_tile(N, Br, Bc):
 
 
 WRONG = [
+    (ch08.check_count_waves, lambda B, H, N, Br, sms: _ceil(B * H * N, Br * sms), "one ceiling"),
     (ch08.check_count_waves, lambda B, H, N, Br, sms: B * H * _ceil(N, Br) // sms, "round up"),
     (ch08.check_count_waves, lambda B, H, N, Br, sms: _ceil(B * H, sms), "one per row tile"),
     (ch08.check_count_waves, lambda B, H, N, Br, sms: _ceil(B * H * (N // Br), sms), "ragged"),
@@ -71,6 +101,8 @@ WRONG = [
     (ch08.check_count_classes, _of_classes(lambda f, p, s, T: (f + p - T, T, s)),
      "only if Br = Bc"),
     (ch08.check_count_classes, _of_classes(lambda f, p, s, T: (f, p, s + 1)), "must add up"),
+    (ch08.check_update, lambda *a: (lambda O, m, l: (m, l, O))(*right.update(*a)), "in the order"),
+    (ch08.check_count_classes, _as_if_whole, "sees the last tile whole"),
     (ch08.check_count_classes, _no_narrow_tile, "sees the last tile whole"),
     (ch08.check_split_k_exchange, _exchange(lambda *a: right.split_k_exchange(*a)[1], 1),
      "cannot do both"),
@@ -90,5 +122,13 @@ WRONG = [
 PAIRS = [(ch08.check_count_waves, right.count_waves), (ch08.check_update, right.update),
          (ch08.check_count_classes, right.count_classes),
          (ch08.check_split_k_exchange, right.split_k_exchange)]
+OTHER = [(ch08.check_count_waves, lambda *a: np.int64(right.count_waves(*a))),
+         (ch08.check_update, _by_rows), (ch08.check_count_classes, _by_tile),
+         (ch08.check_split_k_exchange, lambda *a: np.array(right.split_k_exchange(*a)))]
 
 TestAnswers = examine(right=PAIRS, wrong=WRONG)
+
+
+@pytest.mark.parametrize(("check", "answer"), OTHER)
+def test_another_right_form_passes(check, answer):
+    assert check(answer, strict=True)

@@ -39,10 +39,21 @@ def test_schedules_say_when_they_end():
     assert "a ends at 6, 83 % work; b ends at 5, 100 % work" in alt_text(fig)
 
 
-def test_time_parts_stack_to_the_total():
-    fig = figures.time_parts({"x": {"matmul": 2e-6, "exp": 1e-6}})
-    assert "3.0 µs" in words(fig)
-    assert "matmul 2.0, exp 1.0" in alt_text(fig)
+def test_the_stair_says_what_each_step_gains():
+    byte = {"l2_to_sm_bytes": 2e9, "sm_to_l2_bytes": 1e9, "dram_bytes": 3e9}
+    steps = [{"name": "v1", "cause": "start", "seconds": 8e-3, **byte},
+             {"name": "order", "cause": "order", "seconds": 4e-3, **byte},
+             {"name": "more", "cause": "programs", "seconds": 1e-3, "beside": 2e-3, **byte}]
+    fig = figures.stair({"4 heads": steps})
+    assert {"8.00", "÷ 2.00", "33 %", "÷ 4.00", "67 %", "3.0"} <= set(words(fig))
+    assert "4 heads: v1 8.00 ms, order 4.00 ms (33 %), more 1.00 ms (67 %)" in alt_text(fig)
+
+
+def test_a_step_that_costs_time_has_a_negative_share():
+    byte = dict.fromkeys(("l2_to_sm_bytes", "sm_to_l2_bytes", "dram_bytes"), 1e9)
+    fig = figures.stair({"x": [{"name": str(t), "cause": "order", "seconds": t, **byte}
+                               for t in (4e-3, 8e-3, 1e-3)]})
+    assert {"÷ 0.50", "−50 %", "÷ 8.00", "150 %"} <= set(words(fig))
 
 
 def test_warps_show_bytes_barriers_and_exchange():
@@ -52,8 +63,3 @@ def test_warps_show_bytes_barriers_and_exchange():
     assert "2 barriers, 138 kB exchanged between warps" in words(fig)
     assert "0 barriers, nothing exchanged" in words(fig)
     assert {"w0", "w3"} <= set(words(fig))
-
-
-def test_wave_steps_mark_what_they_are_told():
-    fig = figures.wave_steps([1, 2, 3], {"A": [0.5, 1.0, 0.75]}, mark={"here": (2, 1.0)})
-    assert "here" in words(fig) and "A from 0.50 to 1.00" in alt_text(fig)

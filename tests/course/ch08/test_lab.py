@@ -6,24 +6,25 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from flashlib import hardware, widgets
+from flashlib import hardware
 from flashlib.course.ch08.lab import draw, occupancy_lab
 from flashlib.course.plots.theme import OVER, alt_text
 from flashlib.models import occupancy as oc
+from tests.course.choices import draw_every_choice
 
 
 def words(fig):
     return {t.get_text(): t.get_color() for ax in fig.axes for t in ax.texts}
 
 
-def test_the_default_picture_is_the_papers_long_sequence():
-    shown = words(draw())
+def test_v2_fills_the_gpu_with_the_papers_long_sequence():
+    shown = words(draw(kernel="v2 forward"))
     assert {"2,048 programs on 108 SMs", "19 waves", "4 SMs idle in the last wave"} <= set(shown)
     assert "99.8 % of the SMs' time is work" in shown
 
 
-def test_v1_leaves_most_of_the_gpu_idle_and_says_so_in_red():
-    shown = words(draw(kernel="v1 forward"))
+def test_it_opens_with_v1_which_leaves_most_of_the_gpu_idle_and_says_so_in_red():
+    shown = words(draw())
     assert shown["92 SMs idle in the last wave"] == OVER
     assert shown["15 % of the SMs' time is work"] == OVER
     assert "1 wave" in shown
@@ -39,14 +40,13 @@ def test_causal_times_are_those_of_the_schedule():
     for heads, N in itertools.product((1, 12, 64), (1024, 8192)):
         s = oc.schedule_of(oc.causal_lengths(N, 128), heads, 132)
         dense = oc.waves(heads * N // 128, 132).waves * (N // 128)
-        shown = words(draw(heads=heads, N=N, gpu="H100", causal=True))
+        shown = words(draw(heads=heads, N=N, gpu="H100", kernel="v2 forward", causal=True))
         assert f"{s.time / dense:.2f} of the time without a mask, longest first" in shown
 
 
 def test_every_choice_draws():
     lab = occupancy_lab()
-    rows = widgets.sweep(["occupancy_lab"])
-    assert len(rows) == sum(len(control.options) for control in lab.controls.values())
+    assert draw_every_choice(lab) == {key: len(c.options) for key, c in lab.controls.items()}
 
 
 @pytest.mark.parametrize("corner", [

@@ -1,26 +1,24 @@
 """The block-size lab of chapter 11: every choice draws, and quickly."""
 
-import itertools
-
 import pytest
 
 pytest.importorskip("matplotlib")
 
-from flashlib import hardware, widgets
+from flashlib import hardware
 from flashlib.course.ch11.lab import tile_lab
 from flashlib.course.plots.theme import alt_text
+from tests.course.choices import corners, draw_every_choice
 
 
 def test_every_choice_draws():
     lab = tile_lab()
-    rows = widgets.sweep(["tile_lab"])
-    assert len(rows) == sum(len(control.options) for control in lab.controls.values())
+    assert draw_every_choice(lab) == {key: len(c.options) for key, c in lab.controls.items()}
 
 
 @pytest.mark.parametrize("gpu", ["A100", "RTX 4090", "H100", "H200", "B200"])
 def test_the_corners_draw_too(gpu):
     lab = tile_lab(gpu=gpu)
-    for Br, Bc, warps, stages, d in itertools.product((16, 256), (16, 256), (4, 8), (2, 4), (32, 256)):
+    for Br, Bc, warps, stages, d in corners((16, 256), (16, 256), (4, 8), (2, 4), (32, 256)):
         words = alt_text(lab.figure(Br=Br, Bc=Bc, warps=warps, stages=stages, d=d, N=256))
         assert words.startswith(f"Tile lab. Predicted: {gpu}")
 

@@ -156,8 +156,7 @@ FORMS = [(ch12.check_break_even, lambda f, e: Fraction(f, 4 * e)),
          (ch12.check_break_even, lambda f, e: np.float64(f) / e / 4),
          (ch12.check_place, lambda i, n: np.array([i % n, i // n % 2])),
          (ch12.check_place, lambda i, n: [np.int64(i % n), np.int32(i // n) & 1]),
-         (ch12.check_split_registers, lambda c: np.array([24, (512 - 24) // c // 8 * 8])),
-         (ch12.check_split_registers, lambda c: (Fraction(24), 8 * ((512 - 24) // (8 * c))))]
+         (ch12.check_split_registers, lambda c: np.array([24, (512 - 24) // c // 8 * 8]))]
 
 TestAnswers = examine(right=CHECKS, wrong=WRONG)
 
@@ -165,8 +164,3 @@ TestAnswers = examine(right=CHECKS, wrong=WRONG)
 @pytest.mark.parametrize(("check", "answer"), FORMS)
 def test_other_forms_of_the_right_answer_pass(check, answer):
     assert check(answer, strict=True)
-
-
-def test_a_rounded_answer_is_told_so():
-    assert "seven digits" in ch12.check_break_even(lambda f, e: np.float32(f / (4 * e))).message
-    assert "seven digits" not in ch12.check_break_even(right.break_even).message

@@ -1,15 +1,14 @@
 """The schedule lab: every choice draws, what does not fit says so, and words are the simulator's."""
 
-import itertools
-
 import pytest
 
 pytest.importorskip("matplotlib")
 
-from flashlib import hardware, widgets
+from flashlib import hardware
 from flashlib.course.ch12.lab import draw, schedule_lab
 from flashlib.course.plots.theme import OVER, alt_text
 from flashlib.models.sm import programs
+from tests.course.choices import corners, draw_every_choice
 
 
 def words(fig):
@@ -33,14 +32,13 @@ def test_what_does_not_fit_says_the_sum_in_red():
 
 def test_every_choice_draws():
     lab = schedule_lab()
-    rows = widgets.sweep(["schedule_lab"])
-    assert len(rows) == sum(len(control.options) for control in lab.controls.values())
+    assert draw_every_choice(lab) == {key: len(c.options) for key, c in lab.controls.items()}
 
 
 @pytest.mark.parametrize("program", list(programs.PROGRAMS))
 def test_the_corners_draw_too(program):
     lab = schedule_lab()
-    for d, rows, keys, stages in itertools.product((32, 256), (64, 192), (32, 192), (1, 4)):
+    for d, rows, keys, stages in corners((32, 256), (64, 192), (32, 192), (1, 4)):
         assert alt_text(lab.figure(program=program, d=d, rows=rows, keys=keys, stages=stages))
 
 

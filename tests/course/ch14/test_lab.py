@@ -6,21 +6,20 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from flashlib import widgets
 from flashlib.course.ch14.lab import GPUS, SHARES, draw, exp2_lab
 from flashlib.course.plots.theme import alt_text
 from flashlib.models.sm import programs
+from tests.course.choices import corners, draw_every_choice
 
 
 def test_every_choice_draws():
     lab = exp2_lab()
-    rows = widgets.sweep(["exp2_lab"])
-    assert len(rows) == sum(len(control.options) for control in lab.controls.values())
+    assert draw_every_choice(lab) == {key: len(c.options) for key, c in lab.controls.items()}
 
 
 @pytest.mark.parametrize("gpu, d", itertools.product(GPUS, (64, 128)))
 def test_the_corners_draw_too(gpu, d):
-    for share, degree, tau, scale in itertools.product((0.0, 1.0), (1, 7), (0.0, 8.0), (0.25, 8.0)):
+    for share, degree, tau, scale in corners((0.0, 1.0), (1, 7), (0.0, 8.0), (0.25, 8.0)):
         assert gpu in alt_text(draw(gpu, d, degree, share, tau, scale))
 
 

@@ -32,7 +32,8 @@ def examine(*, right, wrong, unanswered=UNANSWERED):
     """Return a class of tests; `unanswered` are the answers that no check may take for one.
 
     A right answer passes and is the solution that is shown; each wrong one fails with its mistake
-    named; an unanswered one is told so; `strict=True` raises in the last two cases.
+    named; an unanswered one is told so, and one that returns nothing asked for its `return`;
+    `strict=True` raises in all but the first case.
     """
     exercises = {registered.check: registered for registered in REGISTRY.values()}
     checks = [check for check, _ in right]
@@ -60,7 +61,8 @@ def examine(*, right, wrong, unanswered=UNANSWERED):
         def test_unanswered_is_told_so(self, check, answer):
             verdict = check(answer)
             assert not verdict
-            assert "not answered yet" in verdict.message, verdict.message
+            told = "is a `return` missing" if answer is returns_nothing else "not answered yet"
+            assert told in verdict.message, verdict.message
             with pytest.raises(ExerciseFailed):
                 check(answer, strict=True)
 

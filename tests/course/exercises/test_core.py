@@ -35,7 +35,7 @@ def test_verdicts(check, capsys):
     assert check(43).message == "the answer: one too many"
     assert "expected 42, got 7" in check(7).message
     assert "not answered yet" in check(...).message
-    assert "not answered yet" in check(lambda: None).message
+    assert "is a `return` missing" in check(lambda: None).message
     assert "expected shape (), got (2,)" in check(np.zeros(2)).message
 
 
@@ -125,3 +125,36 @@ def test_expect_close_names_the_place():
     with pytest.raises(Wrong, match=r"x at \(1, 0\): expected 3, got nan"):
         expect_close(np.array([[1.0, 2.0], [np.nan, 4.0]]), np.array([[1.0, 2.0], [3.0, 4.0]]), "x")
     expect_close(np.array([np.nan]), np.array([np.nan]), "NaN where it belongs")
+
+
+def test_expect_close_tells_numbers_apart_and_writes_whole_ones_in_full():
+    with pytest.raises(Wrong, match=r"expected 0\.85, got 0\.85000001"):
+        expect_close(0.85000001, 0.85, "x")
+    with pytest.raises(Wrong, match=r"expected 70,254,592, got 71,335,936"):
+        expect_close(71_335_936, 70_254_592, "bytes", rtol=0)
+
+
+def test_a_float32_answer_passes_with_a_word_about_it():
+    right = np.array([1 / 3, -2 / 7])
+    single = core._judge("x", lambda answer: expect_close(answer(), right, "x"),
+                         lambda: right.astype(np.float32))
+    assert single.passed and "float32" in single.message
+    double = core._judge("x", lambda answer: expect_close(answer(), right, "x"), right.copy)
+    assert double.passed and "float32" not in double.message
+    with pytest.raises(Wrong, match="x at"):
+        expect_close(right.astype(np.float32), right, "x", rtol=1e-12)
+    for wrong in (right + 1e-4, -right):
+        with pytest.raises(Wrong, match="half of it" if wrong[0] < 0 else "expected"):
+            expect_close(wrong.astype(np.float32), right, "x", mistakes={"half of it": -right})
+
+
+def test_parts_takes_tuples_lists_and_rows_and_names_another_order():
+    m, o = 2.0, np.array([1.0, 2.0])
+    for got in ((m, o), [m, o]):
+        assert core.parts(got, "(m, o)", right=(m, o)) == (m, o)
+    assert core.parts(np.array([3, 4]), "(Br, Bc)") == (3, 4)
+    with pytest.raises(Wrong, match=r"in the order \(o, m\): return \(m, o\)"):
+        core.parts((o, m), "(m, o)", right=(m, o))
+    for got in (m, o[:1], (m, o, o), np.ones((2, 2))):
+        with pytest.raises(Wrong, match=r"expected a tuple \(m, o\)"):
+            core.parts(got, "(m, o)")

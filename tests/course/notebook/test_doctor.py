@@ -105,6 +105,6 @@ def test_it_says_when_launches_take_the_long_way(reason, words, monkeypatch):
     from flashlib.kernels import plans
 
     monkeypatch.setattr(module, "_gpu", lambda installed: ("a GPU", True))
-    monkeypatch.setattr(plans, "fast_launch", lambda: reason)
+    monkeypatch.setattr(plans, "why_slow", lambda: reason)
     said = module.doctor().machine["launches"]
     assert words in said and (reason or "") in said

@@ -76,11 +76,6 @@ def test_heatmap_carries_its_words():
     assert "largest at query “the”" in fig._alt
 
 
-def test_heatmap_draws_into_given_axes():
-    _, ax = plots.subplots(height=3)
-    assert figures.heatmap(np.eye(3), ax=ax) is ax
-
-
 def test_heatmap_counts_its_words():
     with pytest.raises(ValueError, match="rows: expected 3 labels, got 2"):
         figures.heatmap(np.eye(3), rows=["a", "b"])

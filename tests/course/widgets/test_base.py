@@ -137,12 +137,14 @@ def test_without_ipywidgets_there_is_a_picture_and_a_remedy(monkeypatch, capsys)
 def test_version_7_of_ipywidgets_is_as_good_as_none(tmp_path):
     """A stand-in with what our code would find there: widgets that cannot show themselves our way."""
     (tmp_path / "ipywidgets.py").write_text("class Widget: pass\nclass VBox(Widget): pass\n")
-    code = ("from flashlib import widgets; from flashlib.course.ch06 import lab; lab = lab.block_lab();"
-            "print(*lab._repr_mimebundle_()[0], *{row.control for row in widgets.sweep()})")
+    code = ("from flashlib import plots, widgets; from flashlib.course.widgets.base import Lab, choice;"
+            "lab = Lab('lab', {'a': choice([1, 2], 1, 'a')}, lambda a: plots.show(Q=[[float(a)]]));"
+            "print(*lab._repr_mimebundle_()[0], [row.option for row in widgets.sweep()])")
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "image/png" in done.stdout and "ipywidgets>=8.1" in done.stdout
+    assert done.stdout.rstrip().endswith("[1, 2]")
 
 
 def test_a_picture_has_two_dots_a_pixel_and_is_never_wider_than_drawn():
@@ -186,11 +188,11 @@ def traced(algorithm, **kwargs):
 
 
 def test_the_player_has_a_frame_for_each_tile_and_the_end():
-    trace = traced(flashlib.flash_v2, Br=4, Bc=4)
+    trace = traced(flashlib.flash_v2, Br=8, Bc=4)
     player = widgets.play(trace, 16, 16)
-    assert len(player.controls["frame"].options) == 17
-    assert len(widgets.sweep()) == 17
-    assert "16 of 16 tiles" in player.figure(frame=17)._alt
+    assert len(player.controls["frame"].options) == 9
+    assert len(widgets.sweep()) == 9
+    assert "8 of 8 tiles" in player.figure(frame=9)._alt
 
 
 def test_the_player_replays_two_algorithms_side_by_side():

@@ -219,8 +219,7 @@ def notes_of(absent) -> dict:
 def main(argv=None):
     """Check, measure, print a table and write the CSV files."""
     options = options_for(
-        __spec__, __doc__, argv, dry_run="toy sizes, on the CPU",
-        rounds={"type": int, "default": 3, "help": "how often to time each case"},
+        __spec__, __doc__, argv, dry_run="toy sizes, on the CPU", rounds=3,
         only={"nargs": "+", "default": [], "choices": list(peers.NAMES),
               "help": "time ours against these alone"},
         mode={"nargs": "+", "default": MODES, "choices": MODES, "help": "time these passes"},

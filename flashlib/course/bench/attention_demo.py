@@ -124,7 +124,7 @@ def measure(shapes, device, clock):
                "matmul_flops": MATMULS[impl, mode] * 2 * B * H * N * N * d, "extra_bytes": room}
 
 
-def probe(shapes):
+def probe(shapes=COUNTED):
     """Run every case once between marks that Nsight Compute sees; called under `ncu`."""
     for shape, impl, mode in itertools.product(shapes, IMPLEMENTATIONS, MODES):
         qkv, dO = inputs(shape, "cuda", grad=mode != "forward")
@@ -177,10 +177,8 @@ def summary(row):
 
 def main(argv=None):
     """Measure, print a table and write the CSV files."""
-    options = options_for(__spec__, __doc__, argv, dry_run="toy sizes, on the CPU", probe=True,
+    options = options_for(__spec__, __doc__, argv, dry_run="toy sizes, on the CPU", probe=probe,
                           no_counters={"action": "store_true", "help": "leave Nsight Compute out"})
-    if options.probe:
-        return probe(COUNTED)
     device = device_for(options.dry_run)
     shapes = DRY if options.dry_run else [*SWEEP, GPT2_MEDIUM]
     head = collect(
@@ -195,15 +193,14 @@ def main(argv=None):
     show.table(list(map(summary, rows)))
     write(options, "attention_demo", rows, timed)
     if options.dry_run or options.no_counters:
-        return None
+        return
     try:
         counted = profiler.count(__spec__.name, lambda text: parse_counters(text, COUNTED))
     except profiler.NoCounters as reason:
         print(f"No hardware counters: {reason}.")
-        return None
+        return
     show.table(counted)
     write(options, "attention_demo_counters", counted, head | profiler.NOTES)
-    return None
 
 
 if __name__ == "__main__":

@@ -8,13 +8,12 @@ cycle. Clock and cycles are taken while a kernel runs back to back, the shares b
 one run. Notebooks 12 and 13 show the product.
 """
 
-from __future__ import annotations
-
 import sys
 
 from flashlib.course.bench import harness, profiler
-from flashlib.course.bench.harness import case_of, device_for, is_hopper
+from flashlib.course.bench.harness import case_of, device_for, is_hopper, torch
 from flashlib.course.bench.provenance import collect, options_for, write
+from flashlib.course.notebook import show
 
 SHAPES = [(4, 16, 4096, 128), (4, 32, 4096, 64)]            # (B, H, N, d)
 IMPLS = {"full": "v3's techniques, tiles of 128 × 128 at d = 128",
@@ -43,18 +42,12 @@ def caller(impl, shape, causal):
 
 
 def warm(case):
-    """Compile a case's kernel in a process of its own; the run itself reports what fails."""
-    try:
-        caller(*case)()
-    except Exception as error:
-        return f"{case}: {type(error).__name__} {error}"[:300]
-    return None
+    """Compile a case's kernel in a process of its own."""
+    caller(*case)()
 
 
 def matmul():
     """Return a function of no arguments that multiplies two large square matrices in bfloat16."""
-    import torch
-
     a, b = (torch.randn(MATMUL_ROWS, MATMUL_ROWS, device="cuda").to(torch.bfloat16) for _ in range(2))
     return lambda: a @ b
 
@@ -69,12 +62,8 @@ def probe():
 
 def parse(text, tensor):
     """Return case → cycles from the profiler's table: the kernel's, a busy SM's, its tensor cores'."""
-    kernels = [cells for cells in profiler.profiled(text) if "flash_fwd" in cells["Kernel Name"]]
-    if len(kernels) != len(CASES):
-        raise ValueError(f"text: expected {len(CASES)} kernels, got {len(kernels)}")
-    names = {"kernel_cycles": ELAPSED, "active_cycles": ACTIVE, "tensor_cycles": f"{tensor}.avg"}
-    found = {case: {column: profiler.amount(cells, metric) for column, metric in names.items()}
-             for case, cells in zip(CASES, kernels, strict=True)}
+    names = {ELAPSED: "kernel_cycles", ACTIVE: "active_cycles", f"{tensor}.avg": "tensor_cycles"}
+    found = profiler.sorted_out(text, dict.fromkeys(CASES, "flash_fwd"), names.values(), names)
     if not all(all(row.values()) for row in found.values()):
         raise ValueError(f"text: expected cycles above 0 everywhere, got {list(found.values())}")
     return found
@@ -90,15 +79,11 @@ def row_of(case, taken, counted):
 
 def main(argv=None):
     """Count, measure, print the factors and write the CSV file."""
-    options = options_for(__spec__, __doc__, argv, probe=True, milliseconds={
+    options = options_for(__spec__, __doc__, argv, probe=probe, milliseconds={
         "type": int, "default": 400, "help": "how long each kernel runs back to back"})
     device_for()
     if not is_hopper():
-        return None
-    if options.probe:
-        return probe()
-    import torch
-
+        return
     from flashlib.course.bench.clock_stamp import clock_of
 
     harness.warm_all(warm, CASES)
@@ -116,29 +101,26 @@ def main(argv=None):
         print(reason)
     if not counted:
         sys.exit("This measurement needs the tensor cores' cycles from Nsight Compute (ncu).")
-    sms, rows = torch.cuda.get_device_properties(0).multi_processor_count, []
-    for case in CASES:
-        row = row_of(case, clock_of(caller(*case), options.milliseconds), counted[case])
-        rows.append(row)
-        print(f"{case[0]:12}{case[1]} {'causal' if case[2] else 'full'} {row['tflops_per_s']:5.0f}"
-              f" TFLOP/s = {sms} SMs × {row['sm_clock_hz'] / 1e9:.3f} GHz"
-              f" × {row['active_cycles'] / row['kernel_cycles']:.3f} busy"
-              f" × {row['tensor_cycles'] / row['active_cycles']:.3f} in tensor cores"
-              f" × {row['flops'] / sms / row['tensor_cycles']:.0f} FLOPs a cycle"
-              f" × {row['kernel_cycles'] / row['cycles']:.3f} (profiled ÷ running)", flush=True)
+    sms = torch.cuda.get_device_properties(0).multi_processor_count
+    rows = [row_of(case, clock_of(caller(*case), options.milliseconds), counted[case])
+            for case in CASES]
+    show.table([{"impl": row["impl"], "d": row["d"], "causal": row["causal"],
+                 "TFLOP/s": row["tflops_per_s"], "SMs": sms, "GHz": row["sm_clock_hz"] / 1e9,
+                 "busy": row["active_cycles"] / row["kernel_cycles"],
+                 "in tensor cores": row["tensor_cycles"] / row["active_cycles"],
+                 "FLOPs a cycle": row["flops"] / sms / row["tensor_cycles"],
+                 "profiled ÷ running": row["kernel_cycles"] / row["cycles"]} for row in rows])
     taken = clock_of(matmul(), options.milliseconds)
     rate = 2 * MATMUL_ROWS**3 / taken["seconds"]
     print(f"matmul {rate / 1e12:.0f} TFLOP/s at {taken['sm_clock_hz'] / 1e9:.3f} GHz")
     write(options, "clock", rows, collect(
-        options.command, dtype="bfloat16", inputs="N(0,1); of fp8_block rotated and quantized",
+        options.command, IMPLS, dtype="bfloat16", inputs="N(0,1); of fp8_block rotated and quantized",
         timing=f"back to back for {options.milliseconds} ms, after half as long of warming up",
         clock="cycles of %clock64 over time of %globaltimer, median of the SMs",
         flops="4 B H N N d forward, half if causal", counters="ncu --clock-control none, one run",
         kernel_cycles=ELAPSED, active_cycles=ACTIVE, tensor_cycles=f"{tensor}.avg",
-        **{f"impl_{impl}": words for impl, words in IMPLS.items()},
         ceiling_matmul_flops_per_s=f"{rate:.4g}", ceiling_matmul_rows=MATMUL_ROWS,
         ceiling_matmul_clock_hz=f"{taken['sm_clock_hz']:.6g}"))
-    return None
 
 
 if __name__ == "__main__":

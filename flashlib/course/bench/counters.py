@@ -17,7 +17,7 @@ from flashlib.course.notebook import show
 CASES = [((4, 32, 4096, 64), (m, 64, 4, 2)) for m in (32, 64, 128)]
 CASES += [((4, 32, 4096, 64), (64, n, 4, 2)) for n in (32, 128)]
 CASES += [((4, 16, 4096, 128), (m, 64, 4, 2)) for m in (32, 64, 128)]
-# (loop order, shape, configuration)
+CASES = [("v2", *case) for case in CASES]                   # (loop order, shape, configuration)
 ORDERS = [(order, (4, 16, N, 64), (64, 64, 4, stages)) for N in (1024, 4096)
           for order, stages in (("v1", 1), ("v2", 2))]
 
@@ -35,31 +35,25 @@ def caller(order, shape, config):
 
 def probe():
     """Run every case twice, the second time under the profiler."""
-    for case in [*[("v2", *case) for case in CASES], *ORDERS]:
+    for case in [*CASES, *ORDERS]:
         call = caller(*case)
         call()
         profiler.profile(call)
 
 
 def parse(text, cases):
-    """Turn the profiler's table into rows, one for each case in order."""
-    kernels = [cells for cells in profiler.profiled(text) if "flash_fwd" in cells["Kernel Name"]]
-    if len(kernels) != len(cases):
-        raise ValueError(f"text: expected {len(cases)} forward kernels, got {len(kernels)}")
+    """Turn the profiler's table into rows, one for each (order, shape, configuration)."""
+    found = profiler.sorted_out(text, dict.fromkeys(cases, "flash_fwd"), profiler.METRICS.values())
     names = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
-    return [case_of(shape, mode="forward", causal=0) | dict(zip(names, config, strict=True))
-            | profiler.counted(cells)
-            for cells, (shape, config) in zip(kernels, cases, strict=True)]
+    return [case_of(shape, mode="forward", causal=0) | dict(zip(names, config, strict=True)) | row
+            for (_, shape, config), row in found.items()]
 
 
 def main(argv=None):
     """Run the probe under Nsight Compute, print and write the counters."""
-    options = options_for(__spec__, __doc__, argv, probe=True)
-    if options.probe:
-        return probe()
-    cases = [*CASES, *[case for _, *case in ORDERS]]
+    options = options_for(__spec__, __doc__, argv, probe=probe)
     try:
-        rows = profiler.count(__spec__.name, lambda text: parse(text, cases))
+        rows = profiler.count(__spec__.name, lambda text: parse(text, [*CASES, *ORDERS]))
     except profiler.NoCounters as reason:
         sys.exit(f"This measurement needs hardware counters: {reason}.")
     show.table(rows)
@@ -69,7 +63,6 @@ def main(argv=None):
                    **profiler.NOTES)
     write(options, "blocks_counters", blocks, head)
     write(options, "loop_order_counters", orders, head)
-    return None
 
 
 if __name__ == "__main__":

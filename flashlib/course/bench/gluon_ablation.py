@@ -188,8 +188,7 @@ def _warm(case):
 
 def main(argv=None):
     """Check, measure, print a table and write the CSV files."""
-    options = options_for(__spec__, __doc__, argv, rounds={
-        "type": int, "default": ROUNDS, "help": "how often to time each case"})
+    options = options_for(__spec__, __doc__, argv, rounds=ROUNDS)
     device_for()
     if not is_hopper():
         return

@@ -5,14 +5,13 @@
 Needs a Hopper GPU. `grouped` has our forward with ever fewer heads of K and V, and where Nsight Compute
 (`ncu`) may read hardware counters, which bytes shrink with them. `few_rows` has, for 1,024 queries, the
 tile of 128 rows that the table takes there beside that of 192. Every case is held against float64
-first. Notebooks 10 and 12 show the results.
+first. Notebooks 11 and 12 show the results.
 """
-
-from __future__ import annotations
 
 from flashlib.course.bench import gluon_ablation, harness, profiler
 from flashlib.course.bench.harness import case_of, device_for, is_hopper
 from flashlib.course.bench.provenance import collect, options_for, write
+from flashlib.course.notebook import show
 
 SHAPE, HEADS = (1, 32, 4096, 128), (32, 8, 1)               # (B, H, N, d); heads of K and V
 SHORT, LONG = (16, 16, 1024, 128), 4096                     # where the table's tile has 192 rows
@@ -30,12 +29,7 @@ def checked(q, k, v, causal, config=None):
     """Return a function of no arguments that runs our forward, and its error against float64."""
     def call():
         return gluon_ablation.forward(q, k, v, causal, config)[0]
-    o = call()
-    error = max(harness.relative([o[:1, n]], harness.exact(q[:, n], k[:, n], v[:, n], None, causal))
-                for n in ([0], [-1]))
-    if not error < harness.TOLERANCE:
-        raise RuntimeError(f"the kernel is wrong at {tuple(q.shape)}, causal={causal}: error {error}")
-    return call, error
+    return call, harness.checked(call(), q, k, v, causal)
 
 
 def probe():
@@ -45,27 +39,16 @@ def probe():
         profiler.profile(call)
 
 
-def parse(text):
-    """Return case → counters from the profiler's table."""
-    kernels = [cells for cells in profiler.profiled(text) if "flash_fwd" in cells["Kernel Name"]]
-    if len(kernels) != len(CASES):
-        raise ValueError(f"text: expected {len(CASES)} kernels, got {len(kernels)}")
-    return {case: {key: profiler.counted(cells)[key] for key in COUNTERS}
-            for case, cells in zip(CASES, kernels, strict=True)}
-
-
 def grouped(counters, rounds):
     """Yield a row for every number of heads and mask; those of a mask alternate."""
+    B, H, N, d = SHAPE
     for causal in (False, True):
         found = {heads: checked(*tensors(heads), causal) for heads in HEADS}
-        times = harness.race({heads: call for heads, (call, _) in found.items()}, "cuda", rounds)
-        for heads, (_, error) in found.items():
-            B, H, N, d = SHAPE
-            row = harness.spread(times[heads], harness.flops(SHAPE, causal, "forward"))
+        for heads, row in harness.raced(found, SHAPE, causal, rounds).items():
             least = 4 * B * N * d * (H + heads) + 4 * B * H * N     # Q, O, K, V in 16 bits, lse in 32
             yield {**case_of(SHAPE, impl="ours", mode="forward", causal=int(causal)), "H_k": heads,
                    **row, "least_bytes": least, "least_bytes_per_s": least / row["seconds"],
-                   "relative_error": error, **counters.get((heads, causal), dict.fromkeys(COUNTERS))}
+                   "relative_error": found[heads][1], **counters[heads, causal]}
 
 
 def few_rows(rounds):
@@ -76,28 +59,19 @@ def few_rows(rounds):
         tiles = {"tile_128": SHORT_128, "tile_192": gluon_config_for(SHORT[3], causal, LONG)}
         q, k, v, _ = harness.inputs(SHORT, "cuda")
         found = {name: checked(q, k, v, causal, config) for name, config in tiles.items()}
-        times = harness.race({name: call for name, (call, _) in found.items()}, "cuda", rounds)
-        for name, (_, error) in found.items():
+        for name, row in harness.raced(found, SHORT, causal, rounds).items():
             yield {**case_of(SHORT, impl=name, mode="forward", causal=int(causal)),
                    "BLOCK_M": tiles[name].BLOCK_M, "BLOCK_N": tiles[name].BLOCK_N,
-                   **harness.spread(times[name], harness.flops(SHORT, causal, "forward")),
-                   "relative_error": error}
+                   **row, "relative_error": found[name][1]}
 
 
 def main(argv=None):
     """Count, check, time, print and write the CSV files."""
-    options = options_for(__spec__, __doc__, argv, probe=True, rounds={
-        "type": int, "default": 9, "help": "how often to time each case"})
+    options = options_for(__spec__, __doc__, argv, probe=probe, rounds=9)
     device_for()
     if not is_hopper():
-        return None
-    if options.probe:
-        return probe()
-    counters = {}
-    try:
-        counters = profiler.count(__spec__.name, parse)
-    except profiler.NoCounters as reason:
-        print(f"No hardware counters: {reason}.")
+        return
+    counters = profiler.by_case(__spec__.name, dict.fromkeys(CASES, "flash_fwd"), COUNTERS)
     head = collect(options.command, dtype="bfloat16", inputs="standard normal",
                    timing=harness.ALTERNATING, flops="4 B H N N d forward, half if causal")
     rows = list(grouped(counters, options.rounds))
@@ -106,11 +80,8 @@ def main(argv=None):
     write(options, "few_rows", short, head | {
         "impl_tile_128": "the table's configuration at this length",
         "impl_tile_192": f"the table's configuration for {LONG} keys"})
-    for row in rows + short:
-        print(row["impl"], row["causal"], row["H_k"], f"{1e3 * row['seconds']:.4f} ms"
-              f" {row['tflops_per_s']:.0f} TFLOP/s ({1e3 * row['seconds_low']:.4f} to"
-              f" {1e3 * row['seconds_high']:.4f})", *(row.get(key) for key in COUNTERS))
-    return None
+    show.table(rows)
+    show.table(short)
 
 
 if __name__ == "__main__":

@@ -119,6 +119,19 @@ def relative(found, exact_ones) -> float:
     return max(error if error == error else float("inf") for error in errors)
 
 
+def checked(o, q, k, v, causal, tolerance=TOLERANCE):
+    """Return the relative error of attention's O, the worse of the first and the last head's.
+
+    Raises:
+        RuntimeError: it is not below the tolerance.
+    """
+    error = max(relative([o[:1, n]], exact(q[:1, n], k[:1, n], v[:1, n], None, causal))
+                for n in ([0], [-1]))
+    if not error < tolerance:
+        raise RuntimeError(f"the kernel is wrong at {tuple(q.shape)}, causal={causal}: error {error}")
+    return error
+
+
 def flops(shape, causal, mode):
     """Return the customary count: 4·B·H·N²·d forward, half if causal, 2.5 times that backward."""
     B, H, N, d = shape
@@ -159,11 +172,17 @@ def back_and_forth(names, turn):
 
 def race(calls, device, rounds, milliseconds=40):
     """Return name → seconds of every round; the calls alternate."""
-    clock, times = clock_for(device, milliseconds), {name: [] for name in calls}
+    clock = clock_for(device, milliseconds)
+    return alternate(calls, rounds, lambda call: clock(call)[0])
+
+
+def alternate(calls, rounds, measure):
+    """Return name → what `measure` makes of its call in every round; the calls alternate."""
+    found = {name: [] for name in calls}
     for turn in range(rounds):
         for name in back_and_forth(calls, turn):
-            times[name].append(clock(calls[name])[0])
-    return times
+            found[name].append(measure(calls[name]))
+    return found
 
 
 ALTERNATING = ("median of rounds of triton.testing.do_bench medians, implementations alternating,"
@@ -175,6 +194,12 @@ def spread(times, count) -> dict:
     seconds = statistics.median(times)
     return {"seconds": seconds, "seconds_low": min(times), "seconds_high": max(times),
             "rounds": len(times), "flops": int(count), "tflops_per_s": count / seconds / 1e12}
+
+
+def raced(found, shape, causal, rounds, milliseconds=40):
+    """Return name → columns of the times of forward calls; `found` has (call, error) by name."""
+    times = race({name: call for name, (call, _) in found.items()}, "cuda", rounds, milliseconds)
+    return {name: spread(runs, flops(shape, causal, "forward")) for name, runs in times.items()}
 
 
 def ceilings(device, milliseconds=300) -> dict:

@@ -6,17 +6,16 @@ All SMs read the same piece, 16 GiB together, in loads of 16 bytes a thread that
 on a Hopper GPU also through the copy engine, in tiles of K and V's size. A piece that fits in L2 comes
 from DRAM once and then from L2. Programs begin apart from each other, or all at the same place.
 What came is checked by its sum, and where Nsight Compute (`ncu`) may read hardware counters, its bytes
-are counted at some sizes. Notebooks 02, 11 and 12 show the result.
+are counted at some sizes. Notebooks 01, 02, 11 and 12 show the result.
 """
-
-from __future__ import annotations
 
 import statistics
 import sys
 
 from flashlib.course.bench import harness, profiler
-from flashlib.course.bench.harness import device_for, is_hopper
+from flashlib.course.bench.harness import device_for, is_hopper, torch
 from flashlib.course.bench.provenance import collect, options_for, write
+from flashlib.course.notebook import show
 
 MIB = 2**20
 SIZES = [n * MIB for n in (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 128, 256, 1024)]
@@ -36,8 +35,6 @@ CHECK_S = 120                                               # for compiling and 
 
 def memory(size):
     """Return `size` bytes of small whole numbers in float16."""
-    import torch
-
     generator = torch.Generator(device="cuda").manual_seed(0)
     return torch.randint(-8, 9, (size // 2,), generator=generator, device="cuda").half()
 
@@ -54,8 +51,6 @@ def layout(impl, size, sms, total=None):
 
 def caller(impl, x, size, total=None):
     """Return a function of no arguments that reads `size` bytes of x, and where its sums go."""
-    import torch
-
     from flashlib.course.bench import l2_kernels
 
     sms = torch.cuda.get_device_properties(0).multi_processor_count
@@ -77,8 +72,6 @@ def caller(impl, x, size, total=None):
 
 def expected(impl, x, size, total=None):
     """Return what the programs' sums are: of all words that came, or of the last tile."""
-    import torch
-
     sms = torch.cuda.get_device_properties(0).multi_processor_count
     programs, apart, each, steps = layout(impl, size, sms, total)
     first = torch.arange(programs, device=x.device) * apart
@@ -101,9 +94,9 @@ def check(impls):
                 raise RuntimeError(f"{impl} is wrong here, of {size} bytes")
 
 
-def probe(hopper):
+def probe():
     """Read the counted sizes once under the profiler."""
-    for impl, size in cases(implementations(hopper), COUNTED):
+    for impl, size in cases(implementations(is_hopper()), COUNTED):
         call, _ = caller(impl, memory(size), size)
         call()
         profiler.profile(call)
@@ -120,20 +113,13 @@ def cases(impls, sizes):
             if "together" not in impl or size <= MOST_TOGETHER]
 
 
-def parse(text, cases):
-    """Return (implementation, size) → counters from the profiler's table."""
-    kernels = [cells for cells in profiler.profiled(text)
-               if cells["Kernel Name"].startswith(("read_kernel", "copy_kernel"))]
-    if len(kernels) != len(cases):
-        raise ValueError(f"text: expected {len(cases)} kernels, got {len(kernels)}")
-    return {case: {key: profiler.counted(cells, ASKED)[key] for key in COUNTERS}
-            for case, cells in zip(cases, kernels, strict=True)}
+def kernels(cases):
+    """Return (implementation, size) → the kernel that runs."""
+    return {case: "copy_kernel" if "copies" in case[0] else "read_kernel" for case in cases}
 
 
 def measure(impls, counters, rounds):
     """Yield one row for every size and implementation; those of a size alternate."""
-    import torch
-
     from flashlib.course.bench.clock_stamp import clock_of
 
     sms, x = torch.cuda.get_device_properties(0).multi_processor_count, memory(max(SIZES))
@@ -146,39 +132,25 @@ def measure(impls, counters, rounds):
                    "seconds_low": min(times), "seconds_high": max(times), "rounds": len(times),
                    "read_bytes": total, "read_bytes_per_s": total / seconds,
                    "sm_clock_hz": clock_of(calls[impl], 30)["sm_clock_hz"],
-                   **(counters.get((impl, size)) or dict.fromkeys(COUNTERS))}
+                   **counters.get((impl, size), dict.fromkeys(COUNTERS))}
 
 
 def main(argv=None):
     """Check, count, measure, print a table and write the CSV file."""
-    options = options_for(__spec__, __doc__, argv, probe=True, rounds={
-        "type": int, "default": 5, "help": "how often to time each case"})
+    options = options_for(__spec__, __doc__, argv, probe=probe, rounds=5)
     device_for()
-    if options.probe:
-        return probe(is_hopper())
     impls = implementations(is_hopper())
     for kind in ("loads", "copies"):
         mine = [impl for impl in impls if kind in impl]
         if mine and not harness.finishes(CHECK_S, check, mine):
             sys.exit(f"This measurement stops: the {kind} did not pass their check in {CHECK_S} s.")
-    counters = {}
-    try:
-        more = [metric for metric in ASKED if profiler.known([metric.removesuffix(".sum")])]
-        counters = profiler.count(__spec__.name, lambda text: parse(text, cases(impls, COUNTED)), more)
-    except profiler.NoCounters as reason:
-        print(f"No hardware counters: {reason}.")
-    head = collect(options.command, timing=harness.ALTERNATING,
-                   **{f"impl_{impl}": IMPLS[impl] for impl in impls}, **profiler.NOTES,
-                   **{column: metric for metric, column in ASKED.items()},
+    counters = profiler.by_case(__spec__.name, kernels(cases(impls, COUNTED)), COUNTERS, ASKED)
+    head = collect(options.command, {impl: IMPLS[impl] for impl in impls}, timing=harness.ALTERNATING,
+                   **profiler.NOTES, **{column: metric for metric, column in ASKED.items()},
                    **harness.copy_ceiling(harness.clock_for("cuda", 300), "cuda"))
-    rows = []
-    for row in measure(impls, counters, options.rounds):
-        print(f"{row['impl']:16}{row['working_set_bytes'] / MIB:6.0f} MiB"
-              f"{row['read_bytes_per_s'] / 1e12:7.2f} TB/s at {row['sm_clock_hz'] / 1e9:.2f} GHz",
-              *(row[key] or "" for key in COUNTERS), flush=True)
-        rows.append(row)
+    rows = list(measure(impls, counters, options.rounds))
+    show.table(rows)
     write(options, "l2_rate", rows, head)
-    return None
 
 
 if __name__ == "__main__":

@@ -7,13 +7,13 @@ as many nodes, which the GPU launches by itself. L2 is not flushed between calls
 result.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 
 from flashlib.course.bench import harness
+from flashlib.course.bench.harness import torch
 from flashlib.course.bench.provenance import collect, options_for, write
+from flashlib.course.notebook import show
 
 SIZES = [2**n for n in range(5, 14)]                        # rows and columns
 CALLS, LEAST_CALLS = 200, 20
@@ -26,8 +26,6 @@ IMPLS = {"sum_eager": "torch.add(A, B, out=C), back to back",
 
 def many(impl, n, calls):
     """Return a function of no arguments that does an operation `calls` times."""
-    import torch
-
     A, B, C = (torch.randn(n, n, device="cuda").to(torch.bfloat16) for _ in range(3))
     operation = torch.add if impl.startswith("sum") else torch.matmul
 
@@ -50,8 +48,6 @@ def many(impl, n, calls):
 
 def times_of(run, calls):
     """Return a call's seconds by the host's clock until the GPU is done, and until the host is free."""
-    import torch
-
     torch.cuda.synchronize()
     start = time.perf_counter()
     run()
@@ -71,26 +67,21 @@ def row_of(impl, n, found):
 
 def main(argv=None):
     """Measure, print a table and write the CSV file."""
-    options = options_for(__spec__, __doc__, argv, rounds={
-        "type": int, "default": 15, "help": "how often to time each case"})
+    options = options_for(__spec__, __doc__, argv, rounds=15)
     harness.device_for()
     rows = []
     for n in SIZES:
         calls = CALLS if n < LONG else LEAST_CALLS
-        runs, found = {impl: many(impl, n, calls) for impl in IMPLS}, {impl: [] for impl in IMPLS}
-        for turn in range(options.rounds):
-            for impl in harness.back_and_forth(IMPLS, turn):
-                found[impl].append(times_of(runs[impl], calls))
-        for impl in IMPLS:
-            rows.append(row_of(impl, n, found[impl]))
-            print(f"{impl:13}{n:6} {1e6 * rows[-1]['seconds']:9.2f} µs, CPU"
-                  f" {1e6 * rows[-1]['cpu_seconds']:7.2f} µs", flush=True)
+        found = harness.alternate({impl: many(impl, n, calls) for impl in IMPLS}, options.rounds,
+                                  lambda run, calls=calls: times_of(run, calls))
+        rows += [row_of(impl, n, times) for impl, times in found.items()]
+    show.table(rows)
     write(options, "launch_overhead", rows, collect(
-        options.command, dtype="bfloat16", inputs="standard normal",
+        options.command, IMPLS, dtype="bfloat16", inputs="standard normal",
         timing=f"median of rounds by the host's clock, {CALLS} calls back to back, {LEAST_CALLS} from"
                f" {LONG} rows on, the implementations alternating",
         flops="n n of a sum, 2 n n n of a matmul", cpu_seconds="of a call, the host is free after it",
-        **{f"impl_{impl}": words for impl, words in IMPLS.items()}, **harness.ceilings("cuda")))
+        **harness.ceilings("cuda")))
 
 
 if __name__ == "__main__":

@@ -9,13 +9,12 @@ a large one does not. Every variant is held against float64 first. Where Nsight 
 hardware counters, bytes stand beside the times. Notebook 08 shows the result.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from flashlib.course.bench import harness, profiler
-from flashlib.course.bench.harness import case_of, device_for, inputs
+from flashlib.course.bench.harness import case_of, device_for, inputs, torch
 from flashlib.course.bench.provenance import collect, options_for, write
+from flashlib.course.notebook import show
 
 # (B, H, N, d): 16 programs, one a SM, four a SM, if a program has a whole head.
 SHAPES = [(1, heads, N, 64) for N in (1024, 4096) for heads in (16, 132, 528)] + [(1, 132, 4096, 128)]
@@ -25,6 +24,8 @@ WARPS = 4
 SHARED = 8                                                  # programs a head, as v1's release 1.0.9
 TOLERANCE = {16: 2e-2, 32: 5e-3}                            # by the bits of O: v1 rounds it every time
 COUNTERS = ("dram_read_bytes", "dram_write_bytes", "l2_to_sm_bytes", "sm_to_l2_bytes")
+SHOWN = ("impl", "causal", "H", "N_q", "d", "late_division", "o_bits", "program_rows", "longest_first",
+         "num_stages", "seconds", "tflops_per_s", *COUNTERS)
 
 
 class Variant(NamedTuple):
@@ -51,12 +52,11 @@ def variants(N, causal):
 
 CASES = [(shape, causal, variant) for shapes, causal in ((SHAPES, False), (CAUSAL, True))
          for shape in shapes for variant in variants(shape[2], causal)]
+KERNELS = {case: f"flash_fwd_{case[2].order}_order_kernel" for case in CASES}
 
 
 def launch(tensors, causal, variant):
     """Return a function of no arguments that runs a variant, and its O."""
-    import torch
-
     from flashlib.course.bench import loop_order_kernels
 
     return loop_order_kernels.launcher(
@@ -66,13 +66,9 @@ def launch(tensors, causal, variant):
 
 
 def warm(case):
-    """Compile a case's kernel in a process of its own; the run itself reports what fails."""
+    """Compile a case's kernel in a process of its own."""
     shape, causal, variant = case
-    try:
-        launch(inputs(shape, "cuda"), causal, variant)[0]()
-    except Exception as error:
-        return f"{case}: {type(error).__name__} {error}"[:300]
-    return None
+    launch(inputs(shape, "cuda"), causal, variant)[0]()
 
 
 def described(shape, causal, variant):
@@ -85,17 +81,10 @@ def described(shape, causal, variant):
 
 
 def checked(tensors, causal, variant):
-    """Return a variant's call and its error against float64, the worse of the first and last head."""
+    """Return a variant's call and its error against float64."""
     call, o = launch(tensors, causal, variant)
     call()
-    errors = []
-    for head in ([0], [tensors[0].shape[1] - 1]):
-        right = harness.exact(*(x[:, head] for x in tensors[:3]), None, causal)
-        errors.append(harness.relative([o[:, head]], right))
-    if not max(errors) < TOLERANCE[variant.bits]:
-        raise RuntimeError(f"{variant} is wrong at {tuple(tensors[0].shape)}, causal={causal}:"
-                           f" relative errors {errors}")
-    return call, max(errors)
+    return call, harness.checked(o, *tensors[:3], causal, TOLERANCE[variant.bits])
 
 
 def probe():
@@ -106,56 +95,30 @@ def probe():
         profiler.profile(call)
 
 
-def parse(text):
-    """Return case → counters from the profiler's table, a kernel a case."""
-    kernels = profiler.profiled(text)
-    names = [f"flash_fwd_{variant.order}_order_kernel" for *_, variant in CASES]
-    if [cells["Kernel Name"] for cells in kernels] != names:
-        raise ValueError(f"text: expected {len(names)} kernels in the cases' order, got {len(kernels)}")
-    return {case: {key: profiler.counted(cells)[key] for key in COUNTERS}
-            for case, cells in zip(CASES, kernels, strict=True)}
-
-
 def measure(counters, rounds):
     """Yield one row for every case; those of a shape and mask alternate."""
     for shape, causal in dict.fromkeys(case[:2] for case in CASES):
         tensors = inputs(shape, "cuda")
         found = {variant: checked(tensors, causal, variant) for variant in variants(shape[2], causal)}
-        calls = {variant: call for variant, (call, _) in found.items()}
-        times = harness.race(calls, "cuda", rounds, 30)
-        for variant, (_, error) in found.items():
-            yield {**described(shape, causal, variant),
-                   **harness.spread(times[variant], harness.flops(shape, causal, "forward")),
-                   "relative_error": error, **counters[shape, causal, variant]}
+        for variant, row in harness.raced(found, shape, causal, rounds, 30).items():
+            yield {**described(shape, causal, variant), **row, "relative_error": found[variant][1],
+                   **counters[shape, causal, variant]}
 
 
 def main(argv=None):
     """Compile on all cores, count, check, time, print a table and write the CSV file."""
-    options = options_for(__spec__, __doc__, argv, probe=True, rounds={
-        "type": int, "default": 5, "help": "how often to time each case"})
+    options = options_for(__spec__, __doc__, argv, probe=probe, rounds=5)
     device_for()
-    if options.probe:
-        return probe()
     harness.warm_all(warm, dict.fromkeys(((1, 16, *shape[2:]), causal, variant)
                                          for shape, causal, variant in CASES if shape[2] == 4096))
-    counters = dict.fromkeys(CASES, dict.fromkeys(COUNTERS))
-    try:
-        counters = profiler.count(__spec__.name, parse, timeout=240)
-    except profiler.NoCounters as reason:
-        print(f"No hardware counters: {reason}.")
-    rows = []
-    for row in measure(counters, options.rounds):
-        rows.append(row)
-        print(*(row[key] for key in ("impl", "causal", "H", "N_q", "d", "late_division", "o_bits",
-                                     "program_rows", "longest_first", "num_stages")),
-              f"{1e3 * row['seconds']:8.3f} ms {row['tflops_per_s']:5.0f} TFLOP/s",
-              *(f"{(row[key] or 0) / 1e9:.3f}" for key in COUNTERS), flush=True)
+    counters = profiler.by_case(__spec__.name, KERNELS, COUNTERS, timeout=240)
+    rows = list(measure(counters, options.rounds))
+    show.table([{key: row[key] for key in SHOWN} for row in rows])
     write(options, "loop_order", rows, collect(
         options.command, dtype="bfloat16", inputs="standard normal", timing=harness.ALTERNATING,
         flops="4 B H N N d forward, half if causal",
         impl_v1="key tiles outside; O, m and l of a row tile are read and written at every visit",
         impl_v2="row tiles outside; O, m and l stay in registers", **profiler.NOTES))
-    return None
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ CUDA kernels are in `matmul_steps.cu`, and `nvcc` compiles them. Where Nsight Co
 hardware counters, bytes and the sectors of the loads stand beside. Notebook 02 shows the result.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import shutil
@@ -19,8 +17,9 @@ import tempfile
 from pathlib import Path
 
 from flashlib.course.bench import harness, profiler
-from flashlib.course.bench.harness import device_for
+from flashlib.course.bench.harness import device_for, torch
 from flashlib.course.bench.provenance import collect, options_for, write
+from flashlib.course.notebook import show
 from flashlib.models import traffic
 
 SOURCE = Path(__file__).with_suffix(".cu")
@@ -30,7 +29,7 @@ STEPS = {"along_row": "a thread an element of C, a warp along a row of C",
          "tiles_16": "tiles of 16 × 16 through shared memory, a thread an element",
          "tiles_32": "tiles of 32 × 32 through shared memory, a thread an element",
          "cublas": "torch.matmul: cuBLAS, on the tensor cores"}
-KERNELS = {"along_row": "naive", "along_column": "naive", "tiles_16": "tiled", "tiles_32": "tiled"}
+KERNELS = dict(zip(STEPS, ("naive", "naive", "tiled", "tiled", ""), strict=True))
 LOADS = {"l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": "load_requests",
          "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": "load_sectors"}
 COUNTERS = ("dram_read_bytes", "dram_write_bytes", "l2_to_sm_bytes", "sm_to_l2_bytes", *LOADS.values())
@@ -59,8 +58,6 @@ def compiled(arch):
 
 def caller(step, A, B, C):
     """Return a function of no arguments that fills C with A·B in one of `STEPS`."""
-    import torch
-
     if step == "cublas":
         return lambda: torch.matmul(A, B, out=C)
     library = compiled("".join(map(str, torch.cuda.get_device_capability())))
@@ -75,8 +72,6 @@ def caller(step, A, B, C):
 
 def matrices(n):
     """Return A and B, standard normal, and room for C, poisoned, in float16."""
-    import torch
-
     generator = torch.Generator(device="cuda").manual_seed(0)
     A, B = (torch.randn(n, n, generator=generator, device="cuda").half() for _ in range(2))
     return A, B, torch.full_like(A, float("nan"))
@@ -105,9 +100,9 @@ def predicted(step, n):
     return form.hbm_read_bytes
 
 
-def probe(n):
+def probe():
     """Run every step once under the profiler."""
-    A, B, C = matrices(n)
+    A, B, C = matrices(SIZE)
     for step in STEPS:
         call = caller(step, A, B, C)
         if step == "cublas":
@@ -115,49 +110,26 @@ def probe(n):
         profiler.profile(call)
 
 
-def parse(text):
-    """Return step → counters from the profiler's table, a kernel a step."""
-    kernels = profiler.profiled(text)
-    names = [KERNELS.get(step, "") for step in STEPS]
-    if len(kernels) != len(names) or not all(
-            name in cells["Kernel Name"] for name, cells in zip(names, kernels, strict=True)):
-        raise ValueError(f"text: expected a kernel for each of {', '.join(STEPS)}, got"
-                         f" {[cells['Kernel Name'][:30] for cells in kernels]}")
-    return {step: {key: profiler.counted(cells, LOADS)[key] for key in COUNTERS}
-            for step, cells in zip(STEPS, kernels, strict=True)}
-
-
 def main(argv=None):
     """Check, time, count, print a table and write the CSV file."""
-    options = options_for(__spec__, __doc__, argv, probe=True, rounds={
-        "type": int, "default": 5, "help": "how often to time each case"})
+    options = options_for(__spec__, __doc__, argv, probe=probe, rounds=5)
     device_for()
-    if options.probe:
-        return probe(SIZE)
     try:
         errors = check(SIZE)
     except RuntimeError as reason:
         sys.exit(f"This measurement stops: {reason}.")
-    counters = dict.fromkeys(STEPS, dict.fromkeys(COUNTERS))
-    try:
-        counters = profiler.count(__spec__.name, parse, LOADS, timeout=240)
-    except profiler.NoCounters as reason:
-        print(f"No hardware counters: {reason}.")
+    counters = profiler.by_case(__spec__.name, KERNELS, COUNTERS, LOADS, timeout=240)
     A, B, C = matrices(SIZE)
     times = harness.race({step: caller(step, A, B, C) for step in STEPS}, "cuda", options.rounds)
     rows = [{"impl": step, "rows": SIZE, "cols": SIZE, **harness.spread(times[step], 2 * SIZE**3),
              "relative_error": errors[step], "predicted_bytes": predicted(step, SIZE), **counters[step]}
             for step in STEPS]
-    for row in rows:
-        print(f"{row['impl']:13}{row['seconds'] * 1e3:9.3f} ms{row['tflops_per_s']:8.2f} TFLOP/s",
-              row["predicted_bytes"], *(row[key] for key in COUNTERS))
+    show.table(rows)
     write(options, "matmul_steps", rows, collect(
-        options.command, dtype="float16", inputs="standard normal", timing=harness.ALTERNATING,
-        flops="2 n n n", predicted_bytes="of A and B, loaded by the paper machine",
-        **{f"impl_{step}": words for step, words in STEPS.items()}, **profiler.NOTES,
+        options.command, STEPS, dtype="float16", inputs="standard normal", timing=harness.ALTERNATING,
+        flops="2 n n n", predicted_bytes="of A and B, loaded by the paper machine", **profiler.NOTES,
         **{column: metric for metric, column in LOADS.items()},
         **harness.copy_ceiling(harness.clock_for("cuda", 300), "cuda")))
-    return None
 
 
 if __name__ == "__main__":

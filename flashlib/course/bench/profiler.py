@@ -29,21 +29,25 @@ class NoCounters(RuntimeError):
     """There are no counters; the message says why."""
 
 
+def _ncu(*words, timeout):
+    """Run ncu with some arguments; raise `NoCounters` if it is not there or takes too long."""
+    tool = shutil.which("ncu")
+    if tool is None:
+        raise NoCounters("Nsight Compute (ncu) is not on the PATH")
+    try:
+        return subprocess.run([tool, *words], capture_output=True, text=True, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        raise NoCounters(f"ncu did not finish within {timeout} s") from None
+
+
 def run(module, *options, timeout=180):
     """Run `python -m module --probe` under ncu with some options and return what ncu printed.
 
     Raises:
         NoCounters: ncu is not there, failed or took too long.
     """
-    tool = shutil.which("ncu")
-    if tool is None:
-        raise NoCounters("Nsight Compute (ncu) is not on the PATH")
-    command = [tool, "--clock-control", "none", "--profile-from-start", "off", *options,
-               sys.executable, "-m", module, "--probe"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
-    except subprocess.TimeoutExpired:
-        raise NoCounters(f"ncu did not finish within {timeout} s") from None
+    done = _ncu("--clock-control", "none", "--profile-from-start", "off", *options, sys.executable,
+                "-m", module, "--probe", timeout=timeout)
     if done.returncode and '"ID"' not in done.stdout:       # a table is judged by who reads it
         raise NoCounters(f"ncu ended with {done.returncode}: {_tail(done.stdout + done.stderr)}")
     return done.stdout
@@ -66,19 +70,44 @@ def count(module, parse, more=(), timeout=180):
     raise reason
 
 
+def by_case(module, kernels, columns, more=None, timeout=180):
+    """Return case → counters by column; without hardware counters say why, with None for each.
+
+    Args:
+        module: its `--probe` profiles one kernel for every case, in order.
+        kernels: {case: what its kernel's name holds}.
+        columns: which counters are kept.  more: further metrics, {metric: column}.
+    """
+    more = more or {}
+    try:
+        listed = known([metric.removesuffix(".sum") for metric in more]) if more else []
+        return count(module, lambda text: sorted_out(text, kernels, columns, more),
+                     [f"{name}.sum" for name in listed], timeout)
+    except NoCounters as reason:
+        print(f"No hardware counters: {reason}.")
+        return {case: dict.fromkeys(columns) for case in kernels}
+
+
+def sorted_out(text, kernels, columns, more=()):
+    """Return case → counters by column from ncu's table; kernels that no case names do not count."""
+    wanted = list(kernels.values())
+    found = [cells for cells in profiled(text) if any(name in cells["Kernel Name"] for name in wanted)]
+    names = [cells["Kernel Name"][:30] for cells in found]
+    if len(found) != len(wanted) or not all(
+            want in name for want, name in zip(wanted, names, strict=True)):
+        raise ValueError(f"text: expected {len(wanted)} kernels in the cases' order, got {len(found)}:"
+                         f" {', '.join(dict.fromkeys(names))}")
+    return {case: {key: counted(cells, more)[key] for key in columns}
+            for case, cells in zip(kernels, found, strict=True)}
+
+
 def known(metrics):
     """Return those of some metrics, named without `.sum` and the like, that ncu has for this GPU.
 
     Raises:
         NoCounters: ncu is not there, lists nothing or takes too long.
     """
-    tool = shutil.which("ncu")
-    if tool is None:
-        raise NoCounters("Nsight Compute (ncu) is not on the PATH")
-    try:
-        done = subprocess.run([tool, "--query-metrics"], capture_output=True, text=True, timeout=60)
-    except subprocess.TimeoutExpired:
-        raise NoCounters("ncu did not list its metrics within 60 s") from None
+    done = _ncu("--query-metrics", timeout=60)
     listed = {words[0] for words in map(str.split, done.stdout.splitlines()) if words}
     if not listed & {metric.split(".")[0] for metric in METRICS}:
         raise NoCounters(f"ncu lists no metrics: {_tail(done.stdout + done.stderr)}")

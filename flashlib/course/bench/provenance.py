@@ -20,26 +20,29 @@ from pathlib import Path
 from flashlib.course.bench.harness import has_gpu, torch
 
 
-def collect(command, **more):
+def collect(command, impls=(), **more):
     """Return where and with what a measurement is made, as an ordered dictionary of strings.
 
     Args:
         command: what a reader types to repeat it.
+        impls: {implementation: what it is}.
         more: further entries, such as ceilings measured in the same run.
     """
+    more |= {f"impl_{impl}": words for impl, words in dict(impls).items()}
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     entries = {"command": command, "date": date, **_gpu(), **_versions(), **more}
     return {key: str(value) for key, value in entries.items()}
 
 
-def options_for(spec, doc, argv, *, dry_run=None, probe=False, **more):
+def options_for(spec, doc, argv, *, dry_run=None, probe=None, rounds=None, **more):
     """Parse a benchmark's command line; the result carries the `command` that repeats the run.
 
     Args:
         spec: the module's `__spec__`.  doc: its docstring, whose first line says what is measured.
         argv: the arguments, None for those of the process.
         dry_run: what `--dry-run` does here, None where there is no such option.
-        probe: whether the benchmark runs itself under Nsight Compute.
+        probe: what `--probe` runs, which a benchmark does to itself under Nsight Compute, and ends.
+        rounds: how often to time each case if nobody says, None where there is no such option.
         more: further options: name=dict of what `add_argument` takes.
     """
     parser = argparse.ArgumentParser(description=doc.splitlines()[0], allow_abbrev=False)
@@ -49,9 +52,14 @@ def options_for(spec, doc, argv, *, dry_run=None, probe=False, **more):
         parser.add_argument("--dry-run", action="store_true", help=dry_run)
     if probe:
         parser.add_argument("--probe", action="store_true", help=argparse.SUPPRESS)
+    if rounds:
+        more["rounds"] = {"type": int, "default": rounds, "help": "how often to time each case"}
     for name, how in more.items():
         parser.add_argument(f"--{name.replace('_', '-')}", **how)
     options = parser.parse_args(argv)
+    if probe and options.probe:
+        probe()
+        sys.exit()
     words = ["python", "-m", spec.name, *(sys.argv[1:] if argv is None else argv)]
     for n, word in enumerate(words):                        # no path of this machine is recorded
         if word == "--out":

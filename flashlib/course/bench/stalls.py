@@ -140,12 +140,9 @@ def _profile() -> tuple[str, list[int]]:
 
 def main(argv=None):
     """Measure, print and write the CSV file."""
-    options = options_for(__spec__, __doc__, argv, probe=True)
+    options = options_for(__spec__, __doc__, argv, probe=probe)
     device_for()
     if not is_hopper():
-        return
-    if options.probe:
-        probe()
         return
     try:
         text, cycles = _profile()

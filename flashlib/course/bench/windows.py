@@ -93,8 +93,7 @@ def measure(shape, lefts, impls, device, rounds):
 
 def main(argv=None):
     """Check, measure, print a table and write the CSV file."""
-    options = options_for(__spec__, __doc__, argv, dry_run="toy sizes, on the CPU", rounds={
-        "type": int, "default": 5, "help": "how often to time each case"})
+    options = options_for(__spec__, __doc__, argv, dry_run="toy sizes, on the CPU", rounds=5)
     device = device_for(options.dry_run)
     case = (DRY, DRY_LEFTS, IMPLS[:1]) if options.dry_run else (SHAPE, LEFTS, IMPLS)
     rows = measure(*case, device, options.rounds)

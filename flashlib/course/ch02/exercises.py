@@ -98,13 +98,13 @@ def check_my_tiled_matmul(my_tiled_matmul):
                 A[:, last] @ B[last],
             "only the first step along K is in C: walk all of K": A[:, first] @ B[first],
             "C is transposed": (A @ B).T if M == N else np.inf})
-        _judge_traffic(machine.traffic, need, what)
+        _judge_traffic(machine, need, what)
     return "the count is that of the library, to the byte."
 
 
 def _overflow(error, K, Bk) -> str:
     names = [name for name, *_ in error.tiles]
-    if Bk < K and any(K in shape for name, shape, _ in error.tiles if name in "AB"):
+    if Bk < K and any(K in shape for _, shape, _ in error.tiles):
         return "a tile spans all of K: load A[rows, steps] and B[steps, cols], Bk at a time"
     if any(names.count(name) > 1 for name in names):
         return ("tiles of earlier steps are still in SRAM: free them, or open a `with sram.scope():`"
@@ -112,22 +112,29 @@ def _overflow(error, K, Bk) -> str:
     return f"the three tiles fit exactly, yours do not. {error}"
 
 
-def _judge_traffic(got, need, what) -> None:
+def _judge_traffic(machine, need, what) -> None:
+    got = machine.traffic
     if not got.hbm_bytes:
         raise Wrong(f"{what}: the values are right, and nothing moved: compute on the machine, with"
                     " sram.load, @ and sram.store")
-    moved = {name: got.by_tensor.get(name, (0, 0)) for name in "ABC"}
-    if moved["C"][0]:
-        raise Wrong(f"{what}: C was loaded, {moved['C'][0]:,} B: keep its tile in SRAM for the whole"
-                    " walk along K")
-    if moved["C"][1] != need.by_tensor["C"].write_bytes:
-        raise Wrong(f"{what}: C was stored more than once, {moved['C'][1]:,} B in place of"
-                    f" {need.by_tensor['C'].write_bytes:,}: store a tile when it is finished")
-    for name in "AB":
-        right = need.by_tensor[name].read_bytes
-        if moved[name][0] != right:
-            raise Wrong(f"{what}: {name} was read {moved[name][0]:,} B, expected {right:,}: name the"
-                        " arrays A, B and C, and load one piece of each of A and B in a step")
+    written = {name: moved for name, moved in got.by_tensor.items() if moved.write_bytes}
+    if loaded := sum(moved.read_bytes for moved in written.values()):
+        raise Wrong(f"{what}: {' and '.join(written)} was loaded, {loaded:,} B: keep its tile in SRAM"
+                    " for the whole walk along K")
+    if got.hbm_write_bytes > need.hbm_write_bytes:
+        raise Wrong(f"{what}: C was stored more than once, {got.hbm_write_bytes:,} B in place of"
+                    f" {need.hbm_write_bytes:,}: store a tile when it is finished")
+    if got.hbm_write_bytes < need.hbm_write_bytes:
+        raise Wrong(f"{what}: {got.hbm_write_bytes:,} B were stored in place of"
+                    f" {need.hbm_write_bytes:,}: every tile of C goes to HBM, once")
+    if got.hbm_read_bytes != need.hbm_read_bytes:
+        raise Wrong(f"{what}: {' and '.join(sorted(set(got.by_tensor) - set(written)))} were read,"
+                    f" {got.hbm_read_bytes:,} B, expected {need.hbm_read_bytes:,}: load one piece of"
+                    " each in a step")
+    room = [e.bytes / np.diff(e.rows)[0] / np.diff(e.cols)[0] for e in machine.trace if e.op == "tile"]
+    if max(room, default=0) < 4:
+        raise Wrong(f"{what}: the sums have 2 bytes each, and a long sum rounds in every step: keep"
+                    ' them in 4, kind="accumulator"')
 
 
 @exercise("02.4", "Count bank conflicts", difficulty=2, minutes=8, solution="bank_passes",
@@ -146,7 +153,8 @@ def check_bank_passes(bank_passes):
                 "two words of one bank": [128 * (t % 2) for t in warp],
                 "16-bit neighbors": [2 * t for t in warp],
                 "12 of a column, 20 of two rows": [128 * t if t < 12 else 128 * (t % 2) + 4 * (t // 2)
-                                                   for t in warp]}
+                                                   for t in warp],
+                "three rows of one bank, and one word for 29": [0, 128, 256] + [4] * 29}
     for what, addresses in patterns.items():
         words = [a // 4 for a in addresses]
         busiest = max(words.count(w) for w in words)
@@ -154,6 +162,7 @@ def check_bank_passes(bank_passes):
         by_byte = [b % 32 for b in set(addresses)]
         shares = [[w % 32 for w in set(words)].count(bank) for bank in set(by_bank)]
         right = coalescing.bank_passes(addresses)
+        mean = sum(shares) / len(shares)
         expect_close(bank_passes(list(addresses)), right, f"passes for {what}", mistakes={
             "threads that ask for the same word share it: count different words":
                 max(by_bank.count(b) for b in by_bank),
@@ -165,6 +174,7 @@ def check_bank_passes(bank_passes):
                 len(set(words)),
             "this is how many threads share a word": busiest,
             "this is the least busy bank's share: the load waits for the busiest": min(shares),
-            "this is the banks' average share: the load waits for the busiest":
-                sum(shares) / len(shares)})
+            "this is the banks' average share: the load waits for the busiest": mean,
+            "this is the banks' average share, rounded up: the load waits for the busiest":
+                math.ceil(mean)})
     return "one pad word per row and the column is free."

@@ -1,30 +1,28 @@
-"""The widgets of chapter 02: tiles of a matmul, and a tiled matmul replayed step by step."""
+"""The widget of chapter 02: tiles of a matmul, what they move and whether they fit."""
 
 from dataclasses import replace
 
 from flashlib import hardware
 from flashlib.course.ch02.figures import matmul_lab as picture
-from flashlib.course.ch02.figures import matmul_visits
-from flashlib.course.plots.replay import Replay
 from flashlib.course.widgets import base
-from flashlib.machine.trace import Trace
 from flashlib.models import traffic
 from flashlib.models.matmul import matmul_tiles
 
 EDGES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 384, 512)
 STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+ONE_TOKEN = "one token through a 4,096 × 4,096 layer"
 SHAPES = {
     "4,096³": (4096, 4096, 4096),
     "1,024³": (1024, 1024, 1024),
     "16,384³": (16384, 16384, 16384),
     "QKᵀ of one head, N = 4,096, d = 128": (4096, 4096, 128),
     "PV of one head, N = 4,096, d = 128": (4096, 128, 4096),
-    "one token through a 4,096 × 4,096 layer": (1, 4096, 4096),
+    ONE_TOKEN: (1, 4096, 4096),
     "ragged: 1,000 × 1,500 × 700": (1000, 1500, 700),
 }
 
 
-def draw(Bm=128, Bn=128, Bk=32, shape=(4096, 4096, 4096), gpu="A100"):
+def draw(Bm=128, Bn=128, Bk=32, shape=SHAPES[ONE_TOKEN], gpu="H200"):
     """Draw the lab: a choice of tiles for a matmul in 16 bits, by the closed forms of `models.traffic`.
 
     Matrix units accumulate by themselves, so only matmul FLOPs count here.
@@ -36,17 +34,17 @@ def draw(Bm=128, Bn=128, Bk=32, shape=(4096, 4096, 4096), gpu="A100"):
     """
     gpu, (M, N, K) = hardware.get(gpu), shape
     size = {"M": M, "N": N, "K": K}
-    costs = {"each once": traffic.tiled_matmul(**size, Bm=M, Bn=N, Bk=K),
+    costs = {"each matrix once": traffic.tiled_matmul(**size, Bm=M, Bn=N, Bk=K),
              "these tiles": traffic.tiled_matmul(**size, Bm=Bm, Bn=Bn, Bk=Bk),
              "naive": traffic.naive_matmul(**size)}
     costs = {name: replace(cost, vector_flops=0) for name, cost in costs.items()}
-    title = f"C = AB, {M:,} × {K:,} times {K:,} × {N:,}: HBM bytes with tiles {Bm} × {Bn}, Bk = {Bk}"
+    title = f"{M:,} × {K:,} times {K:,} × {N:,} in tiles {Bm} × {Bn}, Bk = {Bk}, on {gpu.name}"
     what = f"Tiles {Bm} × {Bn}, Bk = {Bk}, for {M} × {K} times {K} × {N} on {gpu.name}"
     return picture(costs, matmul_tiles(min(Bm, M), min(Bn, N), min(Bk, K)), gpu, title=title, what=what)
 
 
-def matmul_lab(Bm=128, Bn=128, Bk=32, shape="4,096³", gpu="A100"):
-    """Return the widget: tile edges, shape and GPU, with traffic, SRAM gauge and roofline.
+def matmul_lab(Bm=128, Bn=128, Bk=32, shape=ONE_TOKEN, gpu="H200"):
+    """Return the widget: tile edges, shape and GPU, with traffic and SRAM gauge.
 
     The arguments are what it shows at first. `shape` is a name in `SHAPES` or your own (M, N, K);
     `gpu` may be a sheet of your own, and an edge that is not on a slider is put there.
@@ -59,7 +57,7 @@ def matmul_lab(Bm=128, Bn=128, Bk=32, shape="4,096³", gpu="A100"):
     def named(shape, **choices):
         return draw(shape=shapes[shape], **choices)
 
-    gpus, redraw = base.over_gpus(named, gpu, "whose shared memory, bandwidth and rates to take")
+    gpus, redraw = base.over_gpus(named, gpu, "whose shared memory and ridge to take")
     return base.Lab("matmul_lab", {
         "Bm": base.choice(base.including(Bm, EDGES), Bm, "Bm, rows of a tile of C"),
         "Bn": base.choice(base.including(Bn, EDGES), Bn, "Bn, columns of it"),
@@ -68,23 +66,3 @@ def matmul_lab(Bm=128, Bn=128, Bk=32, shape="4,096³", gpu="A100"):
                              tooltip="M × N × K: the rows of A, the columns of B, what they share"),
         "gpu": gpus,
     }, redraw, note="16-bit elements, 4-byte accumulators; only matmul FLOPs count.")
-
-
-def matmul_player(trace: Trace, M: int, N: int, K: int, *, sram_bytes=None) -> base.Lab:
-    """Return a widget that replays a matmul step by step, with a play button and a slider.
-
-    Args:
-        trace: `machine.trace` after `tiled_matmul`.
-        M, N, K: rows of A, columns of B, and the length that they share.
-        sram_bytes: capacity of the SRAM, drawn as a line.
-    """
-    replay = Replay(trace, M, N, "C")
-    count = len(replay.frames)
-    frames = [(f"step {n} of {count - 1}" if n < count else "the end", n) for n in range(1, count + 1)]
-
-    def draw(frame):
-        return matmul_visits(replay, M, N, K, replay.frames[frame - 1], sram_bytes=sram_bytes)
-
-    control = base.choice(frames, 1, "step", kind="play",
-                          tooltip="the moment of the matmul; arrow keys step")
-    return base.Lab("matmul_player", {"frame": control}, draw)

@@ -1,4 +1,4 @@
-"""Chapter 02's pictures of the GPU's threads: grid to thread, lines of HBM, banks of SRAM."""
+"""Chapter 02's pictures of the GPU's threads: grid to thread, lines of a cache, banks of SRAM."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -138,7 +138,7 @@ def coalescing(patterns: Mapping[str, Sequence[int]], *, row_bytes: int, rows: i
             fig.text(left, (0.55 - 0.18 * k) / height, text, fontsize=SMALL, color=color,
                      fontweight=weight, va="center")
         words.append(f"{title}: lines {count}, sectors {sectors}, bytes used {used}")
-    return theme.describe(fig, f"Lines of HBM that one load of a warp touches. {'; '.join(words)}.")
+    return theme.describe(fig, f"Lines that one load of a warp touches. {'; '.join(words)}.")
 
 
 @styled

@@ -68,6 +68,9 @@ def check_dS(dS_tile):
             "these weights are normalised over the tile alone: lse knows the whole row":
                 local * (dP - delta[:, None]),
             "the weights are e^S: subtract lse": np.exp(S) * (dP - delta[:, None]),
+            "e^S was divided by lse, which is a logarithm: subtract it in the exponent":
+                np.exp(S) / lse[:, None] * (dP - delta[:, None]),
+            "a bracket is missing: P∘(dP − delta), not P∘dP − delta": P * dP - delta[:, None],
             "the logits are not scaled: P = e^(scale·QKᵀ − lse)":
                 np.exp(Q @ K.T - lse[:, None]) * (dP - delta[:, None]),
             "the logits were divided by √d: use the scale that was handed in":
@@ -99,16 +102,18 @@ def check_dK_dV(dK_dV):
         tiles = [tuple(rng.normal(size=(height, 4)) for _ in range(4)) for _ in range(3)]
         dV = sum(P.T @ dO for _, dO, P, _ in tiles)
         dK = scale * sum(dS.T @ Q for Q, _, _, dS in tiles)
-        got = parts(dK_dV([tuple(a.copy() for a in tile) for tile in tiles], scale), "(dKj, dVj)")
+        got = dK_dV([tuple(a.copy() for a in tile) for tile in tiles], scale)
+        got = parts(list(got) if isinstance(got, np.ndarray) else got, "(dKj, dVj)")
         if np.shape(got[0]) == dV.shape and np.allclose(got[0], dV) and not np.allclose(got[1], dV):
             raise Wrong("dK and dV are swapped: return (dKj, dVj)")
         Q, dO, P, dS = tiles[-1]
-        wrong_K = {"the scale is missing: S = scale·QKᵀ": dK / scale,
+        mean = "this is the mean over the tiles of queries: dK and dV are sums"
+        wrong_K = {mean: dK / 3, "the scale is missing: S = scale·QKᵀ": dK / scale,
                    "the scale is applied twice": dK * scale,
                    "only the last tile of queries is left: accumulate": scale * dS.T @ Q,
                    "made from dO: dK needs Q": scale * sum(s.T @ o for _, o, _, s in tiles),
                    "made from P: dK needs dS": scale * sum(p.T @ q for q, _, p, _ in tiles)}
-        wrong_V = {"only the last tile of queries is left: accumulate": P.T @ dO,
+        wrong_V = {mean: dV / 3, "only the last tile of queries is left: accumulate": P.T @ dO,
                    "dV has no scale: V does not enter the logits": scale * dV,
                    "made from dS: dV needs P": sum(s.T @ o for _, o, _, s in tiles),
                    "made from Q: dV needs dO": sum(p.T @ q for q, _, p, _ in tiles)}
@@ -143,6 +148,8 @@ def check_dQ_updates(dQ_updates):
             "dQ is set to zero first: that is a write, too": 2 * Tc * row,
             "an update reads before it writes": (1 + Tc) * row,
             "these are elements, not bytes": right / e,
+            "a ragged tile moves the rows that it has: N of them, not Tr·Br":
+                (1 + 2 * Tc) * Tr * Br * d * e,
             "the number of passes over dQ is set by the tiles of keys, not of queries":
                 (1 + 2 * Tr) * row,
             'that is dQ written once, as in order "q"': row})

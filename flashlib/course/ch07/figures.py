@@ -1,4 +1,4 @@
-"""The figures of chapter 07: what is kept for the backward pass, its loop orders, and its time."""
+"""The figures of chapter 07: what is kept for the backward pass, its loop orders, and its lab."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,12 +9,13 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from flashlib.course.plots import theme
 from flashlib.course.plots.curves import spread
-from flashlib.course.plots.parts import bare, beside, rect
+from flashlib.course.plots.parts import bare, beside, heading, rect, sentences
 from flashlib.course.plots.replay import Replay
 from flashlib.course.plots.stage import byte_bars, frame
 from flashlib.course.plots.theme import EDGE, GREY, INK, OVER, SMALL, TINY, Figure, human_bytes, styled
-from flashlib.hardware import human
+from flashlib.course.plots.traffic import stack
 from flashlib.machine.trace import Trace
+from flashlib.machine.traffic import Traffic
 
 
 @styled
@@ -43,9 +44,11 @@ def saved_memory(N: Sequence[int], curves: Mapping[str, Sequence[float]],
         y = np.asarray(y, dtype=float)
         at = np.flatnonzero(y < top / 2.2)[-1]
         steep = at < len(N) - 1
-        beside(ax, label, (N[at], y[at]), (-10, 4) if steep else (-6, 14),
-               va="center" if steep else "bottom", fontsize=9, fontweight="bold", zorder=6,
-               color=theme.mix(look["color"], "#000000", 0.15), path_effects=theme.halo(), ha="right")
+        place = at if steep else (len(N) - 1) // 4         # left of the line, or right below it
+        beside(ax, label, (N[place], y[place]), (-10, 4) if steep else (8, -4),
+               va="center" if steep else "top", fontsize=9, fontweight="bold", zorder=6,
+               color=theme.mix(look["color"], "#000000", 0.15), path_effects=theme.halo(),
+               ha="right" if steep else "left")
     logs = np.log(sorted(limits.values()))
     inches = fig.get_figheight() * 0.78 * 72
     scale = inches / np.log(top / lowest)
@@ -129,8 +132,8 @@ def _memories(ax, label, parts, kept, note) -> str:
                     fontsize=TINY if len(name) > 2 else SMALL, zorder=5,
                     bbox={"boxstyle": "round,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.85})
         x += width + gap
-    ax.text(middle - 0.12, 2.1, "forward ←", ha="right", va="top", fontsize=9)
-    ax.text(middle + 0.12, 2.1, "→ backward", ha="left", va="top", fontsize=9)
+    ax.text(middle - 0.12, 2.1, "forward →", ha="right", va="top", fontsize=9)
+    ax.text(middle + 0.12, 2.1, "backward →", ha="left", va="top", fontsize=9)
     ax.text(6.84, 1.53, note, ha="right", va="center", fontsize=SMALL, color=GREY)
     return f"{label} keeps {', '.join(kept)} between the passes."
 
@@ -215,54 +218,43 @@ def _visits(ax, events, Nq, Nk, size) -> None:
 
 
 @styled
-def training_time(predicted: Mapping[str, Mapping[str, float]], *,
-                  measured: Mapping[str, Mapping[str, float]] | None = None,
-                  bounds: Mapping[str, Mapping[str, str]] | None = None) -> Figure:
-    """Draw seconds by GPU for two algorithms on one log axis: predicted hollow, measured solid.
+def backward_lab(costs: Mapping[str, Traffic], sram_bytes: int, *, title: str, gpu: str,
+                 updates: int) -> Figure:
+    """Draw the bytes of a backward pass for a choice of tiles, on an axis that tiles do not move.
 
     Args:
-        predicted: {GPU: {algorithm: seconds}}, by a model.  measured: the same, recorded on a GPU.
-        bounds: {GPU: {algorithm: what takes the time}}, written at the hollow marks.
+        costs: "standard", whose bytes the axis is measured in, then the loop orders "kv" and "q".
+        sram_bytes: what an SM of `gpu` has for a block.
+        title: the line on top.
+        updates: how many updates of dQ the order "kv" makes.
     """
-    measured, bounds = measured or {}, bounds or {}
-    rows = [(gpu, times, False) for gpu, times in predicted.items()]
-    for gpu, times in measured.items():
-        rows.insert([r[0] for r in rows].index(gpu) + 1, (gpu, times, True))
-    fig, ax = theme.subplots(height=0.36 * len(rows) + 0.85)
-    everything = [s for _, times, _ in rows for s in times.values()]
-    ax.set(xscale="log", xlim=(min(everything) / 4.6, max(everything) * 4),
-           ylim=(len(rows) - 0.4, -0.9))
-    for y, (gpu, times, is_measured) in enumerate(rows):
-        slow, fast = max(times.values()), min(times.values())
-        ax.plot([fast, slow], [y, y], color="#BBBBBB", lw=1.2, zorder=1,
-                ls="-" if is_measured else (0, (4, 2)))
-        for n, (name, seconds) in enumerate(times.items()):
-            look = theme.version_style(name, n)
-            face = ({"mec": "white", "mew": 0.8} if is_measured
-                    else {"mfc": "white", "mec": look["color"], "mew": 1.6})
-            ax.plot([seconds], [y], ls="none", ms=8, zorder=3, **{**look, **face})
-            bound = "" if is_measured else bounds.get(gpu, {}).get(name, "")
-            text = f"{human_seconds(seconds)}  {bound}".strip()
-            beside(ax, text, (seconds, y), (9, 0) if seconds == slow else (-9, 0), va="center_baseline",
-                   ha="left" if seconds == slow else "right", fontsize=SMALL, color=INK)
-            if y == 0:
-                beside(ax, name, (seconds, y), (0, 9), va="baseline", ha="center", fontsize=9,
-                       fontweight="bold", color=look["color"])
-        beside(ax, f"÷ {slow / fast:.1f}", (np.sqrt(slow * fast), y), (0, 2.5), va="baseline",
-               ha="center", fontsize=SMALL, color=GREY)
-    ax.set_yticks(range(len(rows)), [f"{gpu}, measured" if m else gpu for gpu, _, m in rows],
-                  fontsize=9, color=INK)
+    fig = theme.figure(2.95, layout=None)
+    heading(fig, title, y=0.965)
+    unit, reach = costs["standard"].hbm_bytes, 2.0
+    ax = fig.add_axes((0.115, 0.42, 0.875, 0.42))
+    ax.set(xlim=(0, unit * reach * 1.27), ylim=(len(costs) - 0.5, -0.5))
+    for y, (label, cost) in enumerate(costs.items()):
+        end = stack(ax, y, cost.by_tensor, height=0.66, inch=unit * reach * 1.27 / 6.1)
+        ratio = "" if label == "standard" else f"   {cost.hbm_bytes / unit:.2f} ×"
+        inside = end <= unit * reach
+        if not inside:
+            rect(ax, unit * reach, y - 0.4, unit * reach, 0.8, fc="white", lw=0, zorder=5)
+        text = f"{'' if inside else '▶ '}{human_bytes(cost.hbm_bytes)}{ratio}"
+        ax.text(min(end, unit * reach) + 0.012 * unit * reach, y, text, va="center_baseline",
+                fontweight="bold", zorder=6, color=OVER if cost.hbm_bytes > unit else INK)
+    ax.axvline(unit, color=GREY, lw=1, ls=(0, (3, 2)), zorder=0)      # behind the bars
+    ax.set_yticks(range(len(costs)), list(costs), fontsize=9, color=INK)
+    ax.set_xticks([0, unit / 2, unit, 1.5 * unit, 2 * unit], ["0", "½", "1", "1½", "2"])
     bare(ax, "left")
-    ax.xaxis.set_major_locator(LogLocator(numticks=8))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: human_seconds(v)))
-    ax.set_xlabel("time; hollow: roofline of the machine's bytes, solid: recorded")
-    ax.xaxis.grid(True)
-    words = "; ".join(f"{gpu}{' measured' if m else ' predicted'}: " + ", ".join(
-        f"{name} {human_seconds(s)}" for name, s in times.items()) for gpu, times, m in rows)
-    return theme.describe(fig, f"Time by GPU. {words}.")
-
-
-def human_seconds(s: float) -> str:
-    """Return a time for people: 0.00346 is '3.46 ms'."""
-    return human(s * 1e6, "µs") if s < 1e-3 else f"{s * 1e3:,.3g} ms" if s < 1 else f"{s:.3g} s"
+    ax.set_xlabel("bytes between L2 and the SMs, in multiples of standard attention's")
+    need = max(costs[order].sram_peak_bytes for order in ("kv", "q"))
+    fits = need <= sram_bytes
+    worse = [order for order in ("kv", "q") if costs[order].hbm_bytes > unit]
+    said = sentences(fig, [
+        (f"{' and '.join(worse)} move more than standard attention" if worse
+         else "both orders move less than standard attention", OVER if worse else INK),
+        (f"{need:,} B of SRAM, and {gpu} has {sram_bytes:,} B for a block"
+         + ("" if fits else ": too many"), INK if fits else OVER),
+        (f"{updates:,} atomic updates of dQ in kv, none in q", GREY)], 0.012, 0.225, 0.075)
+    return theme.describe(fig, f"{title}: " + ", ".join(
+        f"{label} {human_bytes(cost.hbm_bytes)}" for label, cost in costs.items()) + f"; {said}.")

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 
@@ -9,7 +10,8 @@ from flashlib import hardware
 from flashlib.course.exercises.core import Wrong, exercise, expect_close, given, hint, parts, solution
 from flashlib.models import predict as model
 
-TILES, WARPS, STAGES = (16, 32, 64, 128, 256), (1, 2, 4, 8), (2, 3, 4)      # what 11.4 may choose from
+TILES, WARPS, STAGES = (16, 32, 64, 128, 256), (1, 2, 4, 8), (1, 2, 3, 4)   # what 11.4 may choose from
+FLASH_2 = model.Config(128, 64, 4, 1)       # FlashAttention-2 on an A100 at d = 128, without a mask
 
 __all__ = ["check_most_stages", "check_my_tile", "check_time_in_waves",
            "check_where_bytes_come_from", "hint", "solution"]
@@ -20,6 +22,7 @@ def _expect_each(got, expected, cases, names, *, mistakes, rtol=1e-9, least=-np.
 
     Answers below `least` count as `least` while mistakes are looked for.
     """
+    got = [float(answer) if isinstance(answer, Fraction) else answer for answer in got]
     titles = [f"{names} = {', '.join(map(str, case))}" for case in cases]
     for title, answer in zip(titles, got, strict=True):
         if np.ndim(answer) or not np.issubdtype(np.asarray(answer).dtype, np.number):
@@ -47,6 +50,7 @@ def check_most_stages(most_stages):
     answers = np.maximum((rows - Br) // (2 * Bc), 0)
     _expect_each(got, answers, cases, "Br, Bc, d", least=0, mistakes={
         "not even one stage fits: 0, not a negative number": answers,
+        "a KiB is 1,024 B": ((228_000 // 2 - kept) // (2 * d) - Br) // (2 * Bc),
         "that is what one program could have alone: two share the SM":
             ((room - kept) // (2 * d) - Br) // (2 * Bc),
         "the system keeps 1,024 B with each of the two programs, not once":
@@ -104,9 +108,11 @@ def check_where_bytes_come_from(where_bytes_come_from):
         got = parts(where_bytes_come_from(heads, N, d, Br), "(l2_bytes, dram_bytes)")
         Tr, tensor = -(-N // Br), heads * N * d * 2
         what = f"{heads} heads, {N=}, {d=}, {Br=}"
-        if tuple(got) == (3 * tensor, tensor * (1 + 2 * Tr)):
+        lse = 4 * heads * N
+        if got == (3 * tensor, tensor * (1 + 2 * Tr)):
             raise Wrong(f"{what}: the two changed places: L2 answers every request, DRAM the first one")
         expect_close(got[0], tensor * (1 + 2 * Tr), f"{what}: from L2", mistakes={
+            "lse is written, only reads are asked for": tensor * (1 + 2 * Tr) + lse,
             "these are elements, bf16 has 2 bytes": tensor * (1 + 2 * Tr) // 2,
             "K is there, V is missing": tensor * (1 + Tr),
             "Q is missing": tensor * 2 * Tr,
@@ -117,6 +123,7 @@ def check_where_bytes_come_from(where_bytes_come_from):
                 tensor * (1 + 2 * (N // Br)),
             "only reads are asked for, O is written": tensor * (2 + 2 * Tr)})
         expect_close(got[1], 3 * tensor, f"{what}: from DRAM", mistakes={
+            "lse is written, only reads are asked for": 3 * tensor + lse,
             "these are elements, bf16 has 2 bytes": 3 * tensor // 2,
             "DRAM does not see the row tiles: L2 answers all but the first request":
                 tensor * (1 + 2 * Tr),
@@ -147,7 +154,7 @@ def check_my_tile(my_tile):
                                  ("stages", stages, STAGES)):
         if value not in allowed:
             raise Wrong(f"{name}: expected one of {allowed}, got {value!r}")
-    config = model.Config(Br, Bc, warps, stages)
+    config = model.Config(*map(int, (Br, Bc, warps, stages)))
     shared, registers = model.shared_bytes(config, d), model.registers(config, d)
     expect_close(tile["shared_bytes"], shared, "shared_bytes", mistakes={
         "these are elements, bf16 has 2 bytes": shared // 2,
@@ -176,11 +183,25 @@ def check_my_tile(my_tile):
         raise Wrong(f"{config} fits once on an SM ({limit}): while it does softmax, the tensor cores"
                     " wait, and nobody else is there")
     shape = {"batch": 4, "heads": 16, "N": 4096, "d": d}
-    best = min(model.predict(gpu, model.Config(*choice), **shape).time_s
-               for choice in itertools.product(TILES, TILES, WARPS, STAGES))
-    mine = model.predict(gpu, config, **shape)
+    times = [model.predict(gpu, model.Config(*choice), **shape).time_s
+             for choice in itertools.product(TILES, TILES, WARPS, STAGES)]
+    mine, best = model.predict(gpu, config, **shape), min(times)
     if mine.time_s > 1.1 * best:
         raise Wrong(f"{config} fits and does not spill, but the model sees {1e3 * mine.time_s:.2f} ms"
                     f" where {1e3 * best:.2f} ms are possible; the longest part is {mine.bound}")
+    same = np.isclose(times, mine.time_s, rtol=1e-9).sum() - 1
     return (f"{1e3 * mine.time_s:.2f} ms by the model, {per_sm} programs an SM, limited by {limit}."
-            " Whether silicon agrees is for someone with that GPU to say.")
+            f" {same} other choices get the same time: the model cannot tell them apart."
+            f"{_doubt(config)} FlashAttention-2 takes 128 × 64, 4 warps and one stage here, which by"
+            f" our estimate wants {model.registers(FLASH_2, d)} registers. Whether silicon agrees is"
+            " for someone with that GPU to say.")
+
+
+def _doubt(config) -> str:
+    """Return what the model does not see of a configuration that passes, "" if we know of nothing."""
+    if 16 * config.warps > config.Br:                       # a warp's mma.sync has 16 rows
+        return (" But its warps must share rows and agree on every maximum, for which the model charges"
+                " nothing.")
+    if config.stages == 1:
+        return " But with one stage no copy runs ahead, and the model charges nothing for waiting."
+    return ""

@@ -1,4 +1,4 @@
-"""Tile sizes on a GPU: predicted and measured times side by side, and how well their orders agree."""
+"""Tile sizes on a GPU: whose bytes, predicted and measured times, and how well their orders agree."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap
 
 from flashlib.course.plots import theme
-from flashlib.course.plots.parts import beside, cells, heading, rect, sentences
+from flashlib.course.plots.parts import bare, beside, cells, heading, rect, sentences
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, Figure, styled
 from flashlib.models import predict as model
 
@@ -16,6 +16,62 @@ _SLOWER = LinearSegmentedColormap.from_list("flashlib_slower",
                                             ["#F3F8F0", "#CFE3CF", "#8DBFAF", "#4A8C94", "#2F5A78"])
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 _COLORS = ("#33628D", "#C08F43", "#882255", "#117733", "#6F6F6F")
+
+
+@styled
+def whose_bytes(reads: Mapping[str, Sequence[float]], places: Sequence[str]) -> Figure:
+    """Draw what programs read, in GB: counted by the paper machine, received by the SMs, from DRAM.
+
+    Args:
+        reads: {program: three numbers of bytes}; a name with "v1", "v2" or "standard" has its hue.
+        places: what the three numbers are.
+    """
+    fig, ax = theme.subplots(height=3.0)
+    words, longest = [], max(map(max, reads.values())) / 1e9
+    for n, (name, found) in enumerate(reads.items()):
+        hue = theme.version_style(name, n)["color"]
+        looks = ({"fc": "white", "ec": hue, "ls": "--", "lw": 1.4}, {"fc": hue, "ec": hue},
+                 {"fc": theme.HBM["facecolor"], "ec": theme.EDGE, "hatch": theme.HBM["hatch"]})
+        said = [f"{count / 1e9:.2f} GB {place}" for count, place in zip(found, places, strict=True)]
+        for k, (count, text, look) in enumerate(zip(found, said, looks, strict=True)):
+            y = 3.7 * n + k
+            ax.barh(y, count / 1e9, height=0.82, **{"lw": 0.8, **look})
+            beside(ax, text, (count / 1e9, y), (5, 0), fontsize=TINY,
+                   fontweight="bold" if k == 2 else None)
+        beside(ax, name, (0, 3.7 * n + 1), (-6, 0), ha="right", annotation_clip=False)
+        words.append(f"{name}: {', '.join(said)}")
+    ax.set(xlim=(0, 1.6 * longest), ylim=(3.7 * len(reads) - 1, -0.7), yticks=[], xticks=[])
+    bare(ax, "bottom")
+    return theme.describe(fig, f"Bytes read. {'; '.join(words)}.")
+
+
+@styled
+def l2_rates(curves: Mapping[str, tuple], *, l2_bytes: float, dram_rate: float) -> Figure:
+    """Draw how fast all SMs together read one piece again and again, over its size.
+
+    Args:
+        curves: {label: (bytes of the piece, bytes per second)}.
+        l2_bytes: where a line marks the L2's size.  dram_rate: the sheet's, a dashed line.
+    """
+    fig, ax = theme.subplots(height=3.2)
+    words = []
+    for n, (label, (sizes, rates)) in enumerate(curves.items()):
+        sizes, rates = np.asarray(sizes) / 2**20, np.asarray(rates) / 1e12
+        ax.plot(sizes, rates, marker=_MARKERS[n], color=_COLORS[n], ms=4.5, lw=1.6, label=label)
+        words.append(f"{label}: {rates[0]:.1f} TB/s at {sizes[0]:g} MiB, {rates[-1]:.1f} at"
+                     f" {sizes[-1]:,g}")
+    ax.axvline(l2_bytes / 2**20, color=INK, lw=1)
+    beside(ax, f"L2, {l2_bytes / 2**20:.0f} MiB", (l2_bytes / 2**20, 23), (4, 0), fontsize=TINY)
+    ax.axhline(dram_rate / 1e12, color=GREY, lw=1, ls="--")
+    beside(ax, f"DRAM by the sheet, {dram_rate / 1e12:.1f} TB/s", (1, dram_rate / 1e12), (0, -7),
+           fontsize=TINY, color=GREY)
+    ticks = [2**n for n in range(0, 11, 2)]
+    ax.set(xscale="log", ylim=(0, 24), xlabel="size of the piece (MiB)", ylabel="received (TB/s)")
+    ax.set_xticks(ticks, [f"{t:,}" for t in ticks])
+    ax.set_xticks([], minor=True)
+    ax.legend(fontsize=TINY, frameon=False, loc="upper right", title="who asks for what",
+              title_fontsize=TINY)
+    return theme.describe(fig, f"Read rate of all SMs over the size of a piece. {'; '.join(words)}.")
 
 
 @styled

@@ -5,7 +5,8 @@ from flashlib.course.ch11.figures import tile_lab as picture
 from flashlib.course.widgets import base
 from flashlib.models import predict
 
-GPUS = ("A100", "RTX 4090", "H100", "H200", "B200")          # those with bfloat16 on their sheets
+# With bfloat16 on their sheets, and O and S in registers: on a B200 they lie in tensor memory.
+GPUS = ("A100", "RTX 4090", "H100", "H200")
 BATCH, HEADS, MAP = 4, 16, (32, 64, 128, 256)
 SIZES = (16, 32, 64, 128, 256)
 HEAD_DIMS = (32, 64, 128, 256)
@@ -17,9 +18,9 @@ def draw(Br=128, Bc=64, warps=4, stages=2, gpu="H200", d=128, N=4096):
 
     Args:
         Br, Bc, warps, stages: the configuration that is examined.
-        gpu: a `GPU` or the name of one.  d, N: the shape.
+        gpu: a `GPU` with O and S in registers, or the name of one.  d, N: the shape.
     """
-    gpu, shape = hardware.get(gpu), {"batch": BATCH, "heads": HEADS, "N": N, "d": d}
+    gpu, shape = _modeled(gpu), {"batch": BATCH, "heads": HEADS, "N": N, "d": d}
 
     def predicted(rows, columns):
         return predict.predict(gpu, predict.Config(rows, columns, warps, stages), **shape)
@@ -31,17 +32,25 @@ def draw(Br=128, Bc=64, warps=4, stages=2, gpu="H200", d=128, N=4096):
     return picture(times, (Br, Bc), predicted(Br, Bc), gpu, title=title)
 
 
+def _modeled(gpu):
+    """Return a GPU; raise if the model of this chapter does not hold for it."""
+    found = hardware.get(gpu)
+    if "bfloat16" not in found.matmul_flops_per_s:
+        raise ValueError(f"gpu: expected one with a bfloat16 rate, such as {', '.join(GPUS)}, got"
+                         f" {found.name!r}")
+    if found.generation == "sm_100":
+        raise ValueError(f"gpu: expected one that keeps O and S in registers, such as"
+                         f" {', '.join(GPUS)}, got {found.name!r}, which has tensor memory for them")
+    return found
+
+
 def tile_lab(Br=128, Bc=64, warps=4, stages=2, gpu="H200", d=128, N=4096):
     """Return the widget: tile heights, warps, stages, a GPU and a shape of 4 × 16 heads.
 
-    The arguments are what it shows at first; see `draw`. `gpu` may be a sheet of
-    your own that knows its bfloat16 rate.
+    The arguments are what it shows at first; see `draw`. `gpu` may be a sheet of your own that knows
+    its bfloat16 rate.
     """
-    chosen = hardware.get(gpu)
-    if "bfloat16" not in chosen.matmul_flops_per_s:
-        raise ValueError(f"gpu: expected one with a bfloat16 rate, such as {', '.join(GPUS)}, got"
-                         f" {chosen.name!r}")
-    gpus, redraw = base.over_gpus(draw, gpu, "whose budgets and rates to take", GPUS)
+    gpus, redraw = base.over_gpus(draw, _modeled(gpu), "whose budgets and rates to take", GPUS)
     return base.Lab("tile_lab", {
         "Br": base.choice(SIZES, Br, "Br, rows of Q"),
         "Bc": base.choice(SIZES, Bc, "Bc, rows of K and V"),
@@ -53,4 +62,4 @@ def tile_lab(Br=128, Bc=64, warps=4, stages=2, gpu="H200", d=128, N=4096):
         "N": base.choice([(f"{n:,}", n) for n in LENGTHS], N, "N, queries and keys"),
         "gpu": gpus,
     }, redraw, note="Every number is the model's: bfloat16, no mask, 4 × 16 heads. Nothing is"
-                    " measured.")
+                    " measured. A B200 keeps O and S in tensor memory, which this model lacks.")

@@ -270,10 +270,10 @@ def ncu(*names):
 
 
 def test_counters_take_one_forward_kernel_for_each_case():
-    cases = [((1, 1, 64, 64), (64, 64, 4, 2))]
+    cases = [("v2", (1, 1, 64, 64), (64, 64, 4, 2))]
     [row] = counters.parse(ncu("flash_fwd_kernel", "fill"), cases)
     assert (row["dram_read_bytes"], row["l2_to_sm_bytes"], row["BLOCK_M"]) == (1024, 2048, 64)
-    with pytest.raises(ValueError, match="expected 1 forward kernels, got 2"):
+    with pytest.raises(ValueError, match="expected 1 kernels in the cases' order, got 2"):
         counters.parse(ncu("flash_fwd_kernel", "flash_fwd_kernel"), cases)
     with pytest.raises(ValueError, match="got none"):
         counters.parse("==ERROR== no permission", cases)

@@ -35,7 +35,7 @@ def test_the_factors_multiply_to_the_rate():
 def test_a_counter_that_counts_nothing_is_refused():
     with pytest.raises(ValueError, match="above 0"):
         bench.parse(counted(tensor=0), TENSOR)
-    with pytest.raises(ValueError, match="kernels, got 1"):
+    with pytest.raises(ValueError, match="kernels in the cases' order, got 1"):
         bench.parse(table(["flash_fwd_kernel", "fill_kernel"]), TENSOR)
 
 

@@ -39,9 +39,28 @@ def test_every_case_is_written_beside_its_tile_and_order(tmp_path, monkeypatch):
         (1024, 1), (4096, 1)]
 
 
-def test_a_missing_kernel_is_noticed():
-    with pytest.raises(ValueError, match="expected 2 forward kernels, got 1"):
-        counters.parse(table(["flash_fwd_kernel", "fill_kernel"]), counters.CASES[:2])
+def test_counters_are_sorted_by_case_and_kernels_of_no_case_do_not_count():
+    wanted = {"a": "read", "b": "copy"}
+    text = table(["read_kernel", "fill", "copy_kernel"])
+    assert profiler.sorted_out(text, wanted, ("seconds", "extra"), {"none": "extra"}) == {
+        "a": {"seconds": 0, "extra": None}, "b": {"seconds": 2e-9, "extra": None}}
+    with pytest.raises(ValueError, match="2 kernels in the cases' order, got 2: copy_kernel, read_ker"):
+        profiler.sorted_out(table(["copy_kernel", "read_kernel"]), wanted, ("seconds",))
+
+
+def test_without_a_profiler_every_case_has_none_and_the_reason_is_said(monkeypatch, capsys):
+    monkeypatch.setattr(profiler.shutil, "which", lambda name: None)
+    assert profiler.by_case("a", {"x": "k", "y": "k"}, ("seconds",)) == {
+        "x": {"seconds": None}, "y": {"seconds": None}}
+    assert capsys.readouterr().out == "No hardware counters: Nsight Compute (ncu) is not on the PATH.\n"
+
+
+def test_only_further_metrics_that_this_ncu_has_are_asked_for(monkeypatch):
+    asked = []
+    monkeypatch.setattr(profiler, "known", lambda metrics: metrics[:1])
+    monkeypatch.setattr(profiler, "count", lambda module, parse, more, timeout: asked.append(more))
+    profiler.by_case("a", {}, (), {"l1.sum": "one", "l2.sum": "two"})
+    assert asked == [["l1.sum"]]
 
 
 def test_each_order_runs_its_own_kernel(monkeypatch):

@@ -3,6 +3,7 @@
 import pytest
 
 from flashlib.course.bench import loop_order as bench
+from flashlib.course.bench import profiler
 from flashlib.models import traffic
 from tests.course.bench.test_counters import table
 from tests.kernels.once import run_once
@@ -46,11 +47,11 @@ def test_what_they_cannot_take_is_refused(found):
 
 def test_every_case_is_written_with_its_counters():
     assert len(set(bench.CASES)) == len(bench.CASES)
-    names = [f"flash_fwd_{variant.order}_order_kernel" for *_, variant in bench.CASES]
-    counters = bench.parse(table(names))
+    names = list(bench.KERNELS.values())
+    counters = profiler.sorted_out(table(names), bench.KERNELS, bench.COUNTERS)
     assert [row["dram_read_bytes"] for row in counters.values()] == list(range(len(bench.CASES)))
     with pytest.raises(ValueError, match=f"expected {len(names)} kernels in the cases' order"):
-        bench.parse(table(names[::-1]))
+        profiler.sorted_out(table(names[::-1]), bench.KERNELS, bench.COUNTERS)
     rows = [bench.described(*case) for case in bench.CASES]
     assert {row["programs"] for row in rows if row["H"] == 16 and row["N_q"] == 4096} == {16, 128, 1024}
     for row in rows:

@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from flashlib.course.bench import matmul_steps as bench
+from flashlib.course.bench import profiler
 from flashlib.course.bench.profiler import METRICS
 
 
@@ -21,11 +22,11 @@ NAMES = ["void naive<1>(const __half *)", "void naive<0>(const __half *)", "void
 
 
 def test_every_step_keeps_its_own_counters():
-    found = bench.parse(table(NAMES))
+    found = profiler.sorted_out(table(NAMES), bench.KERNELS, bench.COUNTERS, bench.LOADS)
     assert list(found) == list(bench.STEPS)
     assert [row["load_sectors"] for row in found.values()] == [0, 1, 2, 3, 4]
-    with pytest.raises(ValueError, match="expected a kernel for each of along_row"):
-        bench.parse(table([NAMES[2], *NAMES[1:]]))
+    with pytest.raises(ValueError, match="expected 5 kernels in the cases' order"):
+        profiler.sorted_out(table([NAMES[2], *NAMES[1:]]), bench.KERNELS, bench.COUNTERS, bench.LOADS)
 
 
 def test_a_tile_of_edge_b_is_predicted_to_load_b_times_less():

@@ -95,3 +95,17 @@ def test_nothing_is_written_without_a_folder(tmp_path, monkeypatch):
     options = provenance.options_for(provenance.__spec__, "What is measured.", [])
     provenance.write(options, "some", [{"a": 1}], {})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_probe_runs_and_ends_the_benchmark_and_rounds_have_a_default():
+    seen = []
+    with pytest.raises(SystemExit) as left:
+        provenance.options_for(provenance.__spec__, "What.", ["--probe"], probe=lambda: seen.append(1))
+    assert (seen, left.value.code) == ([1], None)
+    options = provenance.options_for(provenance.__spec__, "What.", [], probe=seen.clear, rounds=5)
+    assert (seen, options.rounds) == ([1], 5)
+
+
+def test_every_implementation_is_said_in_the_head():
+    head = provenance.collect("python", {"a": "the first"}, timing="now")
+    assert head["impl_a"] == "the first" and head["timing"] == "now"

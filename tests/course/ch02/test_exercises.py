@@ -10,17 +10,17 @@ from tests.course.exercises.examine import examine
 
 
 def kernel(*, add=True, reload=False, store_every=False, whole_rows=False, hoard=False, fill=0.0,
-           steps_used=None, twice=False):
-    """Return a tiled matmul with seeded mistakes."""
+           steps_used=None, twice=False, names=("A", "B", "C"), kind="accumulator"):
+    """Return a tiled matmul with seeded mistakes; other names of the arrays are none."""
     def matmul(machine, A, B, Bm, Bn, Bk):
         (M, K), N = A.shape, B.shape[1]
-        A, B = machine.hbm(A=A, B=B)
-        C = machine.hbm_empty("C", (M, N))
+        A, B = machine.hbm(**{names[0]: A, names[1]: B})
+        C = machine.hbm_empty(names[2], (M, N))
         with machine.kernel("seeded") as sram:
             for rows in tiles(M, Bm):
                 for cols in tiles(N, Bn):
                     with sram.scope():
-                        Cij = sram.tile("C", rows, cols, kind="accumulator", fill=fill)
+                        Cij = sram.tile(names[2], rows, cols, kind=kind, fill=fill)
                         for n, steps in enumerate(tiles(K, Bk)[:steps_used]):
                             if whole_rows:
                                 steps = slice(0, K)
@@ -40,6 +40,14 @@ def kernel(*, add=True, reload=False, store_every=False, whole_rows=False, hoard
                         sram.store(Cij, C[rows, cols])
         return C.to_host()
     return matmul
+
+
+def loads_only(machine, A, B, Bm, Bn, Bk):
+    """Load A and B, and multiply them elsewhere."""
+    A, B, product = *machine.hbm(A=A, B=B), A @ B
+    with machine.kernel("loads only") as sram:
+        sram.free(sram.load(A[0:1, 0:1]))
+    return product
 
 
 def edge(square, strip):
@@ -88,7 +96,11 @@ WRONG = [
     (ch02.check_my_tiled_matmul, kernel(store_every=True), "stored more than once"),
     (ch02.check_my_tiled_matmul, kernel(whole_rows=True), "spans all of K"),
     (ch02.check_my_tiled_matmul, kernel(hoard=True), "earlier steps are still in SRAM"),
-    (ch02.check_my_tiled_matmul, kernel(twice=True), "A was read"),
+    (ch02.check_my_tiled_matmul, kernel(twice=True), "A and B were read"),
+    (ch02.check_my_tiled_matmul, kernel(twice=True, names=("x", "y", "out")), "x and y were read"),
+    (ch02.check_my_tiled_matmul, kernel(whole_rows=True, names=("x", "y", "out")), "spans all of K"),
+    (ch02.check_my_tiled_matmul, kernel(kind="element"), "2 bytes each"),
+    (ch02.check_my_tiled_matmul, loads_only, "every tile of C goes to HBM"),
     (ch02.check_my_tiled_matmul, kernel(fill=float("nan")), "fill=0.0"),
     (ch02.check_my_tiled_matmul, lambda machine, A, B, *tile: A @ B, "nothing moved"),
     (ch02.check_my_tiled_matmul, lambda machine, A, B, *tile: (A @ B).T, "expected shape"),
@@ -98,7 +110,7 @@ WRONG = [
      "divide the address by 4"),
     (ch02.check_bank_passes, lambda a: min(_shares(a)), "the least busy bank"),
     (ch02.check_bank_passes, lambda a: sum(_shares(a)) / len(_shares(a)), "average share"),
-    (ch02.check_bank_passes, lambda a: ceil(sum(_shares(a)) / len(_shares(a))), "expected 12"),
+    (ch02.check_bank_passes, lambda a: ceil(sum(_shares(a)) / len(_shares(a))), "rounded up"),
     (ch02.check_bank_passes, lambda a: len({x // 4 % 32 for x in a}), "how many banks work"),
     (ch02.check_bank_passes, lambda a: right.bank_passes(a) - 1, "one pass, not none"),
     (ch02.check_bank_passes, lambda a: len({x // 4 for x in a}), "work side by side"),
@@ -108,3 +120,7 @@ PAIRS = [(ch02.check_tiled_loads, right.tiled_loads), (ch02.check_largest_tile, 
          (ch02.check_bank_passes, right.bank_passes)]
 
 TestAnswers = examine(right=PAIRS, wrong=WRONG)
+
+
+def test_a_kernel_may_name_its_arrays_as_it_likes():
+    assert ch02.check_my_tiled_matmul(kernel(names=("left", "right", "out")))

@@ -1,4 +1,4 @@
-"""The matmul lab and player: every choice draws, says the truth, and is red where it must be."""
+"""The matmul lab and film: every choice draws, says the truth, and is red where it must be."""
 
 import itertools
 
@@ -10,7 +10,7 @@ pytest.importorskip("matplotlib")
 import flashlib as fl
 from flashlib import hardware
 from flashlib.course.ch02 import figures, thread_figures
-from flashlib.course.ch02.lab import draw, matmul_lab, matmul_player
+from flashlib.course.ch02.lab import draw, matmul_lab
 from flashlib.course.plots.theme import OVER, alt_text, human_bytes
 from flashlib.models import traffic
 from flashlib.models.matmul import matmul_tiles
@@ -23,13 +23,15 @@ def words(fig):
 
 
 def test_the_default_picture_says_what_the_closed_form_says():
-    shown = words(draw())
+    shown = words(draw(shape=(4096, 4096, 4096), gpu="A100"))
     size = dict(M=4096, N=4096, K=4096)
     cost = traffic.tiled_matmul(**size, Bm=128, Bn=128, Bk=32)
     naive = traffic.naive_matmul(**size)
-    assert {human_bytes(cost.hbm_bytes), human_bytes(naive.hbm_bytes)} <= set(shown)
+    assert {f"these tiles, {human_bytes(cost.hbm_bytes)}",
+            f"naive, {human_bytes(naive.hbm_bytes)}"} <= set(shown)
     assert f"{naive.hbm_bytes / cost.hbm_bytes:,.3g} times fewer bytes than naive" in shown
-    assert f"intensity {cost.matmul_flops / cost.hbm_bytes:.3g} FLOP/B, ridge 153" in shown
+    assert (f"{cost.matmul_flops / cost.hbm_bytes:.3g} FLOP per byte, below HBM's ridge of 153: at full"
+            " speed only if L2 answers a part") in shown
     assert "the tiles fit" in shown
 
 
@@ -38,7 +40,7 @@ def test_the_verdict_turns_red_at_the_very_byte(over):
     need = sum(size for *_, size in matmul_tiles(96, 64, 32))
     pocket = hardware.GPU.custom("Pocket", sram_bytes=need - over, hbm_bytes_per_s=5e11,
                                  matmul_flops_per_s=5e13)
-    shown = words(draw(Bm=96, Bn=64, Bk=32, gpu=pocket))
+    shown = words(draw(Bm=96, Bn=64, Bk=32, shape=(4096, 4096, 4096), gpu=pocket))
     assert ("the tiles fit" in shown) == (over <= 0)
     assert (shown.get("does not fit: 1 B too many") == OVER) == (over == 1)
 
@@ -49,7 +51,15 @@ def test_tiles_larger_than_the_matrix_take_what_it_has():
 
 
 def test_a_tile_of_one_element_is_as_bad_as_naive():
-    assert "as many bytes as naive" in words(draw(Bm=1, Bn=1, Bk=1))
+    assert "as many bytes as naive" in words(draw(Bm=1, Bn=1, Bk=1, shape=(64, 64, 64)))
+
+
+def test_it_opens_on_the_product_where_no_tile_helps_and_its_axis_stays():
+    assert any("no tile can help" in text for text in words(draw()))
+    limits = {draw(Bm=b, shape=(4096, 4096, 4096)).axes[0].get_xlim() for b in (1, 16, 512)}
+    assert len(limits) == 1
+    large = words(draw(Bm=512, Bn=512, shape=(4096, 4096, 4096), gpu="A100"))
+    assert any("HBM alone could feed it" in text for text in large)
 
 
 def test_every_choice_draws():
@@ -85,26 +95,25 @@ def machine():
     return machine
 
 
-def test_the_player_walks_through_every_step(machine):
-    player = matmul_player(machine.trace, 20, 28, 12, sram_bytes=2048)
-    # tiles of C times steps along K, and the end
-    assert set(draw_every_choice(player).values()) == {3 * 4 * 3 + 1}
-
-
-def test_frames_say_how_often_tiles_were_loaded_and_what_moved(machine):
-    fig = figures.matmul_frames(machine.trace, 20, 28, 12, count=4)
-    text = alt_text(fig)
-    assert "a tile of A is loaded 4 times and a tile of B is loaded 3 times" in text
-    assert f"the end: {human_bytes(machine.traffic.hbm_bytes)} moved" in text
-    last = [t.get_text() for t in fig.axes[-3].texts if t.get_gid() == "times"]
-    assert set(last) == {"3", "4"}                 # ⌈20/8⌉ rows of tiles, ⌈28/7⌉ columns of them
+def test_the_film_says_how_often_tiles_were_loaded_and_shows_every_step(machine):
+    naive = traffic.naive_matmul(M=20, N=28, K=12)
+    film = figures.film(machine.trace, 20, 28, 12, naive=naive, sram_bytes=2048)
+    assert "a tile of A was loaded 4 times and a tile of B 3 times" in film.alt
+    assert "in 36 steps" in film.alt                # tiles of C times steps along K
+    assert f"and {human_bytes(machine.traffic.hbm_bytes)} moved" in film.alt
+    fig = figures.matmul_visits(machine.trace, 20, 28, 12, naive=naive)
+    times = {t.get_text() for ax in fig.axes for t in ax.texts if t.get_gid() == "times"}
+    assert times == {"3", "4"}                     # ⌈20/8⌉ rows of tiles, ⌈28/7⌉ columns of them
+    assert human_bytes(naive.hbm_bytes) in words(fig)
 
 
 def test_intensity_names_ridges_and_tiles():
-    fig = figures.intensity_by_tile([1, 2, 4, 8], [0.5, 1, 2, 4], {2: 1.0}, {"T4": (3.0, 4),
-                                                                            "H100": (9.0, 6)})
-    assert "T4: ridge 3, SRAM full at b = 4" in alt_text(fig)
-    assert "H100, ridge 9" in words(fig)
+    fig = figures.intensity_by_tile([1, 2, 4, 8], [0.5, 1, 2, 4], {2: 1.0},
+                                    {"T4": (3.0, 4), "H100": (9.0, 6)}, band=("L2", 1.5, 2.5),
+                                    recorded=("a kernel", 6, 3.1))
+    assert "T4: ridge of HBM 3, SRAM full at b = 4" in alt_text(fig)
+    assert "L2: 2 to 2. a kernel: 3 at 6." in alt_text(fig)
+    assert {"H100, HBM: 9", "a kernel: 3", "L2"} <= set(words(fig))
     circles = [line for line in fig.axes[0].lines if (line.get_gid() or "").startswith("needed")]
     assert [list(line.get_xdata()) for line in circles] == [[8]]         # 9 is never reached
 

@@ -1,6 +1,7 @@
 """The checks of chapter 07 accept the solution and name each seeded mistake."""
 
 import numpy as np
+import pytest
 
 from flashlib.course.ch07 import exercises as ch07
 from flashlib.course.ch07 import solutions as right
@@ -45,6 +46,9 @@ WRONG = [
     (ch07.check_dS, lambda *a: _dS(*a, rule=lambda P, dP, D: P * (
         dP - (P * dP).sum(axis=1, keepdims=True))), "from this tile alone"),
     (ch07.check_dS, lambda *a: right.dS_tile(*a).T, "expected shape"),
+    (ch07.check_dS, lambda *a: _dS(*a, rule=lambda P, dP, D: P * dP - D), "a bracket is missing"),
+    (ch07.check_dS, lambda *a: _dS(*a, weights=lambda S, lse: np.exp(S) / lse[:, None]),
+     "divided by lse"),
     (ch07.check_dK_dV, lambda tiles, scale: right.dK_dV(tiles[-1:], scale), "accumulate"),
     (ch07.check_dK_dV, lambda t, s: right.dK_dV(t, s)[::-1], "swapped"),
     (ch07.check_dK_dV, lambda t, s: _sum(t, s, factor=1), "scale is missing"),
@@ -57,6 +61,7 @@ WRONG = [
     (ch07.check_dK_dV, lambda t, s: _sum(t, s, dK=lambda Q, dO, P, dS: P.T @ Q), "dK needs dS"),
     (ch07.check_dK_dV, lambda t, s: _sum(t, s, dK=lambda Q, dO, P, dS: dS.T @ dO), "dK needs Q"),
     (ch07.check_dK_dV, lambda t, s: (*right.dK_dV(t, s), 0), "expected a tuple"),
+    (ch07.check_dK_dV, lambda t, s: [part / len(t) for part in right.dK_dV(t, s)], "the mean over"),
     (ch07.check_dQ_updates, lambda N, d, Br, Bc, e: (
         (N // Br) * (N // Bc), right.dQ_updates(N, d, Br, Bc, e)[1]), "round up"),
     (ch07.check_dQ_updates, lambda N, d, Br, Bc, e: (N * -(-N // Bc), 0), "count tiles"),
@@ -69,8 +74,23 @@ WRONG = [
     (ch07.check_dQ_updates, lambda N, d, Br, Bc, e: (
         right.dQ_updates(N, d, Br, Bc, e)[0], (1 + 2 * -(-N // Br)) * N * d * e), "not of queries"),
     (ch07.check_dQ_updates, lambda N, d, Br, Bc, e: 3, "expected a tuple"),
+    (ch07.check_dQ_updates, lambda N, d, Br, Bc, e: (
+        right.dQ_updates(N, d, Br, Bc, e)[0], (1 + 2 * -(-N // Bc)) * -(-N // Br) * Br * d * e),
+     "the rows that it has"),
 ]
 PAIRS = [(ch07.check_delta, right.delta), (ch07.check_dS, right.dS_tile),
          (ch07.check_dK_dV, right.dK_dV), (ch07.check_dQ_updates, right.dQ_updates)]
 
 TestAnswers = examine(right=PAIRS, wrong=WRONG)
+
+
+@pytest.mark.parametrize(("check", "answer"), [
+    (ch07.check_delta, lambda O, dO: right.delta(O, dO).astype(np.float32)),
+    (ch07.check_delta, lambda O, dO: np.einsum("ij,ij->i", dO, O)),
+    (ch07.check_dK_dV, lambda tiles, scale: list(right.dK_dV(tiles, scale))),
+    (ch07.check_dK_dV, lambda tiles, scale: np.array(right.dK_dV(tiles, scale))),
+    (ch07.check_dQ_updates, lambda *a: list(right.dQ_updates(*a))),
+    (ch07.check_dQ_updates, lambda *a: np.array(right.dQ_updates(*a)))],
+    ids=["float32", "einsum", "list", "array", "list of counts", "array of counts"])
+def test_other_right_forms_pass(check, answer):
+    assert check(answer)

@@ -5,8 +5,11 @@ import pytest
 
 import flashlib as fl
 from flashlib.course.ch07 import figures
+from flashlib.course.ch07.lab import backward_lab, draw
 from flashlib.course.plots import theme
+from flashlib.models import traffic
 from tests.cases import normal
+from tests.course.choices import draw_every_choice
 
 
 def words(fig):
@@ -60,15 +63,29 @@ def test_backward_orders_counts_the_stores_of_each_gradient(traces):
     assert "9 atomic updates" in theme.alt_text(fig) and "0 atomic" in theme.alt_text(fig)
 
 
-def test_training_time_tells_predicted_from_measured():
-    times = {"A100": {"standard": 11.8e-3, "flash_v2": 3.3e-3},
-             "H200": {"standard": 5e-3, "flash_v2": 0.9e-3}}
-    fig = figures.training_time(times, measured={"H200": {"standard": 10e-3, "flash_v2": 4e-3}},
-                                bounds={"A100": {"standard": "memory"}})
-    labels = [t.get_text() for t in fig.axes[0].get_yticklabels()]
-    assert labels == ["A100", "H200", "H200, measured"]
-    texts = words(fig)
-    assert "11.8 ms  memory" in texts and "900 µs" in texts and "÷ 2.5" in texts
-    faces = [line.get_markerfacecolor() for line in fig.axes[0].lines if line.get_marker() != "None"]
-    assert faces.count("white") == 4 and len(faces) == 6
-    assert "H200 measured: standard 10 ms" in theme.alt_text(fig)
+def test_the_lab_opens_where_tiles_lose_and_its_axis_stays():
+    fig = draw()
+    N, d = 2048, 64
+    kv = traffic.flash_backward(Nq=N, Nk=N, d=d, Br=32, Bc=32)
+    standard = traffic.standard_backward(Nq=N, Nk=N, d=d)
+    assert kv.hbm_bytes > standard.hbm_bytes
+    assert f"standard {theme.human_bytes(standard.hbm_bytes)}, kv" in theme.alt_text(fig)
+    assert "kv and q move more than standard attention" in theme.alt_text(fig)
+    assert len({draw(Br=b, Bc=b).axes[0].get_xlim() for b in (16, 64, 256)}) == 1
+    assert "▶" in "".join(words(draw(Br=16, Bc=16)))                 # beyond the axis, and said so
+    assert "both orders move less" in theme.alt_text(draw(Br=128, Bc=128))
+
+
+def test_the_lab_counts_updates_and_says_what_does_not_fit():
+    Q, K, V, dO = normal(0, *[(64, 8)] * 4)
+    O, lse = fl.flash_v2(Q, K, V, Br=16, Bc=16, causal=True)
+    machine = fl.Machine()
+    fl.flash_backward(Q, K, V, O, lse, dO, Br=16, Bc=48, causal=True, machine=machine)
+    said = theme.alt_text(draw(Br=16, Bc=48, N=64, d=8, causal=True))
+    assert f"{machine.trace.atomic_updates()} atomic updates" in said
+    assert "too many" in theme.alt_text(draw(Br=256, Bc=256, d=128, gpu="T4"))
+
+
+def test_every_choice_of_the_lab_draws():
+    lab = backward_lab()
+    assert draw_every_choice(lab) == {key: len(c.options) for key, c in lab.controls.items()}

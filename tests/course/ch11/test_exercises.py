@@ -1,4 +1,9 @@
-"""The checks of chapter 11 accept the solution and name each seeded mistake."""
+"""The checks of chapter 11 accept every right form of the solution and name each seeded mistake."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
 
 from flashlib.course.ch11 import exercises as ch11
 from flashlib.course.ch11 import solutions as right
@@ -21,7 +26,30 @@ def doubles_the_straggler(programs, sms, per_sm, program_s):
     return seconds * (2 if programs == 133 else 1), efficiency
 
 
+def fraction_of_waves(programs, sms, per_sm, program_s):
+    seconds, _ = right.time_in_waves(programs, sms, per_sm, program_s)
+    return [np.float32(seconds), Fraction(programs, -(-programs // (sms * per_sm)) * sms * per_sm)]
+
+
+def bytes_by_loops(heads, N, d, Br):
+    from_l2 = from_dram = 0
+    for _ in range(heads):
+        from_dram += 3 * N * d * 2
+        from_l2 += N * d * 2
+        for _ in range(0, N, Br):
+            from_l2 += 2 * N * d * 2
+    return from_l2, from_dram
+
+
 WRONG = [
+    (ch11.check_most_stages, lambda *a: max(0, stages(*a, room=228_000 // 2 - 1024)), "a KiB is"),
+    (ch11.check_time_in_waves, lambda *a: np.array([1.0, 1.0, 1.0]), "expected a tuple"),
+    (ch11.check_time_in_waves, lambda *a: np.array(right.time_in_waves(*a)) * (1, 100), "in per cent"),
+    (ch11.check_where_bytes_come_from,
+     lambda h, N, d, B: (right.where_bytes_come_from(h, N, d, B)[0] + 4 * h * N, 0), "lse is written"),
+    (ch11.check_where_bytes_come_from,
+     lambda h, N, d, B: (right.where_bytes_come_from(h, N, d, B)[0], 6 * h * N * d + 4 * h * N),
+     "lse is written"),
     (ch11.check_most_stages, stages, "not even one stage fits"),
     (ch11.check_most_stages, lambda *a: max(0, stages(*a, size=4)), "this counts 4 bytes"),
     (ch11.check_most_stages, lambda *a: right.most_stages(*a) + (a == (256, 128, 128)),
@@ -69,7 +97,7 @@ WRONG = [
     (ch11.check_my_tile, tile(Br=48), "Br: expected one of"),
     (ch11.check_my_tile, tile(Bc=48), "Bc: expected one of"),
     (ch11.check_my_tile, tile(warps=3), "warps: expected one of"),
-    (ch11.check_my_tile, tile(stages=1), "stages: expected one of"),
+    (ch11.check_my_tile, tile(stages=5), "stages: expected one of"),
     (ch11.check_my_tile, tile(Bc=32, warps=8, shared_bytes=49_152, registers=84, per_sm=3),
      "round up to a multiple of 8"),
     (ch11.check_my_tile, tile(shared_bytes=40_960), "these are elements"),
@@ -87,3 +115,34 @@ CHECKS = [(ch11.check_most_stages, right.most_stages),
           (ch11.check_my_tile, right.my_tile)]
 
 TestAnswers = examine(right=CHECKS, wrong=WRONG)
+
+
+@pytest.mark.parametrize(("check", "answer"), [
+    (ch11.check_most_stages, lambda *a: np.float32(right.most_stages(*a))),
+    (ch11.check_most_stages, lambda *a: Fraction(right.most_stages(*a))),
+    (ch11.check_time_in_waves, lambda *a: np.array(right.time_in_waves(*a))),
+    (ch11.check_time_in_waves, lambda *a: np.array(right.time_in_waves(*a), dtype=np.float32)),
+    (ch11.check_time_in_waves, fraction_of_waves),
+    (ch11.check_where_bytes_come_from, bytes_by_loops),
+    (ch11.check_where_bytes_come_from, lambda *a: np.array(right.where_bytes_come_from(*a))),
+    (ch11.check_where_bytes_come_from, lambda *a: np.float32(right.where_bytes_come_from(*a))),
+    (ch11.check_my_tile, lambda: {name: float(value) for name, value in right.my_tile().items()}),
+    (ch11.check_my_tile, lambda: {name: np.int64(value) for name, value in right.my_tile().items()}),
+])
+def test_other_right_forms_pass(check, answer):
+    verdict = check(answer)
+    assert verdict, verdict.message
+
+
+@pytest.mark.parametrize(("changes", "doubt"), [
+    ({}, None),
+    ({"warps": 8, "registers": 96}, "its warps must share rows"),
+    ({"stages": 1, "shared_bytes": 49_152, "per_sm": 3}, "with one stage no copy runs ahead"),
+])
+def test_a_tile_that_passes_is_told_what_the_model_does_not_see(changes, doubt):
+    verdict = ch11.check_my_tile(tile(**changes))
+    assert verdict, verdict.message
+    assert "35 other choices get the same time" in verdict.message
+    assert "FlashAttention-2 takes 128 × 64" in verdict.message and "264 reg" in verdict.message
+    doubts = ("its warps must share rows", "with one stage no copy runs ahead")
+    assert [text for text in doubts if text in verdict.message] == ([doubt] if doubt else [])

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from flashlib import hardware
-from flashlib.course.ch11.lab import tile_lab
+from flashlib.course.ch11.lab import draw, tile_lab
 from flashlib.course.plots.theme import alt_text
 from tests.course.choices import corners, draw_every_choice
 
@@ -15,7 +15,7 @@ def test_every_choice_draws():
     assert draw_every_choice(lab) == {key: len(c.options) for key, c in lab.controls.items()}
 
 
-@pytest.mark.parametrize("gpu", ["A100", "RTX 4090", "H100", "H200", "B200"])
+@pytest.mark.parametrize("gpu", ["A100", "RTX 4090", "H100", "H200"])
 def test_the_corners_draw_too(gpu):
     lab = tile_lab(gpu=gpu)
     for Br, Bc, warps, stages, d in corners((16, 256), (16, 256), (4, 8), (2, 4), (32, 256)):
@@ -34,3 +34,9 @@ def test_it_opens_with_a_gpu_of_the_readers_own():
 def test_a_gpu_without_bfloat16_is_refused_by_name():
     with pytest.raises(ValueError, match=r"gpu: expected one with a bfloat16 rate.*got 'T4'"):
         tile_lab(gpu="T4")
+
+
+@pytest.mark.parametrize("show", [draw, tile_lab])
+def test_a_gpu_with_tensor_memory_is_refused_by_name(show):
+    with pytest.raises(ValueError, match=r"expected one that keeps O and S in registers.*got 'B200'"):
+        show(gpu="B200")

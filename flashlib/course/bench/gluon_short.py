@@ -1,6 +1,6 @@
 """Check notebook 12's teaching kernels on a Hopper GPU, and time their attention beside the library's.
 
-    python -m flashlib.course.bench.gluon_teaching --out assets/measurements --name h200
+    python -m flashlib.course.bench.gluon_short --out assets/measurements --name h200
 
 A kernel that waits for what never comes would hold the GPU for ever: so both parts run in processes of
 their own, which are ended after `LIMIT_S`. Notebook 12 shows the result.
@@ -11,6 +11,7 @@ import sys
 from flashlib.course.bench import gluon_ablation, harness
 from flashlib.course.bench.harness import case_of, device_for, is_hopper, torch
 from flashlib.course.bench.provenance import collect, options_for, write
+from flashlib.course.notebook import show
 
 SHAPES, LIMIT_S = [(4, 16, 4096, 128), (4, 32, 4096, 64)], 120          # (B, H, N, d)
 IMPLS = {"impl_teaching": "flashlib.course.ch12.kernels.attention", "impl_ours": "flash_attention"}
@@ -29,16 +30,6 @@ def check_tiny():
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
 
 
-def checked(call, q, k, v):
-    """Return the worse relative error of the first and the last head, against float64."""
-    o = call()
-    error = max(harness.relative([o[n, n][None, None]], harness.exact(
-        *(x[n, n][None, None] for x in (q, k, v)), None, False)) for n in (0, -1))
-    if not error < gluon_ablation.TOLERANCE:
-        raise RuntimeError(f"the kernel is wrong at {tuple(q.shape)}: relative error {error}")
-    return error
-
-
 def measure(options):
     """Check, time, print and write the CSV file; the two implementations alternate."""
     from flashlib import flash_attention
@@ -47,23 +38,23 @@ def measure(options):
     rows = []
     for shape in SHAPES:
         q, k, v, _ = harness.inputs(shape, "cuda", "bfloat16")
-        calls = {impl: lambda run=run, qkv=(q, k, v): run(*qkv)
-                 for impl, run in (("teaching", attention), ("ours", flash_attention))}
-        errors = {impl: checked(call, q, k, v) for impl, call in calls.items()}
-        for impl, times in harness.race(calls, "cuda", options.rounds, 60).items():
-            rows.append({**case_of(shape, impl=impl, mode="forward", causal=0),
-                         **harness.spread(times, harness.flops(shape, False, "forward")),
-                         "relative_error": errors[impl]})
-            print(shape, impl, f"{rows[-1]['tflops_per_s']:.0f} TFLOP/s, error {errors[impl]:.2g}")
-    write(options, "gluon_teaching", rows, collect(
+        found = {}
+        for impl, run in (("teaching", attention), ("ours", flash_attention)):
+            last = (x[-1:] for x in (run(q, k, v), q, k, v))
+            error = harness.checked(*last, False, gluon_ablation.TOLERANCE)
+            found[impl] = (lambda run=run, qkv=(q, k, v): run(*qkv)), error
+        for impl, times in harness.raced(found, shape, False, options.rounds, 60).items():
+            rows.append({**case_of(shape, impl=impl, mode="forward", causal=0), **times,
+                         "relative_error": found[impl][1]})
+    show.table(rows)
+    write(options, "gluon_short", rows, collect(
         options.command, dtype="bfloat16", inputs="standard normal", timing=harness.ALTERNATING,
         flops="4 B H N N d forward", **IMPLS))
 
 
 def main(argv=None):
     """Run both parts, each in a process of its own."""
-    options = options_for(__spec__, __doc__, argv, rounds={
-        "type": int, "default": 9, "help": "how often to time each case"})
+    options = options_for(__spec__, __doc__, argv, rounds=9)
     device_for()
     if is_hopper() and not (harness.finishes(LIMIT_S, check_tiny)
                             and harness.finishes(LIMIT_S, measure, options)):

@@ -27,7 +27,7 @@ LAYERS = [
     {"lens"},
     {"course", "course.chapter", "course.notebook"},
     {"course.plots"},
-    {"course.chapter.figures"},
+    {"course.chapter.figures", "course.chapter.kernels"},
     {"course.widgets", "course.exercises", "course.bench"},
     {"course.chapter.lab", "course.chapter.exercises", "course.chapter.solutions", "__main__"},
 ]

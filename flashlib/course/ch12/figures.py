@@ -1,4 +1,4 @@
-"""The figures of chapter 12: who works when on an SM, which units are busy, what each gains."""
+"""The figures of chapter 12: plan and chip on one axis, busy units, gains, clocks, peers."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from matplotlib.ticker import MaxNLocator
 
 from flashlib.course.plots import theme
 from flashlib.course.plots.gantt import UNITS, bar, face
-from flashlib.course.plots.parts import bare, heading
+from flashlib.course.plots.parts import bare, beside
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, Figure, styled
 from flashlib.models.sm.simulator import Schedule
 
@@ -18,10 +18,10 @@ _UNIT_COLORS = {"copy": ("#DDCC77", ""), "tensor": ("#31688E", ""), "exp": ("#99
 
 @styled
 def refusal(what: str, message: str) -> Figure:
-    """Draw that a program does not fit on an SM, and why, in red, in place of its schedule."""
+    """Draw that a plan does not fit on an SM, and why, in red, in place of its schedule."""
     fig = theme.figure(1.5, layout=None)
     fig.text(0.02, 0.86, what, fontsize=10, fontweight="bold", va="top")
-    fig.text(0.02, 0.6, "This program does not fit on an SM.", fontsize=9, color=OVER, va="top")
+    fig.text(0.02, 0.6, "This plan does not fit on an SM.", fontsize=9, color=OVER, va="top")
     lines = [message[i:j] for i, j in _wrapped(message, 105)]
     fig.text(0.02, 0.42, "\n".join(lines), fontsize=SMALL, va="top")
     return theme.describe(fig, f"{what}: does not fit. {message}")
@@ -36,119 +36,185 @@ def _wrapped(text, width):
 
 
 @styled
-def utilization_bars(schedules: Mapping[str, Schedule], *,
-                     units: Sequence[str] = ("tensor", "exp", "copy")) -> Figure:
-    """Draw the share of the time in which each unit works, a group of bars for every schedule."""
-    fig, ax = theme.subplots(height=0.6 + 0.2 * (len(units) + 0.7) * len(schedules))
-    words = []
-    for row, (name, s) in enumerate(schedules.items()):
+def utilization_bars(shares: Mapping[str, Mapping[str, float]]) -> Figure:
+    """Draw the share of the time in which each unit works, a group of bars for every case.
+
+    `shares` holds name → unit → share, and every case the same units.
+    """
+    units = list(next(iter(shares.values())))
+    fig, ax = theme.subplots(height=0.6 + 0.2 * (len(units) + 0.7) * len(shares))
+    for row, found in enumerate(shares.values()):
         base = row * (len(units) + 0.7)
         for i, unit in enumerate(units):
             color, hatch = _UNIT_COLORS[unit]
-            share = s.utilization[unit]
-            ax.barh(base + i, share, height=0.92, color=color, hatch=hatch, edgecolor=theme.EDGE,
+            ax.barh(base + i, found[unit], height=0.92, color=color, hatch=hatch, edgecolor=theme.EDGE,
                     lw=0.4, label=UNITS[unit] if row == 0 else None)
-            ax.text(share + 0.008, base + i, f"{100 * share:.0f} %", fontsize=TINY,
+            ax.text(found[unit] + 0.008, base + i, f"{100 * found[unit]:.0f} %", fontsize=TINY,
                     va="center_baseline")
-        shares = ", ".join(f"{UNITS[u]} {100 * s.utilization[u]:.0f} %" for u in units)
-        words.append(f"{name}: {shares}")
-    centers = [r * (len(units) + 0.7) + (len(units) - 1) / 2 for r in range(len(schedules))]
-    ax.set_yticks(centers, list(schedules), fontsize=SMALL)
+    centers = [r * (len(units) + 0.7) + (len(units) - 1) / 2 for r in range(len(shares))]
+    ax.set_yticks(centers, list(shares), fontsize=SMALL)
     ax.set(xlim=(0, 1.06), ylim=(centers[-1] + len(units) / 2 + 0.3, -0.8))
     ax.set_xticks(np.linspace(0, 1, 6), [f"{p} %" for p in range(0, 101, 20)], fontsize=TINY)
-    ax.set_xlabel("share of the time at work", fontsize=SMALL)
+    ax.set_xlabel("share of a key tile's cycles at work", fontsize=SMALL)
     ax.tick_params(axis="y", length=0)
     ax.axvline(1, color=GREY, lw=0.8, ls=":")
     ax.legend(loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=len(units), frameon=False,
               fontsize=TINY, handlelength=1.6)
+    words = (f"{name}: {', '.join(f'{UNITS[u]} {100 * found[u]:.0f} %' for u in units)}"
+             for name, found in shares.items())
     return theme.describe(fig, f"Busy share of the units. {'; '.join(words)}.")
 
 
 @styled
-def gains(steps: Sequence[Mapping], *, label: str = "speed, relative to the first row", digits: int = 2,
-          band: tuple[float, float, str] | None = None, source: str = "") -> Figure:
-    """Draw predicted gains as dashed spans, and measured ones as marks below them.
+def gains(steps: Sequence[Mapping], *, label: str, source: str = "") -> Figure:
+    """Draw predicted speeds as dashed spans, and measured ones as dots with their range below them.
 
-    `steps` holds dicts with `name`, `predicted` (low, high) and `measured`: (value, low, high) or None.
-    `band` is (from, to, text): a stretch to compare with, such as what a plain matmul reaches.
+    `steps` holds dicts with `name`, `predicted` (low, high) or None, and `measured` (value, low, high).
     """
     fig, ax = theme.subplots(height=0.75 + 0.4 * len(steps))
-    top, words = 0.0, []
-    if band:
-        ax.axvspan(band[0], band[1], color="#EEEEEE", lw=0, label=band[2])
+    words = []
     for y, step in enumerate(steps):
-        low, high = step["predicted"]
-        ax.plot([low, high], [y - 0.15] * 2, ls=(0, (2.5, 1.2)), lw=2.2, color="#31688E",
-                label="predicted, slowest to fastest" if y == 0 else None)
-        ax.plot([low, high], [y - 0.15] * 2, "|", ms=9, mew=1.6, color="#31688E")
-        span = " … ".join(dict.fromkeys(f"{x:.{digits}f}" for x in (low, high)))
-        ax.text(high, y - 0.15, f"   {span}", fontsize=TINY, va="center_baseline", color="#31688E",
-                path_effects=theme.halo())
-        top, text = max(top, high), f"{step['name']}: predicted {span}"
-        if step.get("measured") is not None:
-            value, least, most = step["measured"]
-            ax.plot([least, most], [y + 0.2] * 2, "-", lw=2.2, color=INK)
-            ax.plot([value], [y + 0.2], "o", ms=6, color=INK, label="measured" if not words else None)
-            ax.text(max(value, most), y + 0.2, f"   {value:.{digits}f}", fontsize=TINY,
-                    va="center_baseline", fontweight="bold", path_effects=theme.halo())
-            top, text = max(top, most), text + f", measured {value:.{digits}f}"
-        words.append(text)
+        text = f"{step['name']}:"
+        if step["predicted"] is not None:
+            low, high = step["predicted"]
+            ax.plot([low, high], [y - 0.17] * 2, ls=(0, (2.5, 1.2)), lw=2.2, color="#31688E")
+            ax.plot([low, high], [y - 0.17] * 2, "|", ms=9, mew=1.6, color="#31688E",
+                    label=None if words else "predicted, parts of each to first come")
+            span = " … ".join(dict.fromkeys((f"{low:.2f}", f"{high:.2f}")))
+            beside(ax, span, (high, y - 0.17), (6, 0), fontsize=TINY, color="#31688E",
+                   path_effects=theme.halo())
+            text += f" predicted {span},"
+        value, least, most = step["measured"]
+        ax.plot([least, most], [y + 0.2] * 2, "-", lw=1.6, color=INK)
+        ax.plot([value], [y + 0.2], "o", ms=6, color=INK,
+                label=None if words else "measured, median and range of the rounds")
+        beside(ax, f"{value:.2f}", (most, y + 0.2), (6, 0), fontsize=TINY, fontweight="bold",
+               path_effects=theme.halo())
+        words.append(f"{text} measured {value:.2f}")
     ax.set_yticks(range(len(steps)), [s["name"] for s in steps], fontsize=SMALL)
-    ax.set(ylim=(len(steps) - 0.4, -0.6), xlim=(0, 1.2 * top))
+    ax.set(ylim=(len(steps) - 0.4, -0.6), xlim=(0, 1.2))
     ax.set_xlabel(label + (f" ({source})" if source else ""), fontsize=SMALL)
     ax.tick_params(axis="y", length=0)
-    ax.legend(loc="lower center", bbox_to_anchor=(0.42, 1.0), ncols=3, frameon=False, fontsize=TINY)
-    return theme.describe(fig, f"Gains. {'; '.join(words)}.")
+    ax.legend(loc="lower center", bbox_to_anchor=(0.42, 1.0), ncols=2, frameon=False, fontsize=TINY)
+    return theme.describe(fig, f"Speeds. {'; '.join(words)}.")
 
 
-_WAITS = "waits for K, turn or next tile"
-# What a warpgroup of the recorded kernel did after a reading of the clock: words, and whose hue.
-_AFTER = {
-    "step": (_WAITS, None), "last step": (_WAITS, None), "finished": (_WAITS, None),
-    "issued": ("Q·Kᵀ", "QK"),
-    "scores": ("softmax, waits for P·V", "exp"), "next scores": ("softmax, waits for P·V", "exp"),
-    "output": ("rescale O, to 16 bits", "rescale"), "last output": ("divide O, store it", "O"),
-}
+# What a warpgroup of the recorded kernel did after a reading of the clock, and whose hue that has.
+_AFTER = {"issued": "QK", "scores": "exp", "next scores": "exp", "output": "rescale",
+          "last output": "rescale"}
+# The same of a simulated warpgroup, by what it does itself or waits for; waits for a barrier have none.
+_STOPS = {"QK": "QK", "max": "exp", "exp": "exp", "PV": "exp", "pack": "rescale", "rescale": "rescale"}
+_PHASES = {"QK": "waits for Q·Kᵀ", "exp": "softmax, waits for P·V", "rescale": "rescale O, to 16 bits"}
+_IDLE = {"facecolor": "#FFFFFF", "edgecolor": "#888888", "lw": 0.6, "ls": (0, (2, 2))}
+
+
+def _recorded(rows):
+    """Return (warpgroup, from, to, hue, key tile) of what the real kernel did between two readings."""
+    for group in (0, 1):
+        mine = [row for row in rows if row["warpgroup"] == group]
+        for row, after in itertools.pairwise(mine):
+            yield group, row["cycles"], after["cycles"], _AFTER.get(row["event"]), row["step"]
+
+
+def _simulated(schedule):
+    """Return the same of a schedule; what follows one another in one hue is one."""
+    for group in (0, 1):
+        stops = sorted((stop for stop in schedule.stops if stop.role == f"warpgroup {group}"),
+                       key=lambda stop: stop.start)
+        tile = -1
+        for hue, same in itertools.groupby(stops, key=lambda stop: _STOPS.get(stop.reason)):
+            same = list(same)
+            tile += hue == "QK"
+            yield group, same[0].start, same[-1].end, hue, tile
 
 
 @styled
-def kernel_timeline(rows: Sequence[Mapping], *, window: tuple[float, float], source: str,
-                    title: str | None = None) -> Figure:
-    """Draw what each warpgroup of the real kernel did between two readings of the SM's clock.
+def plan_and_chip(schedule: Schedule, rows: Sequence[Mapping], *, tile: int, cycles: float,
+                  source: str) -> Figure:
+    """Draw two warpgroups as simulated and, below them, as recorded, on one axis of cycles.
 
     Args:
+        schedule: of a plan with two consumer warpgroups.
         rows: of `assets/measurements/timeline_*.csv`, of one shape.
-        window: from and to, in cycles.
-        source: where and when the rows were recorded.
+        tile: both pictures begin when warpgroup 0 has issued this key tile's Q·Kᵀ.
+        cycles: how much both show.  source: where and when the rows were recorded.
     """
-    groups = sorted({row["warpgroup"] for row in rows})
-    whole = 0.42 * len(groups) + 0.75 + (0.22 if title else 0.0)
-    fig = theme.figure(whole, layout=None)
-    ax = fig.add_axes((0.152, 0.46 / whole, 0.81, 0.42 * len(groups) / whole))
-    ax.set(xlim=window, ylim=(len(groups), 0))
-    scale, seen = 0.81 * theme.WIDTH / (window[1] - window[0]), {}
-    for y, group in enumerate(groups):
-        mine = [row for row in rows if row["warpgroup"] == group]
-        for row, after in itertools.pairwise(mine):
-            words, what = _AFTER[row["event"]]
-            look = (face(what) if what else
-                    {"facecolor": "#FFFFFF", "edgecolor": "#888888", "lw": 0.6, "ls": (0, (2, 2))})
-            if row["cycles"] < window[1] and after["cycles"] > window[0]:
-                seen.setdefault(words, look)
-            text = str(row["step"]) if what == "QK" else words.split(",")[0] if what else ""
-            bar(ax, row["cycles"], after["cycles"], y + 0.12, 0.76, text, window, scale, **look)
-    ax.set_yticks([y + 0.5 for y in range(len(groups))], [f"warpgroup {g}" for g in groups],
-                  fontsize=SMALL)
+    parts = {"simulated": list(_simulated(schedule)), "recorded": list(_recorded(rows))}
+    fig = theme.figure(2.75, layout=None)
+    ax = fig.add_axes((0.2, 0.155, 0.785, 0.72))
+    ax.set(xlim=(0, cycles), ylim=(4.35, -0.05))
+    scale, ticks = 0.785 * theme.WIDTH / cycles, []
+    for n, (name, found) in enumerate(parts.items()):
+        zero = next(start for group, start, _, what, j in found
+                    if (group, what, j) == (0, "QK", tile))
+        for group, start, end, what, j in found:
+            y = 2.35 * n + group
+            look = face(what) if what else _IDLE
+            text = f"Q·Kᵀ {j}" if what == "QK" else {"exp": "softmax"}.get(what or "", "")
+            bar(ax, start - zero, end - zero, y + 0.1, 0.66, text, (0, cycles), scale, **look)
+        ticks += [(2.35 * n + group + 0.45, f"{name},\nwarpgroup {group}") for group in (0, 1)]
+        if name == "simulated":
+            for event in schedule.of(what="PV"):
+                y = int(event.role[-1])
+                bar(ax, event.start - zero, event.end - zero, y + 0.79, 0.15, "", (0, cycles), scale,
+                    **face("PV"))
+    ax.axhline(2.15, color=GREY, lw=0.6)
+    ax.set_yticks(*zip(*ticks, strict=True), fontsize=SMALL)
     bare(ax, "left")
-    ax.tick_params(axis="y", pad=2)
-    ax.set_xlabel(f"cycles of the SM's clock; {source}", fontsize=SMALL, labelpad=2)
+    ax.set_xlabel(f"cycles since warpgroup 0 issued Q·Kᵀ {tile}; below: {source}", fontsize=SMALL)
     ax.xaxis.set_major_locator(MaxNLocator(7, integer=True))
     ax.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
     ax.tick_params(axis="x", labelsize=TINY)
-    order = dict.fromkeys(words for words, _ in _AFTER.values())
-    theme.patch_key(ax, [(words, seen[words]) for words in order if words in seen], at=(-0.18, 1.02),
-                    loc="lower left")
-    if title:
-        heading(fig, title, y=1 - 0.05 / whole)
-    return theme.describe(fig, f"What {len(groups)} warpgroups did, cycles {window[0]:,.0f} to"
-                               f" {window[1]:,.0f}, {source}: {'; '.join(seen)}.")
+    theme.patch_key(ax, [*((words, face(what)) for what, words in _PHASES.items()),
+                         ("its P·V in the tensor cores (simulated)", face("PV")), ("idle", _IDLE)],
+                    at=(-0.25, 1.01), loc="lower left")
+    return theme.describe(fig, f"Two warpgroups over {cycles:,.0f} cycles, simulated above, {source}"
+                               " below: both alternate between Q·Kᵀ and softmax, one while the other"
+                               " does the opposite; a key tile takes"
+                               f" {schedule.cycles_per_tile:,.0f} cycles in the simulation.")
+
+
+@styled
+def clock_falls(clock) -> Figure:
+    """Draw the clock of every kernel of a `Measurement` over its tensor cores' share of the time."""
+    fig, ax = theme.subplots(height=2.3)
+    words = []
+    for row in clock.rows:
+        share, ghz = row["tensor_cycles"] / row["active_cycles"] / 4, row["sm_clock_hz"] / 1e9
+        mark, color = ("D", "#999933") if row["impl"].startswith("fp8") else ("o", "#31688E")
+        ax.plot([share], [ghz], mark, ms=6.5, color=color, mfc="#FFFFFF" if row["causal"] else color)
+        name = row["impl"].replace("fp8_block", "8 bits")
+        beside(ax, name, (share, ghz), (8, 4), fontsize=TINY)
+        words.append(f"{name}{', causal' * row['causal']} {share:.2f}, {ghz:.2f} GHz")
+    matmul = clock.number("ceiling_matmul_clock_hz") / 1e9
+    ax.axhline(matmul, color=GREY, lw=0.9, ls=":")
+    beside(ax, "a large bf16 matmul", (0.41, matmul), (0, -7), fontsize=TINY, color=GREY)
+    ax.text(0.99, 1.78, "open: causal mask", fontsize=TINY, ha="right", color=GREY)
+    ax.set(xlim=(0.4, 1.0), ylim=(1.28, 1.82))
+    ax.set_xlabel("share of a busy SM's cycles in which its tensor cores work", fontsize=SMALL)
+    ax.set_ylabel("clock meanwhile, GHz", fontsize=SMALL)
+    ax.tick_params(labelsize=TINY)
+    return theme.describe(fig, "The more of the time the tensor cores work, the lower the clock:"
+                               f" {'; '.join(words)}; a large matmul {matmul:.2f} GHz.")
+
+
+@styled
+def against_best(ratios: Mapping[str, Sequence[float]]) -> Figure:
+    """Draw, for every shape, a rate over the best library's: a dot for each of several runs."""
+    fig, ax = theme.subplots(height=0.55 + 0.165 * len(ratios))
+    for y, found in enumerate(ratios.values()):
+        ahead = min(found) > 1
+        color = "#31688E" if ahead else INK
+        ax.plot([min(found), max(found)], [y, y], lw=1.2, color=color)
+        ax.plot(found, [y] * len(found), "o" if ahead else "D", ms=4, color=color, mec="#FFFFFF",
+                mew=0.5)
+    ax.axvline(1, color=GREY, lw=0.9)
+    ax.set_yticks(range(len(ratios)), list(ratios), fontsize=TINY)
+    ax.set(ylim=(len(ratios) - 0.4, -0.6))
+    ax.set_xlabel("our rate ÷ the best library's; round and blue: ahead in every run", fontsize=SMALL)
+    ax.tick_params(axis="y", length=0)
+    ahead = [name for name, found in ratios.items() if min(found) > 1]
+    low, high = min(map(min, ratios.values())), max(map(max, ratios.values()))
+    return theme.describe(fig, f"Our rate over the best library's, {low:.2f} to {high:.2f}; in"
+                               f" {len(ahead)} of {len(ratios)} shapes ahead in every run:"
+                               f" {'; '.join(ahead)}.")

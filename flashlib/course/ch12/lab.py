@@ -1,4 +1,4 @@
-"""Schedule lab of chapter 12: one SM's Gantt chart, by program, tile, stages, dtype and GPU."""
+"""Schedule lab of chapter 12: one SM's Gantt chart, by plan, tile, stages, dtype and GPU."""
 
 from flashlib.course.ch12.figures import refusal
 from flashlib.course.plots.gantt import UNITS, gantt
@@ -15,7 +15,7 @@ STAGES = (1, 2, 3, 4)
 
 def draw(program="pingpong_overlap", gpu="H200", d=128, rows=128, keys=128, stages=2, dtype="bfloat16",
          arbitration="shared"):
-    """Draw one program's schedule with its times in words; what does not fit says why, in red."""
+    """Draw one plan's schedule with its times in words; what does not fit says why, in red."""
     options = {"gpu": gpu, "d": d, "rows": rows, "keys": keys, "stages": stages, "dtype": dtype,
                "tiles": 24}
     made = programs.build(program, arbitration=arbitration, **options)
@@ -32,14 +32,14 @@ def draw(program="pingpong_overlap", gpu="H200", d=128, rows=128, keys=128, stag
 
 def schedule_lab(program="pingpong_overlap", gpu="H200", d=128, rows=128, keys=128, stages=2,
                  dtype="bfloat16", arbitration="shared"):
-    """Return the widget: a program, its tiles and a GPU, with the schedule drawn anew.
+    """Return the widget: a plan, its tiles and a GPU, with the schedule drawn anew.
 
     The arguments are what it shows at first; see `draw`. What does not fit on
-    an SM says so. On a B200 the programs are a what-if: Blackwell has no warpgroup matmul.
+    an SM says so. On a B200 the plans are a what-if: Blackwell has no warpgroup matmul.
     """
     gpus, redraw = base.over_gpus(draw, gpu, "whose rates", GPUS)
     return base.Lab("schedule_lab", {
-        "program": base.choice(list(programs.PROGRAMS), program, "program", kind="dropdown",
+        "program": base.choice(list(programs.PROGRAMS), program, "plan", kind="dropdown",
                                tooltip="who waits for what"),
         "d": base.choice(base.including(d, DIMS), d, "d, head dimension"),
         "rows": base.choice(base.including(rows, ROWS), rows, "query rows",

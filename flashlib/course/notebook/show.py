@@ -58,13 +58,15 @@ def kernel(module: str, name: str, part: str = "all") -> None:
 def kernel_text(module: str, name: str, part: str = "all") -> str:
     """Return the text of a kernel without its docstring; this needs neither torch nor Triton.
 
-    `part` is "all", "signature" (up to the colon) or "body".
+    A `module` of the course begins with "course/". `part` is "all", "signature" (up to the colon) or
+    "body".
     """
-    text = (Path(flashlib.__file__).parent / "kernels" / f"{module}.py").read_text(encoding="utf-8")
+    home = Path(flashlib.__file__).parent / ("" if module.startswith("course/") else "kernels")
+    text = (home / f"{module}.py").read_text(encoding="utf-8")
     found = [node for node in ast.parse(text).body
              if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name]
     if not found:
-        raise ValueError(f"name: expected a function of flashlib/kernels/{module}.py, got {name!r}")
+        raise ValueError(f"name: expected a function of {module}.py, got {name!r}")
     node, lines = found[0], text.splitlines()
     first = node.body[0]
     documented = ast.get_docstring(node) is not None

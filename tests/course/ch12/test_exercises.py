@@ -1,5 +1,10 @@
 """The checks of chapter 12 accept the solution and name each seeded mistake."""
 
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
 from flashlib.course.ch12 import exercises as ch12
 from flashlib.course.ch12 import solutions as right
 from flashlib.models.sm import programs
@@ -95,6 +100,7 @@ WRONG = [
     (ch12.check_break_even, lambda f, e: f / e, "counts as two FLOPs"),
     (ch12.check_break_even, lambda f, e: 4 * e / f, "upside down"),
     (ch12.check_break_even, lambda f, e: f / (8 * e), "not 8·d"),
+    (ch12.check_break_even, lambda f, e: Fraction(f, 2 * e), "there are two matmuls"),
     (ch12.check_break_even, lambda f, e: 64, "compute it from the arguments"),
     (ch12.check_break_even, lambda f, e: f // e // 4, "do not round"),
     (ch12.check_break_even, lambda f, e: e / f, "upside down"),
@@ -145,4 +151,16 @@ CHECKS = [(ch12.check_break_even, right.break_even), (ch12.check_place, right.pl
           (ch12.check_split_registers, right.split_registers),
           (ch12.check_my_pingpong, right.my_pingpong)]
 
+FORMS = [(ch12.check_break_even, lambda f, e: Fraction(f, 4 * e)),
+         (ch12.check_break_even, lambda f, e: np.float32(f / (4 * e))),
+         (ch12.check_break_even, lambda f, e: np.float64(f) / e / 4),
+         (ch12.check_place, lambda i, n: np.array([i % n, i // n % 2])),
+         (ch12.check_place, lambda i, n: [np.int64(i % n), np.int32(i // n) & 1]),
+         (ch12.check_split_registers, lambda c: np.array([24, (512 - 24) // c // 8 * 8]))]
+
 TestAnswers = examine(right=CHECKS, wrong=WRONG)
+
+
+@pytest.mark.parametrize(("check", "answer"), FORMS)
+def test_other_forms_of_the_right_answer_pass(check, answer):
+    assert check(answer, strict=True)

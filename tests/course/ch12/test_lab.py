@@ -24,7 +24,7 @@ def test_the_title_says_what_the_simulator_says():
 
 def test_what_does_not_fit_says_the_sum_in_red():
     shown = words(draw(d=192, keys=192, stages=1))
-    assert shown["This program does not fit on an SM."] == OVER
+    assert shown["This plan does not fit on an SM."] == OVER
     assert any(t.startswith("registers: warpgroup 0 needs 272 a thread") for t in shown)
     shown = words(draw(stages=4))
     assert any("asks for 294,912 B" in t for t in shown)

@@ -16,11 +16,13 @@ __all__ = ["check_logsumexp", "check_softmax", "check_three_pass_bytes", "check_
     "fl.numerics.facts(dtype).largest is the largest finite number, as a float64.",
 ))
 def check_threshold(answer):
+    in_the_format = True
     for dtype in ("float32", "float16", "float64", "bfloat16"):
         facts = numerics.facts(dtype)
         got = answer(dtype)
         if _number(got) == facts.exp_overflow:
             continue                          # the last value of the format below the logarithm
+        in_the_format = False
         exact = np.log(facts.largest)
         rounded_up = float(numerics.round_to(exact, dtype))
         expect_close(got, exact, f"threshold({dtype!r})", rtol=1e-12, mistakes={
@@ -39,6 +41,9 @@ def check_threshold(answer):
             f"the logarithm was taken in {dtype} and rounded up, past the threshold: eˣ of your"
             " answer is ∞ in that format. Take the logarithm in float64": rounded_up,
         })
+    if in_the_format:
+        return ("right: the last value of each format that survives. (The wall itself lies between it"
+                " and the next, at np.log(fl.numerics.facts(dtype).largest).)")
     return ("right: one logarithm. (In the format itself the threshold is the last value below it,"
             " fl.numerics.facts(dtype).exp_overflow.)")
 
@@ -123,6 +128,7 @@ def _survives(answer, x, mistake):
     """Raise `Wrong` unless the softmax of x comes out right; `mistake` says why it may be lost."""
     exact = np.exp(x.astype(np.float64) - x.max(axis=1, keepdims=True))
     exact /= exact.sum(axis=1, keepdims=True)
+    exact = exact.astype(x.dtype)
     got = np.asarray(_called(answer, x))
     what = f"softmax of {x.tolist()}" + ", float32" * (x.dtype == np.float32)
     if got.shape == x.shape and not np.isfinite(got).all():
@@ -139,7 +145,9 @@ def _survives(answer, x, mistake):
 def check_logsumexp(answer):
     plain = np.array([[0.0, 1.0, 2.0], [3.0, 3.0, 3.0], [-1.0, 0.5, 4.0]])
     m, l = plain.max(axis=1), np.exp(plain).sum(axis=1)
-    expect_close(_called(answer, plain), np.log(l), "lse of small logits", mistakes={
+    got = _called(answer, plain)
+    lowest = -1e30 if np.asarray(got).dtype == np.float32 else -1e300   # one that the answer can hold
+    expect_close(got, np.log(l), "lse of small logits", mistakes={
         "that is ln Σ e^(x − m): add m back": np.log(l) - m,
         "m was subtracted once more instead of added back": np.log(l) - 2 * m,
         "that is the sum; take its logarithm": l,
@@ -158,7 +166,7 @@ def check_logsumexp(answer):
             np.array([-np.inf, expected[1]]),
         "one −∞ spoiled its row: a masked logit adds e^−∞ = 0": np.array([np.nan, expected[1]]),
     })
-    _low_rows(answer, np.array([[-1e4, -1e4], [-1e5, -1e5], [-1e300, -1e300]]))
+    _low_rows(answer, np.array([[-1e4, -1e4], [-1e5, -1e5], [lowest, lowest]]))
     _low_rows(answer, np.array([[-1e4, -1e4], [-1e38, -1e38]], dtype=np.float32))
     empty = np.array([[0.0, 0.0], [-np.inf, -np.inf]])
     got = _called(answer, empty)

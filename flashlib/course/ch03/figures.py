@@ -13,6 +13,7 @@ from flashlib.course.plots.parts import bare, rect, whole
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, styled, text_width
 
 _GOOD = theme.tint(theme.TENSOR_COLORS["P"], 0.45)
+_SOME = "#F4CE7E"
 _BAD = theme.tint(OVER, 0.82)
 _HATCH = theme.tint(OVER, 0.5)
 _DASH = {"color": INK, "lw": 1.8, "ls": (0, (2, 1)), "zorder": 6}
@@ -23,14 +24,14 @@ def overflow_map(scales: Sequence[float], kept: Mapping[str, Mapping[str, Sequen
                  walls: Mapping[str, Mapping[str, float]] | None = None, *, rows: int) -> Figure:
     """Draw how many rows a softmax does not lose, by dtype and by scale of the logits.
 
-    A cell's shade goes with its share of rows, from olive to red; a cell that lost any is hatched.
+    A cell is olive if no row is lost, amber if some are, red if all are; one that lost any is hatched.
 
     Args:
         scales: factors on the logits, ascending: the columns.
         kept: for each panel's title, for each dtype, the number of rows not lost at each scale.
-        walls: for each panel's title, for each dtype, the scale beyond which overflow is predicted.
-            It is written at the right, and drawn as a dashed line between the last scale that it
-            allows and the first that it does not.
+        walls: for each panel's title, for each dtype, the scale beyond which a logit or term overflows
+            (a sum may earlier). It is written at the right, and drawn as a dashed line between the
+            last scale that it allows and the first that it does not.
         rows: how many rows there are.
     """
     lines = sum(len(panel) for panel in kept.values())
@@ -66,12 +67,15 @@ def overflow_map(scales: Sequence[float], kept: Mapping[str, Mapping[str, Sequen
 
 def _cell(ax, x, y, w, h, share, text) -> None:
     lost = {"hatch": "/////", "gid": "lost"} if share < 1 else {"gid": "kept"}
-    rect(ax, x, y, w, h, facecolor=theme.mix(_GOOD, _BAD, 1 - share), edgecolor=_HATCH, lw=0, zorder=1,
-         **lost)
+    rect(ax, x, y, w, h, facecolor=_shade(share), edgecolor=_HATCH, lw=0, zorder=1, **lost)
     rect(ax, x, y, w, h, fill=False, ec="white", lw=1.6, zorder=2)
     patch = {"boxstyle": "round,pad=0.14", "fc": "white", "ec": "none"} if share < 1 else None
     ax.text(x + w / 2, y + h / 2, text, ha="center", va="center_baseline", fontsize=SMALL,
             color=INK if share else OVER, zorder=5, bbox=patch)
+
+
+def _shade(share):
+    return _GOOD if share == 1 else _SOME if share else _BAD
 
 
 def _wall(ax, x, y, h, dtype, off_map) -> None:
@@ -92,12 +96,12 @@ def _factor(wall, scales) -> str:
 def _map_key(ax, x, y, rows, walls) -> None:
     for share, label in ((1, f"all {rows} rows kept"), (0.5, "some"), (0, "none")):
         rect(ax, x, y - 0.06, 0.26, 0.12, edgecolor=_HATCH, lw=0,
-             facecolor=theme.mix(_GOOD, _BAD, 1 - share), hatch=None if share == 1 else "/////")
+             facecolor=_shade(share), hatch=None if share == 1 else "/////")
         ax.text(x + 0.33, y, label, va="center_baseline", fontsize=TINY, color=GREY)
         x += 0.33 + text_width(label, TINY) + 0.2
     if walls:
         ax.plot([x + 0.1] * 2, [y - 0.09, y + 0.07], **_DASH)
-        ax.text(x + 0.2, y, "predicted: no overflow to the left, overflow to the right",
+        ax.text(x + 0.2, y, "predicted: a logit or a term overflows to the right",
                 va="center_baseline", fontsize=TINY, color=GREY)
 
 

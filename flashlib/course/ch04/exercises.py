@@ -92,8 +92,10 @@ def check_merge(merge):
             _expect_merge(merge(a, b), a, b, what)
         for a, b, what in ((small, EMPTY, "merge(a, empty)"), (EMPTY, small, "merge(empty, a)")):
             _expect_merge(merge(a, b), a, b, what + ", empty = (−∞, 0)")
+        coarse = np.float32 in map(type, _pair(merge(small, large), "merge(a, b)"))
+        lowest = -1e30 if coarse else -1e300                    # one that the answer can hold
         for a, b in (((-5.0, 1.0), (-3.0, 1.0)), (state(x - 1000), state(x[:4] - 1e5)),
-                     ((-1e300, 2.0), (-1e300, 3.0))):
+                     ((lowest, 2.0), (lowest, 3.0))):
             _expect_low(merge, a, b)
         m, l = _pair(merge(EMPTY, EMPTY), "merge(empty, empty)")
         if np.isnan(m) or np.isnan(l):
@@ -103,7 +105,15 @@ def check_merge(merge):
             raise Wrong(f"merge(empty, empty): got m = {m:g}; use a finite number only inside the"
                         " exponents, the m that you return must stay −∞")
         expect_close((m, l), EMPTY, "merge(empty, empty), (m, l)")
+        vanished = _loses_a_nan(merge)
         repaired = _meets_a_nan(merge)
+    if vanished and repaired:
+        raise Wrong("merge(empty, empty): you made a NaN and painted over it; a NaN logit would vanish"
+                    " too. Put something finite into the exponents, and no NaN arises")
+    if vanished:
+        raise Wrong(f"{vanished}: the NaN vanished, and an error upstream with it. Do not use np.fmax,"
+                    " np.nansum or the like, and ask for m == −∞ where you ask for m > −∞: a NaN is"
+                    " neither")
     if repaired:
         return ("right. (A NaN arises on the way for two empty parts, and is replaced; with a finite"
                 " shift there is none to replace.)")
@@ -111,25 +121,34 @@ def check_merge(merge):
 
 
 def _meets_a_nan(merge) -> bool:
-    """Tell whether two empty parts make a NaN on the way; one that is painted over is wrong."""
+    """Tell whether two empty parts make a NaN on the way."""
     empty = tuple(map(np.float64, EMPTY))
     try:
         with np.errstate(invalid="raise"):
             merge(empty, empty)
     except FloatingPointError:
-        _, l = _pair(merge((1.0, math.nan), (2.0, 1.0)), "merge(a, b), a with a NaN")
-        if not np.isnan(l):
-            raise Wrong("merge(empty, empty): you made a NaN and painted over it; a NaN logit would"
-                        " vanish too. Put something finite into the exponents, and no NaN"
-                        " arises") from None
         return True
     return False
 
 
+def _loses_a_nan(merge) -> str:
+    """Return the first merge with a NaN in either state of which neither m nor l is NaN; "" if none."""
+    nan = math.nan
+    for a in ((1.0, nan), (nan, nan)):                 # a logit that is NaN makes both NaN
+        for b in ((2.0, 1.0), (-2.0, 1.0), EMPTY):
+            for pair in ((a, b), (b, a)):
+                what = "merge({}, {})".format(*(f"({m:g}, {l:g})".replace("-inf", "−∞")
+                                                for m, l in pair))
+                if not np.isnan(_pair(merge(*pair), what)).any():
+                    return what
+    return ""
+
+
 def _pair(got, what, pair="(m, l)"):
+    """Return the two numbers of an answer; a float32 stays one, for `expect_close` to see."""
     try:
-        first, second = given(got)
-        return float(first), float(second)
+        first, second = (np.asarray(part)[()] for part in given(got))
+        return tuple(n if isinstance(n, np.float32) else float(n) for n in (first, second))
     except (TypeError, ValueError):
         raise Wrong(f"{what}: expected a pair of numbers {pair}, got {got!r}") from None
 
@@ -137,11 +156,11 @@ def _pair(got, what, pair="(m, l)"):
 def _expect_both_sides(merge, small, large):
     """Tell a merge that rescales one side only from one that rescales neither."""
     right = [_pair(merge(a, b), "merge(a, b)") for a, b in ((small, large), (large, small))]
-    fine = [math.isclose(l, _merge(small, large)[1]) for _, l in right]
-    if fine == [True, False] and math.isclose(right[1][1], small[1] + large[1]):
+    fine = [math.isclose(l, _merge(small, large)[1], rel_tol=1e-5) for _, l in right]
+    if fine == [True, False] and math.isclose(right[1][1], small[1] + large[1], rel_tol=1e-5):
         raise Wrong("merge(a, b), l: only the left sum is rescaled; when the larger maximum is on"
                     " the left, the right sum must be")
-    if fine == [False, True] and math.isclose(right[0][1], small[1] + large[1]):
+    if fine == [False, True] and math.isclose(right[0][1], small[1] + large[1], rel_tol=1e-5):
         raise Wrong("merge(a, b), l: only the right sum is rescaled; when the larger maximum is on"
                     " the right, the left sum must be")
 
@@ -199,17 +218,20 @@ def check_rescales(count_and_expect):
                         "this counts steps at which the logit grows, not those at which it exceeds"
                         " everything before": int(np.sum(np.diff(x) > 0))}
             expect_close(counted, right, f"{name}, the first number", mistakes=mistakes)
-        for n in (1, 3, 6, 56):
-            name = f"a row of {n} different logits" if n > 1 else "one logit"
-            _, expected = _pair(count_and_expect(np.arange(n, dtype=np.float64)), name,
-                                "(rescales of x, rescales to expect)")
+        tied = "a row that repeats its maximum"
+        for name, x in [*((f"a row of {n} different logits" if n > 1 else "one logit",
+                           np.arange(n, dtype=np.float64)) for n in (1, 3, 6, 56)), (tied, rows[tied])]:
+            n, distinct = len(x), len(set(x))
+            _, expected = _pair(count_and_expect(x), name, "(rescales of x, rescales to expect)")
             harmonic = sum(1 / i for i in range(1, n + 1))
             expect_close(expected, harmonic - 1, f"{name}, the second number", mistakes={
                 "this is H_n, which counts the first logit; it never rescales": harmonic,
                 "this is H_{n−1}: the sum stops one short, and still counts the first logit":
                     harmonic - 1 / n,
                 "ln n is only the leading term; the sum of 1/i is needed": math.log(n),
-                "the expectation is over all orders, not for the order that x came in": n - 1})
+                "the expectation is over all orders, not for the order that x came in": n - 1,
+                **({"n is the length of x; equal logits count, too": sum(
+                    1 / i for i in range(2, distinct + 1))} if distinct < n else {})})
     return "right. A row of a million random logits rescales about 13 times."
 
 

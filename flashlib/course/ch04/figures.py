@@ -217,6 +217,31 @@ def rescale_events(counts, *, expected: float, actual: Mapping[str, int], length
 
 
 @styled
+def maxima_by_distance(means, shares) -> Figure:
+    """Draw the mean logit over the distance of key and query, and how often a new maximum is there.
+
+    Args:
+        means: the mean logit of the keys 1, 2, 3 … tokens before their query.
+        shares: the share of rows that reach a new maximum there.
+    """
+    fig, (upper, lower) = theme.subplots(2, 1, height=3.0, sharex=True, height_ratios=(1.3, 1))
+    places = -np.arange(1, len(means) + 1)
+    _bars(upper, places, means, theme.tensor_color("x"), theme.edge_color("x"))
+    _bars(lower, places, shares, theme.TENSOR_COLORS["m"], theme.TENSOR_COLORS["m"])
+    upper.axhline(0, color=GREY, lw=0.6)
+    upper.set(ylim=(1.08 * min(*means, 0), 1.08 * max(means)), ylabel="mean logit")
+    upper.spines["bottom"].set_visible(False)
+    upper.tick_params(bottom=False)
+    lower.set(xlim=(places[-1] - 0.8, -0.2), ylim=(0, 1), xlabel="key − query, in tokens",
+              ylabel="share of rows with\na new maximum")
+    fig.align_ylabels()
+    often = ", ".join(f"{place}: {share:.2f}" for place, share in zip(places, shares, strict=True)
+                      if share >= 0.5)
+    return theme.describe(fig, "The mean logit swings with the distance of key and query. The share of"
+                               f" rows with a new maximum is at least one half at {often}.")
+
+
+@styled
 def error_growth(lengths, by_length: Mapping[str, Sequence[float]], blocks, by_blocks,
                  predicted) -> Figure:
     """Draw the rounding error of l over the row's length, and over the number of blocks.
@@ -229,15 +254,14 @@ def error_growth(lengths, by_length: Mapping[str, Sequence[float]], blocks, by_b
     """
     fig, (left, right) = theme.subplots(1, 2, height=3.2, sharey=True, width_ratios=(1.15, 1))
     colors, markers = (INK, GREY, "#31688E", "#35B779"), "osD^"
-    used: list[float] = []
+    ends: dict[float, tuple[str, str]] = {}                   # curves that end together share a label
     for (name, errors), color, marker in zip(by_length.items(), colors, markers, strict=False):
         left.plot(lengths, errors, color=color, marker=marker, ms=4.5, lw=1.5,
                   mfc="white" if marker == "s" else color)
-        place = np.log10(errors[-1])
-        while any(abs(place - other) < 0.15 for other in used):
-            place += 0.05
-        used.append(place)
-        left.annotate(name, (lengths[-1], 10**place), xytext=(6, 0), textcoords="offset points",
+        near = next((end for end in ends if abs(np.log10(errors[-1] / end)) < 0.1), errors[-1])
+        ends[near] = (f"{ends[near][0]} ≈\n{name}" if near in ends else name, color)
+    for end, (label, color) in ends.items():
+        left.annotate(label, (lengths[-1], end), xytext=(6, 0), textcoords="offset points",
                       va="center", fontsize=SMALL, color=theme.readable(color), annotation_clip=False)
     left.set(xscale="log", yscale="log", xlabel="length n of the row",
              ylabel="relative error of ℓ, in 2⁻²⁴")
@@ -258,9 +282,9 @@ def error_growth(lengths, by_length: Mapping[str, Sequence[float]], blocks, by_b
     right.text(0.5, 0.93, "dashed: predicted\nmarkers: measured", transform=right.transAxes,
                ha="center", va="top", fontsize=SMALL, color=GREY)
     right.margins(y=0.14)
-    ends = ", ".join(f"{name} {errors[-1]:.1f}" for name, errors in by_length.items())
+    last = ", ".join(f"{name} {errors[-1]:.1f}" for name, errors in by_length.items())
     return theme.describe(fig, "Left: the relative error of the sum in units of 2⁻²⁴ over the"
-                               f" length of the row; at {lengths[-1]:,} logits: {ends}. Right: it"
+                               f" length of the row; at {lengths[-1]:,} logits: {last}. Right: it"
                                f" falls to {by_blocks[best]:.1f} at {blocks[best]} blocks and"
                                " rises again, as predicted.")
 
@@ -318,12 +342,12 @@ def _walk(node):
 def _draw_node(ax, node, value, leaf, is_root) -> None:
     x, y = node["x"], node["y"]
     if "parts" not in node:
-        _box(ax, x, y, 0.68, 0.48, theme.tint(theme.tensor_color("x"), 0.35),
+        _box(ax, x, y, 0.86, 0.48, theme.tint(theme.tensor_color("x"), 0.35),
              theme.edge_color("x"), 0.8)
         _write(ax, x, y - 0.01, leaf(node["order"]))
         return
     m, l = value(node["order"])
-    _box(ax, x, y, 0.88, 0.72, "#E9E9E9" if is_root else "white", INK if is_root else GREY,
+    _box(ax, x, y, 1.14, 0.72, "#E9E9E9" if is_root else "white", INK if is_root else GREY,
          1.4 if is_root else 0.8)
     _write(ax, x, y + 0.16, f"{m:.1f}", fontweight="bold")
     _write(ax, x, y - 0.17, f"{l:.3f}")

@@ -159,6 +159,8 @@ BUGS = {
         "floor-by-dtype": (lse_with(lambda x: np.maximum(
             row_max(x), x.dtype.type(-1e30) if x.dtype == np.float32 else np.finfo(x.dtype).min)),
             "float32: expected"),
+        "floor-float32": (lambda x: floored_at(-5e4)(x.astype(np.float32)),
+                          "must not lie above any finite logit"),
         "any-masked": (empty_if_any_masked, "as soon as one logit"),
         "masked-key": (lambda x: solutions.logsumexp_rows(x) + 0 * x.sum(axis=1),
                        "masked logit adds"),
@@ -194,7 +196,9 @@ TestAnswers = examine(
 
 
 def test_the_largest_value_below_the_threshold_is_accepted_too():
-    assert ex.check_threshold(lambda t: facts(t).exp_overflow)
+    verdict = ex.check_threshold(lambda t: facts(t).exp_overflow)
+    assert verdict and "that survives" in verdict.message
+    assert "one logarithm" in ex.check_threshold(solutions.threshold).message
 
 
 def test_a_number_that_equals_everything_is_only_its_value():
@@ -223,6 +227,18 @@ def test_praises_only_what_happened():
 
 def test_a_float32_answer_may_be_as_coarse_as_float32():
     assert ex.check_softmax(lambda x: solutions.softmax_rows(x.astype(np.float64)).astype(x.dtype))
+
+
+def test_a_word_about_float32_only_where_the_logits_were_finer():
+    for check, answer in ((ex.check_softmax, solutions.softmax_rows),
+                          (ex.check_logsumexp, solutions.logsumexp_rows)):
+        assert "float32" not in check(answer).message
+        verdict = check(lambda x, answer=answer: answer(x).astype(np.float32))
+        assert verdict and "Your answer is float32" in verdict.message, verdict.message
+
+
+def test_a_log_sum_exp_of_logits_rounded_to_float32_passes():
+    assert ex.check_logsumexp(lambda x: solutions.logsumexp_rows(x.astype(np.float32)))
 
 
 def test_the_claim_of_exercise_4_holds():

@@ -87,6 +87,35 @@ def merge_replaced(a, b):
     return m, 0.0 if m == -np.inf else l
 
 
+def merge_drops_nan(a, b):
+    m = np.fmax(a[0], b[0])
+    shift = 0.0 if m == -np.inf else m
+    return m, np.nansum([a[1] * np.exp(a[0] - shift), b[1] * np.exp(b[0] - shift)])
+
+
+def merge_if_greater(a, b):
+    m = np.maximum(a[0], b[0])
+    return (m, a[1] * np.exp(a[0] - m) + b[1] * np.exp(b[0] - m)) if m > -np.inf else EMPTY
+
+
+def merge_three_ways(a, b):
+    """Merge by cases; of a state that is NaN all through, every case keeps the NaN."""
+    if a[0] > b[0]:
+        return a[0], a[1] + b[1] * np.exp(b[0] - a[0])
+    return (a[0], a[1] + b[1]) if a[0] == b[0] else (b[0], b[1] + a[1] * np.exp(a[0] - b[0]))
+
+
+def in_float32(answer):
+    def rounded(*given):
+        return tuple(np.float32(part) for part in answer(*given))
+    return rounded
+
+
+def merge_all_in_float32(a, b):
+    """Merge what came as float32, where −1e300 is −∞."""
+    return in_float32(solutions.merge_states)(np.float32(a), np.float32(b))
+
+
 def merge_left_maximum(a, b):
     return a[0], a[1] + b[1] * np.exp(b[0] - a[0])
 
@@ -126,6 +155,10 @@ MISTAKES = {
        for floor in (0.0, -1.0, -500.0, -1e4, float(np.finfo(np.float32).min))},
     "merge-painted": (ex.check_merge, merge_painted, "painted over"),
     "merge-nan-to-num": (ex.check_merge, merge_nan_to_num, "painted over"),
+    "merge-drops-nan": (ex.check_merge, merge_drops_nan, "np.fmax"),
+    "merge-if-greater": (ex.check_merge, merge_if_greater, "m > −∞"),
+    "merge-left-only-float32": (ex.check_merge, in_float32(merge_left_only), "only the left sum"),
+    "merge-floor-float32": (ex.check_merge, in_float32(merge_with_floor(-1e4)), "lies above both"),
     "merge-left-maximum": (ex.check_merge, merge_left_maximum, "maximum of one side only"),
     "merge-added": (ex.check_merge, merge_added_maxima, "maxima are added"),
     "merge-no-pair": (ex.check_merge, lambda a, b: 3.0, "expected a pair"),
@@ -144,6 +177,11 @@ MISTAKES = {
                        "one short"),
     "rescales-log": (ex.check_rescales,
                      lambda x: (records(x), math.log(len(x))), "leading term"),
+    "rescales-distinct": (ex.check_rescales, lambda x: (records(x), excess(len(set(x)))),
+                          "equal logits count, too"),
+    "rescales-first-float32": (ex.check_rescales,
+                               in_float32(lambda x: (records(x), excess(len(x)) + 1)),
+                               "counts the first logit"),
     "rescales-this-order": (ex.check_rescales, lambda x: (records(x), records(x)),
                             "over all orders"),
 }
@@ -155,6 +193,18 @@ TestAnswers = examine(right=CHECKS.values(), wrong=MISTAKES.values(), unanswered
 def test_praises_only_what_happened():
     assert "arises on the way" in ex.check_merge(merge_replaced).message
     assert "This one function folds" in ex.check_merge(solutions.merge_states).message
+
+
+@pytest.mark.parametrize(("check", "answer"), [
+    (ex.check_merge, in_float32(solutions.merge_states)), (ex.check_merge, merge_all_in_float32),
+    (ex.check_rescales, in_float32(solutions.count_and_expect))])
+def test_a_float32_answer_passes_with_a_word_about_it(check, answer):
+    verdict = check(answer)
+    assert verdict and "Your answer is float32" in verdict.message, verdict.message
+
+
+def test_a_merge_by_cases_passes():
+    assert ex.check_merge(merge_three_ways)
 
 
 def test_the_message_about_a_single_logit_reads():

@@ -8,7 +8,12 @@ import pytest
 from PIL import Image
 
 import flashlib as fl
-from flashlib.course.ch04.figures import merge_orders, running_state
+from flashlib.course.ch04.figures import (
+    error_growth,
+    maxima_by_distance,
+    merge_orders,
+    running_state,
+)
 from flashlib.course.ch04.lab import (
     ORDERS,
     as_a_tree,
@@ -139,6 +144,24 @@ def test_running_state_refuses_what_does_not_fit():
         running_state(x, m, l, factor, words=["one"])
     with pytest.raises(ValueError, match="at: expected a number of logits from 0 to 2"):
         running_state(x, m, l, factor, words=["a", "b"], at=3)
+
+
+def test_curves_that_end_together_share_a_label():
+    fig = error_growth([4, 16], {"a": [1, 60.0], "b": [1, 61.0], "c": [1, 8.0]}, [1, 4, 16],
+                       np.array([9, 2, 9]), [9, 2, 9])
+    texts = [text.get_text() for text in fig.axes[0].texts]
+    assert texts == ["a ≈\nb", "c"]
+    assert "a 60.0, b 61.0, c 8.0" in alt(fig)
+
+
+def test_maxima_by_distance_draws_a_bar_for_every_distance():
+    fig = maxima_by_distance([3.0, -1.0, 2.0], [0.75, 0.0, 0.5])
+    for ax, heights in zip(fig.axes, ([3, -1, 2], [0.75, 0, 0.5]), strict=True):
+        (bars,) = ax.collections
+        corners = [path.vertices for path in bars.get_paths()]
+        assert [c[2][1] for c in corners] == heights
+        assert [round(c[:4, 0].mean(), 9) for c in corners] == [-1, -2, -3]
+    assert "one half at -1: 0.75, -3: 0.50" in alt(fig)
 
 
 def test_merge_orders_writes_every_state_once():

@@ -77,6 +77,9 @@ def check_scaled_copy(scaled_copy):
         raise Wrong(f"expected {size} B written, each element once, got {traffic.hbm_write_bytes} B")
     if traffic.vector_flops != x.size:
         raise Wrong(f"expected {x.size} vector FLOPs, one per element, got {traffic.vector_flops}")
+    if traffic.sram_peak_bytes != machine.sram_bytes:
+        raise Wrong(f"a tile of rows_per_tile = 3 rows takes {machine.sram_bytes} B of SRAM, and yours"
+                    f" took {traffic.sram_peak_bytes} B at most: load rows_per_tile rows at a time")
     return f"{size} B in, {size} B out, and never more than {traffic.sram_peak_bytes} B on chip."
 
 
@@ -88,7 +91,12 @@ def check_seconds_at_least(seconds_at_least):
     """Accept `seconds_at_least(flops, hbm_bytes, flops_per_s, bytes_per_s) -> float`."""
     cases = np.array([(1e12, 1e9), (1e9, 1e10)])
     compute, memory = cases[:, 0] / 1e14, cases[:, 1] / 1e12
-    answers = given([seconds_at_least(flops, moved, 1e14, 1e12) for flops, moved in cases.tolist()])
+    answers = []
+    for flops, moved in cases.tolist():
+        answer = np.ravel(given(seconds_at_least(flops, moved, 1e14, 1e12)))
+        if answer.size != 1:
+            raise Wrong(f"expected one number, the seconds of one algorithm, got {answer.size}")
+        answers.append(answer[0])
     expect_close(answers, np.maximum(compute, memory), "seconds, once much arithmetic, once many bytes",
                  mistakes={
                      "the two overlap: they do not add": compute + memory,

@@ -112,8 +112,8 @@ def memory_ladder(gpu, *, banks_bytes_per_clock=128):
 def surprise(panels):
     """Draw one small bar chart per quantity: {title: (origin, unit, {label: value})}.
 
-    `origin` says in two or three words where the numbers come from; under each chart stands how many
-    times the second bar is of the first.
+    `origin` says in two or three words where the numbers come from; under each chart stands what the
+    first bar is multiplied (×) or divided (÷) by to give the second.
     """
     fig, axes = theme.subplots(1, len(panels), height=2.35)
     words = []
@@ -131,7 +131,7 @@ def surprise(panels):
         ax.set_ylim(0, max(values) * 1.18)
         ax.set_title(title, loc="center", fontsize=9.5)
         ratio = values[1] / values[0]
-        says = f"× {ratio:.2f}" if ratio >= 0.1 else f"÷ {1 / ratio:.0f}"
+        says = f"× {ratio:.2f}" if ratio >= 1 else f"÷ {1 / ratio:.{0 if ratio < 0.1 else 1}f}"
         ax.set_xlabel(f"{says}\n{origin}", fontsize=8.5, color=theme.INK, linespacing=1.4)
         words.append(f"{title} ({origin}): {human(values[0], unit)} for {labels[0]},"
                      f" {human(values[1], unit)} for {labels[1]}")

@@ -14,6 +14,7 @@ from flashlib.course.plots.theme import GREY, INK, SMALL, TINY, styled
 from flashlib.models.hierarchy import levels
 
 _ROOF = "#444444"
+_SIDE, _GAP = 0.3, 0.06                        # of the largest matrix, and between two, in inches
 _LOOKS = {"registers": theme.REGISTER, "SRAM": theme.SRAM, "HBM": theme.HBM,
           "L2": {"facecolor": "#E4E4E4", "edgecolor": "#A8A8A8"}}
 
@@ -114,9 +115,11 @@ def ten_steps(trace) -> Figure:
                     bbox={"boxstyle": "round,pad=0.25", "fc": "#FFF8E6", "ec": "#C9B37A", "lw": 0.8})
             grown = 0
         else:
-            gap = width / (len(events) + 1)
-            for k, event in enumerate(events):
-                _crossing(ax, x0 + gap * (k + 1), event, kind, most)
+            sides = [_SIDE * (e.cols[1] - e.cols[0]) / most for e in events]
+            x = middle - (sum(sides) + _GAP * (len(sides) - 1)) / 2
+            for event, side in zip(events, sides, strict=True):
+                _crossing(ax, x + side / 2, event, kind, most)
+                x += side + _GAP
             grown = 0 if kind == "return" else sum(e.bytes for e in events)
         _bytes_bar(ax, x0, width, done, grown, events, total)
         done += grown
@@ -146,8 +149,7 @@ def _steps(trace):
 
 def _crossing(ax, x, event, kind, most) -> None:
     """Draw one matrix that crosses: the patch where it lands, a pale one where it was, an arrow."""
-    h = 0.32 * (event.rows[1] - event.rows[0]) / most
-    w = 0.32 * (event.cols[1] - event.cols[0]) / most
+    h, w = (_SIDE * (stop - start) / most for start, stop in (event.rows, event.cols))
     color = theme.tensor_color(event.tensor)
     patch = {"facecolor": color, "edgecolor": theme.edge_color(event.tensor), "lw": 0.8, "zorder": 3}
     if kind == "return":

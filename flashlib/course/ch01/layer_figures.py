@@ -121,9 +121,12 @@ def layer_roofline(operators, gpu, dtype: str = "float16", *, title: str | None 
     ax, gpu = whole(fig), hardware.get(gpu)
     words, place = _roofline(ax, (0, 4.4), operators, gpu, dtype, title)
     for label, intensity, rate in recorded:
-        (x, y), roof = place(intensity, rate), place(intensity, model.attainable_flops_per_s(
-            intensity, gpu, dtype))[1]
+        most = model.attainable_flops_per_s(intensity, gpu, dtype)
+        (x, y), roof = place(intensity, rate), place(intensity, most)[1]
         ax.plot([x, x], [y, roof], color=INK, lw=0.9, ls=(0, (2, 1.5)), zorder=7)
+        if label:                                    # of the roof, not of a disc that stands there
+            ax.text(x + 0.1, y - 0.17, f"{most / rate:.1f} times below the roof", va="center",
+                    fontsize=SMALL, color=GREY, zorder=8, path_effects=theme.halo())
         ax.plot([x], [y], marker="o", ms=5.5, mfc="white", mec=INK, mew=1.1, zorder=8, gid="recorded")
         ax.text(x + 0.1, y, label, va="center", fontsize=SMALL, zorder=8, path_effects=theme.halo())
     if recorded:

@@ -17,7 +17,7 @@ def classify(flops, hbm_bytes, flops_per_s, bytes_per_s):
 
 
 def tokens_to_compute(D, F, element_bytes, ridge):
-    """01.3: the least T at which (T, D) @ (D, F) is bound by arithmetic, None if there is none."""
+    """01.3: the least T at which (T, D) @ (D, F) reaches the ridge, None if there is none."""
     c = ridge * element_bytes
     bracket = 2 * D * F - c * (D + F)                # what one more token adds
     return math.ceil(c * D * F / bracket) if bracket > 0 else None

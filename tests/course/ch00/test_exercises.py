@@ -1,5 +1,7 @@
 """The checks of chapter 00 accept the solution and name each seeded mistake."""
 
+import numpy as np
+import pytest
 
 from flashlib.course.ch00 import exercises as ch00
 from flashlib.course.ch00 import solutions as right
@@ -40,6 +42,8 @@ WRONG = [
     (ch00.check_scaled_copy, lambda *a: _copy(*a, rebind=True), "write into it"),
     (ch00.check_scaled_copy, lambda *a: _copy(*a, rebind=True, free=False), "scale in place"),
     (ch00.check_scaled_copy, lambda m, x, f, r: _copy(m, x, f, r, rows=9), "last rows"),
+    *((ch00.check_scaled_copy, lambda m, x, f, r, rows=rows: _copy(m, x, f, rows), "rows_per_tile rows")
+      for rows in (1, 2)),
     (ch00.check_scaled_copy, lambda m, x, f, r: m.hbm(x=x), "to_host()"),
     (ch00.check_scaled_copy, lambda m, x, f, r: m.hbm(x=x) * f, "sram.load"),
     (ch00.check_seconds_at_least, lambda f, b, F, B: f / F + b / B, "do not add"),
@@ -47,6 +51,8 @@ WRONG = [
     (ch00.check_seconds_at_least, lambda f, b, F, B: f / F, "left the bytes out"),
     (ch00.check_seconds_at_least, lambda f, b, F, B: b / B, "left the FLOPs out"),
     (ch00.check_seconds_at_least, lambda f, b, F, B: f * F, "a rate divides"),
+    (ch00.check_seconds_at_least, lambda f, b, F, B: np.array([f / F]), "left the bytes out"),
+    (ch00.check_seconds_at_least, lambda f, b, F, B: (f / F, b / B), "expected one number"),
 ]
 PAIRS = [(ch00.check_bytes_of_S, right.bytes_of_S),
          (ch00.check_break_even_length, right.break_even_length),
@@ -54,3 +60,8 @@ PAIRS = [(ch00.check_bytes_of_S, right.bytes_of_S),
          (ch00.check_seconds_at_least, right.seconds_at_least)]
 
 TestAnswers = examine(right=PAIRS, wrong=WRONG)
+
+
+@pytest.mark.parametrize("form", [np.array, np.float64, lambda s: np.array([s]), lambda s: [s]])
+def test_seconds_pass_in_every_form_of_one_number(form):
+    assert ch00.check_seconds_at_least(lambda *a: form(right.seconds_at_least(*a)), strict=True)

@@ -3,6 +3,9 @@
 import math
 from itertools import pairwise
 
+import numpy as np
+import pytest
+
 from flashlib.course.ch01 import exercises as ch01
 from flashlib.course.ch01 import solutions as right
 from flashlib.models import transformer
@@ -36,7 +39,9 @@ WRONG = [
     (ch01.check_longest_sequence, lambda r, h, e: math.isqrt(r // e), "an S of its own"),
     (ch01.check_longest_sequence, lambda r, h, e: math.ceil(math.sqrt(r / (h * e))), "rounded up"),
     (ch01.check_longest_sequence, lambda r, h, e: math.isqrt(r // (h * e) - 1), "off by one"),
-    (ch01.check_longest_sequence, lambda r, h, e: math.sqrt(r / (h * e)), "whole number"),
+    *((ch01.check_longest_sequence, answer, "whole number") for answer in (
+        lambda r, h, e: math.sqrt(r / (h * e)), lambda r, h, e: np.array([50, 60]),
+        lambda r, h, e: True, lambda r, h, e: math.inf, lambda r, h, e: "50")),
     (ch01.check_classify, lambda f, b, p, q: "compute" if f / p < b / q else "memory",
      "other way round"),
     (ch01.check_classify, lambda f, b, p, q: "memory" if f < b else "compute", "is not enough"),
@@ -44,6 +49,8 @@ WRONG = [
     *((ch01.check_classify, lambda f, b, p, q, ridge=ridge: "memory" if f / b < ridge else "compute",
        "same ridge for every GPU") for ridge in (58, 100, 150, 160, 206)),
     (ch01.check_classify, lambda f, b, p, q: True, '"memory" or "compute"'),
+    *((ch01.check_classify, lambda f, b, p, q, word=word: word, "whatever the numbers are")
+      for word in ("compute", "memory", "arithmetic")),
     (ch01.check_tokens_to_compute, lambda *a: _tokens(*a, flops=1), "two FLOPs"),
     (ch01.check_tokens_to_compute, lambda D, F, e, r: _tokens(D, F, 1, r), "counts elements"),
     (ch01.check_tokens_to_compute, lambda *a: _tokens(*a, out=0), "T × F, moves too"),
@@ -53,7 +60,9 @@ WRONG = [
      "comes out even"),
     (ch01.check_tokens_to_compute, lambda D, F, e, r: math.ceil(r * e / 2), "only the weights"),
     (ch01.check_tokens_to_compute, lambda *a: _tokens(*a, give_up=False), "return None"),
-    (ch01.check_tokens_to_compute, lambda *a: _tokens(*a) or 10**9, "waits for memory"),
+    *((ch01.check_tokens_to_compute, lambda *a, none=none: _tokens(*a) or none, "expected None, got")
+      for none in (10**9, math.inf, np.inf, np.array(np.inf))),
+    (ch01.check_tokens_to_compute, lambda *a: math.nan, "whole number"),
     (ch01.check_best_pair, _pick(lambda ops, s, a, b: s(a) + s(b)), "takes longest"),
     (ch01.check_best_pair, _pick(lambda ops, s, a, b: a.flops + b.flops), "most arithmetic"),
     (ch01.check_best_pair, _pick(lambda ops, s, a, b: a.hbm_bytes + b.hbm_bytes), "weights, for one"),
@@ -70,6 +79,24 @@ PAIRS = [(ch01.check_longest_sequence, right.longest_sequence),
          (ch01.check_best_pair, right.best_pair)]
 
 TestAnswers = examine(right=PAIRS, wrong=WRONG)
+
+
+@pytest.mark.parametrize("form", [np.array, np.int64, float, lambda N: np.array([N])])
+def test_a_whole_number_passes_in_every_form(form):
+    assert ch01.check_longest_sequence(lambda *a: form(right.longest_sequence(*a)), strict=True)
+    assert ch01.check_tokens_to_compute(
+        lambda *a: None if (T := right.tokens_to_compute(*a)) is None else form(T), strict=True)
+
+
+@pytest.mark.parametrize("word", ["compute", "arithmetic", "matmul", "compute-bound"])
+def test_what_a_kernel_waits_for_may_be_said_in_the_words_of_the_chapter(word):
+    assert ch01.check_classify(
+        lambda *a: word if right.classify(*a) == "compute" else "memory", strict=True)
+
+
+@pytest.mark.parametrize("form", [list, np.array])
+def test_a_pair_passes_as_a_list_or_an_array(form):
+    assert ch01.check_best_pair(lambda *a: form(right.best_pair(*a)), strict=True)
 
 
 def test_the_operators_themselves_are_an_answer_too():

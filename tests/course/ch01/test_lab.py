@@ -52,6 +52,8 @@ def test_recorded_kernels_stand_below_the_roof_and_the_fused_one_right_of_the_ri
     fig = layer_figures.layer_roofline(GPT2, "H200", recorded=dots)
     assert len([line for line in fig.axes[0].lines if line.get_gid() == "recorded"]) == 4
     assert "FlashAttention-2 at" in alt_text(fig)
+    below = attainable_flops_per_s(dots[3][1], "H200", "float16") / dots[3][2]
+    assert f"{below:.1f} times below the roof" in words(fig)
 
 
 def test_the_layer_is_drawn_with_every_operator_and_what_it_does():
@@ -123,6 +125,15 @@ def test_ten_steps_shows_the_bytes_of_the_trace():
     assert "in 10 steps" in alt_text(fig)
     assert "480 B" in words(fig)
     assert [t for t in words(fig) if t.startswith("+")] == ["+96", "+72", "+72", "+72", "+120", "+48"]
+
+
+def test_no_two_matrices_of_the_ten_steps_touch():
+    toy, machine = fl.data.toy(), fl.Machine()
+    fl.standard_attention(toy.Q, toy.K, toy.V, machine=machine)
+    boxes = [p for p in figures.ten_steps(machine.trace).axes[0].patches
+             if p.get_zorder() == 3 and p.get_y() > 2]
+    spans = sorted((p.get_x(), p.get_x() + p.get_width()) for p in boxes)
+    assert len(spans) == 8 and all(a[1] + 0.05 < b[0] for a, b in itertools.pairwise(spans))
 
 
 @pytest.mark.parametrize("name", ["T4", "A100", "B200"])

@@ -23,8 +23,9 @@ from tests.browser import chromium  # noqa: E402
 from tests.browser.page import NotebookPage  # noqa: E402
 from tests.browser.server import jupyterlab  # noqa: E402
 
-CELL = "from flashlib.course.ch06 import lab\nlab.block_lab(Br=8, Bc=64, N=4096, d=128)"
-STEPS = 8
+CELL = ("from flashlib.course.ch06 import lab\n"
+        "lab.block_lab(algorithm='flash_v2', Br=8, Bc=64, N=4096, d=128)")
+STEPS = 10
 FRAME_MS, LAST_MS = 1100, 2500
 
 
@@ -47,10 +48,10 @@ def main():
         browser = playwright.chromium.launch(executable_path=chromium.find(), args=list(chromium.FLAGS))
         page = NotebookPage(browser, server, "lab.ipynb", Path(scratch), dots=2)
         page.run()
-        taken = [frame.crop((0, 0, 1720, frame.height)) for frame in frames(page)]
+        taken = [frame.crop((0, 0, 1696, frame.height)) for frame in frames(page)]
         page.close()
         browser.close()
-    shown = [frame.quantize(64, dither=Image.Dither.NONE) for frame in taken]
+    shown = [frame.quantize(255, dither=Image.Dither.NONE) for frame in taken]
     shown[0].save(HERE / "lab.gif", save_all=True, append_images=shown[1:], loop=0, optimize=True,
                   duration=[FRAME_MS] * (STEPS - 1) + [LAST_MS])
 

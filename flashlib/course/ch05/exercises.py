@@ -151,6 +151,8 @@ def check_one_pass_bytes(one_pass_bytes):
         expect_close(one_pass_bytes(Nq, Nk, d, e, s), right, f"bytes at {Nq=}, {Nk=}, {d=}", mistakes={
             "lse is written too: Nq statistics": elements * e,
             "these are elements, not bytes": elements + Nq,
+            "you wrote 2 and 4 for the bytes: use element_bytes and stats_bytes":
+                elements * 2 + Nq * 4,
             "lse moves at stats_bytes": (elements + Nq) * e,
             "K and V are read once for every query, not once": (2 * Nq + 2 * Nk) * d * e + Nq * s,
             "that is what two passes read: here K is read once per query":

@@ -38,11 +38,17 @@ def rescale_before_after(words, weights, accumulators, labels, *, query, title=N
         side.set_title(f"o, {len(now[1])} numbers" if n == 0 else "o", **_NOTE)
         before = now
     axes[-1][0].set_xticks(range(len(words)), words, rotation=90, fontsize=TINY)
-    for word in axes[-1][0].get_xticklabels()[len(weights[0]):len(weights[-1])]:
-        word.set_fontweight("bold")
+    for n, word in enumerate(axes[-1][0].get_xticklabels()):
+        word.set(rotation=_turn(words[n]),
+                 fontweight="bold" if len(weights[0]) <= n < len(weights[-1]) else "normal")
     fig.suptitle(title or f"the query is “{query}”", x=0.01, ha="left", fontsize=10, fontweight="bold")
     return theme.describe(fig, f"The weights of the words seen so far and the accumulator, for the"
                                f" query {query!r}, at {moments} moments: {'; '.join(labels)}.")
+
+
+def _turn(word) -> int:
+    """Return how far to turn a word on the axis: a comma on its side would read as an apostrophe."""
+    return 90 if any(map(str.isalnum, word)) else 0
 
 
 def _weights(ax, w, before, total) -> None:
@@ -107,7 +113,7 @@ def walk(words, now, before, final, *, limits, title, note):
     seen = len(before[0]) if before else 0
     for i, word in enumerate(words):                # plain texts: ticks would redraw half as fast
         new = seen <= i < len(weights)
-        ax.text(i, -0.03, word, rotation=90, ha="center", va="top", fontsize=TINY,
+        ax.text(i, -0.03, word, rotation=_turn(word), ha="center", va="top", fontsize=TINY,
                 transform=ax.get_xaxis_transform(), fontweight="bold" if new else "normal",
                 color=INK if i < len(weights) else GREY)
     places = np.arange(len(o))

@@ -84,7 +84,8 @@ def check_update(update):
         "the new values were rescaled, too: only the past needs it":
             alpha[:, None] * (O + P @ V)})
     first = update(np.zeros((4, 6)), np.full(4, np.finfo(float).min), np.zeros(4), S, V)
-    expect_close(first[0] / first[2][:, None], own @ V / own.sum(axis=1)[:, None],
+    O_first, l_first = np.asarray(first[0]), np.asarray(first[2])
+    expect_close(O_first / l_first[:, None], own @ V / own.sum(axis=1)[:, None],
                  "O / l after the first tile of all")
     return "one multiplication and one division less per element of O and tile than v1."
 
@@ -150,6 +151,11 @@ def check_split_k_exchange(split_k_exchange):
                 O / 2 + l / 2 + W * Br * s,
             "the partial row sums and maxima are exchanged, too": O,
             "every warp needs every maximum: W warps read W of them": O + l + 2 * W * Br * s,
+            "a warp reads its own part back, too: W reads of W parts, not W − 1":
+                (2 * W - 1) * Br * (d * a + s) + W * W * Br * s,
+            "a warp reads its own maximum back, too: W warps read W of them": O + l + W * W * Br * s,
+            "one warp per row reads the parts of O and ℓ, its own included: W, not W − 1":
+                (2 * W - 1) * Br * (d * a + s) + m,
             "the maxima are exchanged, too": O + l,
             "the row sums are exchanged, too": O + m,
             "these are elements, not bytes": O / a + (l + m) / s,

@@ -24,32 +24,29 @@ _CAUSES = {"start": "#8C8C8C", "division": INK, "order": "#A8434F", "width": the
 
 
 @styled
-def occupancy_grid(grids: Mapping[str, Sequence[Sequence[Waves]]], rows: Sequence[int],
+def occupancy_grid(grids: Mapping[str, Sequence[Sequence[float]]], rows: Sequence[int],
                    cols: Sequence[int]) -> Figure:
     """Draw how full a GPU is, over batch · heads (rows) and sequence length (columns).
 
     Every cell carries the share of the SMs' time that is work, in percent, and is darker the smaller
-    it is. `grids` maps a title to `Waves` by row and column.
+    it is. `grids` maps a title to shares, up to 1, by row and column.
     """
     fig, axes = theme.subplots(1, len(grids), height=0.62 + 0.27 * len(rows) + 0.62, squeeze=False,
                                sharey=True)
     words = []
     for ax, (name, grid) in zip(axes[0], grids.items(), strict=True):
-        share = np.array([[w.efficiency for w in line] for line in grid])
+        share = np.array(grid)
         ax.pcolormesh(np.arange(len(cols) + 1) - 0.5, np.arange(len(rows) + 1) - 0.5, share,
                       cmap=_IDLE, vmin=0, vmax=1, edgecolors="white", linewidth=0.8)
-        for i, line in enumerate(grid):
-            for j, w in enumerate(line):
-                ink = theme.ink_on(_IDLE(w.efficiency)[:3])
-                text = ">99" if 0.99 < w.efficiency < 1 else f"{100 * w.efficiency:.0f}"
-                ax.text(j, i, text, ha="center", va="center_baseline", fontsize=TINY, color=ink)
+        for (i, j), work in np.ndenumerate(share):
+            ax.text(j, i, ">99" if 0.99 < work < 1 else f"{100 * work:.0f}", ha="center",
+                    va="center_baseline", fontsize=TINY, color=theme.ink_on(_IDLE(work)[:3]))
         ax.set_title(name, fontsize=9)
         ax.set_xticks(range(len(cols)), [_short(n) for n in cols], fontsize=TINY)
         ax.set_xlabel("sequence length N", fontsize=SMALL)
         ax.set_ylim(len(rows) - 0.5, -0.5)
         bare(ax)
-        words.append(f"{name}: {percent(share.min())} to {percent(share.max())}, up to "
-                     f"{max(w.idle_sms for line in grid for w in line)} SMs idle in the last wave")
+        words.append(f"{name}: {percent(share.min())} to {percent(share.max())}")
     axes[0, 0].set_yticks(range(len(rows)), [str(r) for r in rows], fontsize=SMALL)
     axes[0, 0].set_ylabel("batch · heads", fontsize=SMALL)
     bar = fig.colorbar(axes[0, 0].collections[0], ax=list(axes[0]), shrink=0.9, aspect=16, pad=0.01,
@@ -125,7 +122,9 @@ def stair(flights: Mapping[str, Sequence[Mapping]]) -> Figure:
             rect(ax, left, y + 0.03, at(t) - left, 0.14, fc="#E4E4E4" if before else color, lw=0)
             if before:
                 share = math.log(before / t) / math.log(flight[0]["seconds"] / flight[-1]["seconds"])
-                rect(ax, at(min(t, before)), y + 0.03, abs(at(before) - at(t)), 0.14, fc=color, lw=0)
+                adds = {"fc": "white", "ec": color, "hatch": "//////", "lw": 0.8}
+                rect(ax, at(min(t, before)), y + 0.03, abs(at(before) - at(t)), 0.14,
+                     **({"fc": color, "lw": 0} if t < before else adds))
                 cells = {"step": f"÷ {before / t:.2f}",
                          "share": f"{100 * share:z.0f} %".replace("-", "−")}
             cells |= {"ms": _digits(1e3 * t, 3)} | {name: _digits(step[key] / 1e9, 2) for name, key in (
@@ -229,7 +228,7 @@ def occupancy_lab(w: Waves, efficiency: float, note: str, neighbors: Mapping[int
     for n, (text, color) in enumerate(lines):
         ax.text(3.35, 0.62 + 0.23 * n, text, color=color, va="center", fontweight="bold"
                 if n == 3 else "normal", fontsize=9)
-    _neighbors(ax, (3.35, 1.98, 3.45, 1.2), neighbors, N)
+    _neighbors(ax, (3.35, 1.98, 3.2, 1.2), neighbors, N)
     return theme.describe(fig, f"Occupancy lab. {title}: "
                                + "; ".join(text for text, _ in lines if text) + ".")
 
@@ -263,7 +262,7 @@ def _neighbors(ax, box, neighbors, N) -> None:
                 fontweight="bold" if length == N else "normal")
     ax.plot([x, x + width], [base, base], color="#777777", lw=0.8)
     ax.plot([x, x + width], [y + 0.12] * 2, color=GREY, lw=0.6, ls=":", zorder=0)
-    ax.text(x + width + 0.03, y + 0.12, "all", fontsize=TINY, color=GREY, va="center")
+    ax.text(x + width + 0.03, y + 0.12, "100 %", fontsize=TINY, color=GREY, va="center")
 
 
 def _digits(value, count) -> str:

@@ -89,6 +89,8 @@ WRONG = [
      "for every query"),
     (ch05.check_one_pass_bytes, lambda Nq, Nk, d, e, s: (2 * Nq + 3 * Nq * Nk) * d * e + Nq * s,
      "two passes"),
+    (ch05.check_one_pass_bytes, lambda Nq, Nk, d, e, s: (2 * Nq + 2 * Nq * Nk) * d * 2 + Nq * 4,
+     "use element_bytes and stats_bytes"),
 ]
 PAIRS = [(ch05.check_finish, right.finish), (ch05.check_step, right.step),
          (ch05.check_merge_finished, right.merge_finished),

@@ -118,12 +118,20 @@ WRONG = [
      _exchange(lambda Br, d, W, s, a: W * Br * (2 * d + 3 + W)), "elements, not bytes"),
     (ch08.check_split_k_exchange,
      _exchange(lambda Br, d, W, s, a: 2 * Br * d * a + (3 + W) * W * Br * s), "not a share of it"),
+    (ch08.check_split_k_exchange, _exchange(
+        lambda Br, d, W, s, a: Br * ((2 * W - 1) * (d * a + s) + W * W * s)), "its own part back"),
+    (ch08.check_split_k_exchange, _exchange(
+        lambda Br, d, W, s, a: Br * (2 * W * (d * a + s) + W * W * s)), "its own maximum back"),
+    (ch08.check_split_k_exchange, _exchange(
+        lambda Br, d, W, s, a: Br * ((2 * W - 1) * (d * a + s) + (W + W * W) * s)), "its own included"),
 ]
 PAIRS = [(ch08.check_count_waves, right.count_waves), (ch08.check_update, right.update),
          (ch08.check_count_classes, right.count_classes),
          (ch08.check_split_k_exchange, right.split_k_exchange)]
 OTHER = [(ch08.check_count_waves, lambda *a: np.int64(right.count_waves(*a))),
-         (ch08.check_update, _by_rows), (ch08.check_count_classes, _by_tile),
+         (ch08.check_update, _by_rows),
+         (ch08.check_update, lambda *a: tuple(part.tolist() for part in right.update(*a))),
+         (ch08.check_count_classes, _by_tile),
          (ch08.check_split_k_exchange, lambda *a: np.array(right.split_k_exchange(*a)))]
 
 TestAnswers = examine(right=PAIRS, wrong=WRONG)

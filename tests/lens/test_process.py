@@ -31,7 +31,9 @@ def short(X):
     tl.store(X, 1.0)
 """
 ASK = """
+import signal
 import sys
+signal.signal(signal.SIGINT, signal.default_int_handler)      # a shell's background job ignores it
 sys.path.insert(0, {folder!r})
 from flashlib import lens
 from endless_kernel import endless

@@ -38,7 +38,7 @@ class BlackwellSm(Sm):
     def qk(self, w: int, j: int, then: tuple[str, ...] = ()) -> Op:
         return replace(super().qk(w, j, then), arrives=(f"S full[{w}]", self.k.release(j).target))
 
-    def pv(self, w: int, j: int, part: str) -> Op:
+    def pv_part(self, w: int, j: int, part: str) -> Op:
         op = super().pv(w, j)
         reads = {place: tile for place, tile in op.reads.items() if place != f"P of {w}"}
         op = _part(op, part, reads=reads | {_home(part, w): f"P {j}"})
@@ -46,10 +46,10 @@ class BlackwellSm(Sm):
             return replace(op, writes={})
         return replace(op, arrives=(f"O done[{w}]", self.v.release(j).target))
 
-    def exp(self, w: int, j: int, part: str) -> Op:
+    def exp_part(self, w: int, j: int, part: str) -> Op:
         return _part(super().exp(w, j), part, writes={f"registers of {w}": f"E {j}"})
 
-    def pack(self, w: int, j: int, part: str) -> Op:
+    def pack_part(self, w: int, j: int, part: str) -> Op:
         return _part(super().pack(w, j), part, reads={f"registers of {w}": f"E {j}"},
                      writes={_home(part, w): f"P {j}"})
 
@@ -64,7 +64,7 @@ def load(sm: Sm):
         yield issue(sm.copy_v(j))
 
 
-def mma(sm: Sm):
+def mma(sm: BlackwellSm):
     """Issue every matmul: P·V of one query tile, then its next Q·Kᵀ, then those of the other."""
     yield wait("Q full", 0)
     yield sm.k.full(0)
@@ -78,20 +78,20 @@ def mma(sm: Sm):
             yield wait(f"O ready[{w}]", j % 2)
             for part in PARTS:
                 yield wait(f"P {part}[{w}]", j % 2)
-                yield issue(sm.pv(w, j, part))
+                yield issue(sm.pv_part(w, j, part))
             if j + 1 < sm.tiles:
                 yield issue(sm.qk(w, j + 1))
 
 
-def softmax(sm: Sm, w: int):
+def softmax(sm: BlackwellSm, w: int):
     """Turn S into P, and tell the correction the new maximum before the exponentials begin."""
     for j in range(sm.tiles):
         yield wait(f"S full[{w}]", j % 2)
         yield run(sm.max(w, j))
         yield arrive(f"m full[{w}]")
         for part in PARTS:
-            yield run(sm.exp(w, j, part))
-            yield run(sm.pack(w, j, part))
+            yield run(sm.exp_part(w, j, part))
+            yield run(sm.pack_part(w, j, part))
             yield arrive(f"P {part}[{w}]")
 
 
@@ -116,7 +116,7 @@ def epilogue(sm: Sm):
         yield run(sm.store(w))
 
 
-def program(sm: Sm, asks) -> Program:
+def program(sm: BlackwellSm, asks) -> Program:
     """Return the five roles as a program; `asks` is the shared memory."""
     needs = {"S": sm.keys, "P": CHUNK * sm.rates.element_bytes // 4, "other": ROLE_REGISTERS}
     chunk = {"O": CHUNK, "other": ROLE_REGISTERS}

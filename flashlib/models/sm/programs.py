@@ -7,6 +7,7 @@ notebook 12.
 """
 
 from collections.abc import Callable
+from typing import cast
 
 from flashlib import hardware
 from flashlib.arguments import check_block, check_choice, check_number, check_share
@@ -259,7 +260,7 @@ def build(name: str | Callable = "pingpong_overlap", *, arbitration: str = SHARE
         place: function (index, stages) → (slot, parity) of the rings; None for `slot_and_parity`.
     """
     if name == "v4":
-        sm = sm_of(v4=True, **options)
+        sm = cast(blackwell.BlackwellSm, sm_of(v4=True, **options))
         return blackwell.program(sm, _asks(hardware.get(options.get("gpu") or "B200"), sm))
     if not callable(name):
         check_choice("name", name, NAMES)

@@ -29,10 +29,12 @@ def spearman(x, y) -> float:
 
 
 def best_so_far(order_by, seconds) -> np.ndarray:
-    """Return the slowdown against the best of all after 1, 2, … trials, smallest `order_by` first."""
-    seconds = np.asarray(seconds, dtype=float)
-    order = np.argsort(np.asarray(order_by, dtype=float), kind="stable")
-    return np.minimum.accumulate(seconds[order]) / seconds.min()
+    """Return the mean slowdown after 1, 2 … trials, smallest `order_by` first, ties in random order."""
+    found, order_by, seconds = [], np.asarray(order_by, dtype=float), np.asarray(seconds, dtype=float)
+    for value in np.unique(order_by):
+        tied = np.minimum(seconds[order_by == value], seconds[order_by < value].min(initial=np.inf))
+        found.append(expected_best(tied) * tied.min())
+    return np.concatenate(found) / seconds.min()
 
 
 def expected_best(seconds) -> np.ndarray:

@@ -128,4 +128,5 @@ def test_spearman_by_hand():
 def test_tuning_finds_the_best_in_the_end():
     seconds = [4.0, 1.0, 2.0]
     assert ranks.best_so_far([1, 3, 2], seconds).tolist() == [4, 2, 1]
+    assert ranks.best_so_far([2, 1, 1], [1, 4, 2]).tolist() == [3, 2, 1]      # 4 or 2 first
     np.testing.assert_allclose(ranks.expected_best(seconds), [7 / 3, 4 / 3, 1])

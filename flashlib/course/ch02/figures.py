@@ -64,7 +64,7 @@ def film(trace: Trace, M: int, N: int, K: int, *, naive: Traffic, sram_bytes: in
            f" and {human_bytes(replay.total_bytes)} moved; one thread an element moves"
            f" {human_bytes(naive.hbm_bytes)}.")
     return animate((matmul_visits(replay, M, N, K, at, naive=naive, sram_bytes=sram_bytes)
-                    for at in replay.frames), alt=alt, still=-2, colors=128)
+                    for at in replay.frames), alt=alt, colors=128)
 
 
 def _times(replay, upto) -> Counter:

@@ -42,7 +42,8 @@ def _expect_each(got, expected, cases, names, *, mistakes, rtol=1e-9, least=-np.
 def check_most_stages(most_stages):
     """Accept `most_stages(Br, Bc, d) -> int`: stages with which two programs share an H200's SM."""
     room, kept = 228 * 1024, 1024
-    cases = ((128, 64, 128), (64, 64, 64), (256, 128, 128), (16, 16, 16), (32, 16, 16), (256, 64, 256))
+    cases = ((128, 64, 128), (64, 64, 64), (256, 128, 128), (16, 16, 16), (32, 16, 16), (256, 64, 256),
+             (256, 16, 64))
     got = given([most_stages(*case) for case in cases])
     Br, Bc, d = (np.array(column) for column in zip(*cases, strict=True))
     half = room // 2 - kept

@@ -225,7 +225,7 @@ def pointer_block(shape, strides, block, program: int, masked: bool, title: str,
     wild, least = int((on & ~inside).sum()), -(-int(on.sum()) // SECTOR)
     words = sentences(fig, [
         (title, INK),
-        (f"{on.size} lanes, {int((~on).sum())} of them masked", INK),
+        (f"{on.size} lanes, " + (f"{int((~on).sum())} of them masked" if masked else "no mask"), INK),
         (f"{wild} read outside the matrix", OVER if wild else INK),
         (f"{len(hit)} sectors cross for {int(on.sum())} elements",
          OVER if len(hit) > 2 * least else INK),

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from flashlib import hardware
-from flashlib.course.ch08.lab import draw, occupancy_lab
+from flashlib.course.ch08.lab import BLOCKS, draw, occupancy_lab
 from flashlib.course.plots.theme import OVER, alt_text
 from flashlib.models import occupancy as oc
 from tests.course.choices import draw_every_choice
@@ -28,6 +28,12 @@ def test_it_opens_with_v1_which_leaves_most_of_the_gpu_idle_and_says_so_in_red()
     assert shown["92 SMs idle in the last wave"] == OVER
     assert shown["15 % of the SMs' time is work"] == OVER
     assert "1 wave" in shown
+
+
+def test_the_rows_of_a_program_show_in_v1_too():
+    for causal in (False, True):
+        assert len({alt_text(draw(block=block, causal=causal)) for block in BLOCKS}) == len(BLOCKS)
+    assert "v2, by 128 rows: 2,048 programs" in words(draw())
 
 
 @pytest.mark.parametrize("kernel", ["v2 forward", "v2 backward"])

@@ -36,6 +36,8 @@ def test_it_opens_on_a_row_that_needs_a_sector_for_each_element():
 
 def test_without_a_mask_lanes_leave_the_matrix_and_stay_on_the_axis():
     assert "4 read outside" in alt_text(lab.draw(masked=False))
+    assert "16 lanes, 0 of them masked" in alt_text(lab.draw(block=(2, 8)))
+    assert "16 lanes, no mask" in alt_text(lab.draw(block=(2, 8), masked=False))
     for layout, block, program in itertools.product(lab.LAYOUTS, lab.BLOCKS, range(12)):
         count = -(-lab.SHAPE[0] // block[0]) * -(-lab.SHAPE[1] // block[1])
         _, _, at, _, _ = touched(lab.SHAPE, lab.LAYOUTS[layout], block, min(program, count - 1), False)

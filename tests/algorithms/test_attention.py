@@ -13,7 +13,7 @@ SHAPES = [                         # Nq, Nk, d, Br, Bc
     (13, 13, 4, 1, 1),
     (63, 63, 16, 8, 5),
     (97, 97, 40, 32, 17),
-    (257, 257, 16, 32, 24),
+    (1025, 1025, 16, 128, 96),
     (5, 5, 3, 64, 64),
     (20, 20, 8, 20, 19),
     (17, 17, 8, 16, 16),
@@ -33,7 +33,7 @@ SHAPES = [                         # Nq, Nk, d, Br, Bc
     (7, 0, 4, 2, 2),
     (0, 0, 4, 2, 2),
 ]
-STREAMED_LIMIT = 400               # pairs of a query and a key, each a Python step; no tiles
+STREAMED_LIMIT = 1_500             # pairs of a query and a key, each a Python step
 
 
 def cases():

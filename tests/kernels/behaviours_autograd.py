@@ -84,7 +84,7 @@ def check_tangents(at):
 
 def check_transforms(at):
     """torch.func.grad, jacrev and vmap, and one inside the other, give what loops over them give."""
-    given = at.problem(1, 2, 1, 5, 6, 16, True)
+    given = at.problem(2, 4, 2, 5, 6, 16, True)
     q, k, v = given[:3]
     many = torch.stack((q, q * 2, q - 1), 1)
 

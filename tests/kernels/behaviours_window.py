@@ -24,7 +24,7 @@ def check_window_values(at):
     """O, lse and all gradients equal float64, for more rows than keys, fewer and as many."""
     for Nq, Nk in ((at.N, at.N), (at.N, 2 * at.N + 1), (at.N + 7, at.N // 2), (1, at.N), (at.N, 1)):
         for window in windows(at.N):
-            given = at.problem(1, 1, 1, Nq, Nk, 16)._replace(window=window)
+            given = at.problem(1, 2, 1, Nq, Nk, 16)._replace(window=window)
             close(solve(given, at), dense(given), at.dtype, f"{Nq}×{Nk} {window}")
 
 
@@ -74,7 +74,7 @@ def check_window_options(at):
     import numpy as np
 
     for scale in (0.0, -0.5, 2.0):
-        given = at.problem(1, 4, 2, at.N, at.N + 3, 16, scale=scale)._replace(window=(13, 4))
+        given = at.problem(2, 4, 2, at.N, at.N + 3, 16, scale=scale)._replace(window=(13, 4))
         close(solve(given, at), dense(given), at.dtype, f"scale {scale}")
     laid = given._replace(q=given.q.transpose(1, 2).contiguous().transpose(1, 2),
                           v=given.v.transpose(2, 3).contiguous().transpose(2, 3))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 # What a configuration can hold, from and to; whether it fits into shared memory its first call says.
 POWERS_OF_2 = {"BLOCK_M": (8, 256), "BLOCK_N": (8, 256), "num_warps": (1, 32), "O_PARTS": (1, 2)}
 COUNTS = {"num_stages": (1, 8), "CONSUMERS": (2, 3), "STAGES": (1, 16), "Q_SLOTS": (1, 4),
-          "EMULATED": (0, 2)}
+          "K_STAGES": (1, 8), "V_STAGES": (1, 8), "EMULATED": (0, 2)}
 LARGEST_TAU = 8                                             # in powers of 2: float16 ends at 16
 WARPGROUP_ROWS = 64                                         # that a matrix instruction of Hopper takes
 
@@ -128,6 +128,18 @@ class GluonConfig(_Validated, _Gluon):
         return self.CONSUMERS * WARPGROUP_ROWS
 
 
+class _GluonBackward(NamedTuple):
+    STAGES: int = 2
+    K_STAGES: int = 2
+    V_STAGES: int = 1
+
+
+class GluonBackwardConfig(_Validated, _GluonBackward):
+    """Tiles in flight: of Q and dO in the kernel of dK and dV; of K, and of V, in that of dQ."""
+
+    __slots__ = ()
+
+
 def _row(forward, dkdv, dq, *, dk=None, dv=None) -> TritonConfigs:
     return TritonConfigs(*(None if c is None else TritonConfig(*c)
                            for c in (forward, dkdv, dk, dv, dq)))
@@ -190,7 +202,7 @@ TURING_FLOAT32 = FLOAT32 | {256: _row((16, 16, 8, 1), (16, 8, 8, 1), (16, 16, 8,
 # Backend → direction → the class of what it can be configured in, and tuned. A new backend enters here.
 BACKENDS: dict[str, dict[str, type]] = {
     "triton": {"forward": TritonConfig, "backward": TritonConfigs},
-    "gluon": {"forward": GluonConfig}, "reference": {},
+    "gluon": {"forward": GluonConfig, "backward": GluonBackwardConfig}, "reference": {},
 }
 
 
@@ -249,6 +261,7 @@ GLUON_WINDOW = {32: GLUON[32, True], 64: SHORT_64, 128: SHORT_128,
                 256: GLUON[256, True]._replace(TAU=0.0)}
 FP8 = dict.fromkeys(itertools.product((64, 128), (False, True)), GluonConfig(128, 2, 4)) | {
     (256, causal): GluonConfig(64, 2, 2, PING_PONG=False) for causal in (False, True)}
+GLUON_BACKWARD = GluonBackwardConfig()                      # all that 256 columns leave room for
 # Registers of a thread that the launch asks for, by consumers; the kernels deal them out anew.
 REGISTERS = {2: 168, 3: 128}
 

@@ -166,6 +166,19 @@ def gluon_call(*, arch, fp8=False, SPECIALIZED=True, config=None, **choices) -> 
                    label=" ".join((f"{c.BLOCK_M}×{c.BLOCK_N}, {workers}, {c.STAGES} stages", *said)))
 
 
+def gradient_call(*, arch, part, config=None, **choices) -> Call:
+    """Call a Gluon kernel of a backward as its backend does."""
+    from flashlib.kernels.backends.gluon import BACKEND
+    from flashlib.kernels.configs import GluonBackwardConfig
+
+    p = example(arch, **{name: choices.pop(name) for name in SIZES if name in choices})
+    if (reason := BACKEND.refusal(p, "backward")) is not None:
+        raise ValueError(reason)
+    c = GluonBackwardConfig(*(config or BACKEND.table(p, "backward")))._replace(**choices)
+    stages = f"{c.STAGES}" if part == "dkdv" else f"{c.K_STAGES} and {c.V_STAGES}"
+    return call_of(BACKEND.plan(p, "backward", c)[part], p, label=f"{stages} stages")
+
+
 def softmax_call(*, arch, dtype="bfloat16", impl="fused", M=4096, N=4096) -> Call:
     """Call a softmax kernel on M contiguous rows of N columns, in the configuration of its table."""
     from flashlib.kernels import softmax
@@ -203,6 +216,10 @@ KERNELS: dict[str, tuple[str, Callable[..., Call], tuple[str, ...]]] = {
                              (*_GLUON, *_RING)),
     "flash_fwd_pipelined_kernel": (f"{_HOME}.gluon.forward_unspecialized",
                                    partial(gluon_call, SPECIALIZED=False), (*_GLUON, "OVERLAP")),
+    **{f"flash_bwd_{part}_hopper_kernel": (
+        f"{_HOME}.gluon.backward_{part}", partial(gradient_call, part=part),
+        (*SIZES, "config", *stages))
+       for part, stages in (("dkdv", ("STAGES",)), ("dq", ("K_STAGES", "V_STAGES")))},
     **{f"softmax_{impl}_fwd_kernel": (f"{_HOME}.softmax", partial(softmax_call, impl=impl),
                                       ("dtype", "M", "N")) for impl in ("3pass", "online", "fused")},
 }

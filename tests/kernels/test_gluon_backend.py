@@ -37,10 +37,47 @@ def test_other_devices_are_refused(gpu, capability, words):
         choose(Problem.of(GOOD, GOOD, GOOD), "gluon", "forward")
 
 
-def test_it_has_no_backward_of_its_own(hopper):
-    p = Problem.of(GOOD, GOOD, GOOD, GOOD, GOOD)
-    assert "has no backward" in gluon.BACKEND.refusal(p, "backward")
-    assert choose(p, "gluon", "backward").name == choose(p, "auto", "backward").name == "triton"
+@pytest.mark.parametrize("D, name", [(64, "triton"), (128, "triton"), (130, "triton"), (136, "gluon"),
+                                     (192, "gluon"), (256, "gluon")])
+def test_wide_heads_take_its_backward(hopper, D, name):
+    x = half(1, 2, 128, D)
+    p = Problem.of(x, x, x, x, x)
+    assert choose(p, "gluon", "backward").name == choose(p, "auto", "backward").name == name
+    assert choose(p, "triton", "backward").name == "triton"
+    if D < 129 or D % 8:
+        expected = "the copy engine" if D % 8 else f"of 129 or more that 8 divides, got {D}"
+        assert expected in gluon.BACKEND.refusal(p, "backward")
+
+
+def test_a_backward_brings_its_grids_and_the_heads_that_go_together(hopper):
+    q, k = half(2, 6, 300, 256), half(2, 3, 1000, 256)
+    for window, together in ((FULL, (1, 1)), (CAUSAL, (6, 12))):
+        p = Problem.of(q, k, k, q, q, window=window)
+        made = plans.launches_for(gluon.BACKEND, p, "backward", None, False)
+        assert list(made) == ["delta", "dkdv", "dq"]
+        assert made["dkdv"].grid[0] == 2 * 3 * 16 and made["dq"].grid[0] == 2 * 6 * 3
+        found = made["dkdv"].arguments, made["dq"].arguments
+        assert tuple(x["TOGETHER"] for x in found) == together
+        assert all((x["H"], x["GROUP"], x["N_Q"], x["N_K"]) == (6, 2, 300, 1000) for x in found)
+        assert found[1]["RAGGED"] is True and "RAGGED" not in found[0]
+        assert [x["LEFT"] for x in found] == [None, None]
+    long = half(1, 8, 16384, 256)
+    made = plans.launches_for(gluon.BACKEND, Problem.of(long, long, long, long, long, window=CAUSAL),
+                              "backward", None, False)
+    assert {made[part].arguments["TOGETHER"] for part in ("dkdv", "dq")} == {2}     # 16 MiB each
+
+
+def test_a_gradient_that_the_copy_engine_cannot_read_is_made_contiguous(hopper, monkeypatch):
+    q = half(1, 2, 128, 256)
+    do = torch.ones((), dtype=q.dtype).expand(q.shape)      # as sum().backward() gives
+    launched = {}
+    monkeypatch.setattr(plans, "launches_for", lambda backend, p, *_: {
+        part: lambda *tensors, part=part: launched.update({part: tensors})
+        for part in ("delta", "dkdv", "dq")})
+    p = Problem.of(q, q, q, q, do)
+    gluon.BACKEND.backward(q, q, q, q, torch.zeros(1, 2, 128), do, None, p, 1.0)
+    assert launched["dkdv"][3].is_contiguous() and launched["dq"][3] is launched["dkdv"][3]
+    assert torch.equal(launched["dkdv"][3], do)
 
 
 def with_stride(*stride):

@@ -30,7 +30,7 @@ HOPPER_SERIALIZED = {("flash_bwd_dkdv_kernel", 16, False)}
 
 @functools.cache
 def compiled(arch, dtype):
-    """Return (case, report) for all defaults of a generation, and on Hopper Triton's forward as well.
+    """Return (case, report) for all defaults of a generation, and on Hopper Triton's as well.
 
     Calls whose tensors the copy engine cannot read, or impl="triton", run it there.
     """
@@ -40,6 +40,11 @@ def compiled(arch, dtype):
         cases += [lens.request("flash_fwd_kernel", arch=arch, dtype=dtype, head_dim=d, causal=causal)
                   for d in (16, 32, 64, 128, 256) for causal in (False, True)
                   if ("flash_fwd_kernel", d, causal) not in have]
+        cases += [lens.request(name, arch=arch, dtype=dtype, head_dim=256, causal=causal, **one)
+                  for causal in (False, True) for name, one in (
+                      ("flash_bwd_dq_kernel", {}), ("flash_bwd_dkdv_kernel", {"want_dv": False}),
+                      ("flash_bwd_dkdv_kernel", {"want_dk": False}))
+                  if ("flash_bwd_dq_kernel", 256, causal) not in have]
     return list(zip(cases, lens.compile_many(cases, workers=WORKERS), strict=True))
 
 

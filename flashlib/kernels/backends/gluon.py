@@ -18,8 +18,10 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from flashlib.exp2 import LOG2E
-from flashlib.kernels import configs, plans, scheduling
-from flashlib.kernels.configs import WARPGROUP_ROWS, GluonConfig
+from flashlib.kernels import configs, delta, plans, scheduling
+from flashlib.kernels.configs import WARPGROUP_ROWS, GluonBackwardConfig, GluonConfig
+from flashlib.kernels.gluon.backward_dkdv import flash_bwd_dkdv_hopper_kernel
+from flashlib.kernels.gluon.backward_dq import flash_bwd_dq_hopper_kernel
 from flashlib.kernels.gluon.forward import flash_fwd_hopper_kernel
 from flashlib.kernels.gluon.forward_fp8 import flash_fwd_fp8_kernel
 from flashlib.kernels.gluon.forward_unspecialized import flash_fwd_pipelined_kernel
@@ -37,6 +39,9 @@ TILES = {
     256: ((64, 2, 2, 1),),
 }
 TAUS = (0.0, 8.0)
+DO = 4                                                      # its place in a problem's layout
+NARROWEST = 129                                             # head of the backward
+L2_SHARE_BYTES = 32 * 2**20                                 # of tiles that go by, at a time
 
 
 @functools.lru_cache(64)
@@ -121,8 +126,42 @@ def pipelined(p: Problem, c: GluonConfig) -> plans.Plan:
         lambda p: -(-p.N_Q // c.BLOCK_M) * p.B * p.H, {"num_warps": 4 * c.CONSUMERS}, blocks, describe)
 
 
+def gradients(p: Problem, c: GluonBackwardConfig) -> dict[str, plans.Plan]:
+    """Return the plans of a backward's kernels beside the pass that makes delta."""
+    tile = [1, 1, WARPGROUP_ROWS, head_dim_of(p)]
+    tensors = ("q_desc", "k_desc", "v_desc", "do_desc", "LSE", "DELTA")
+    kernels = {
+        "dkdv": (flash_bwd_dkdv_hopper_kernel, ("dk_desc", "dv_desc"), 1,
+                 {"BLOCK_M": WARPGROUP_ROWS, "STAGES": c.STAGES}),
+        "dq": (flash_bwd_dq_hopper_kernel, ("dq_desc",), 2,
+               {"BLOCK_N": WARPGROUP_ROWS, "STAGES": c.K_STAGES, "V_STAGES": c.V_STAGES})}
+
+    def made(part, kernel, written, groups, constants):
+        def of_grid(p):                                     # heads, their rows, rows that go by
+            return (p.H_K, p.N_K, p.N_Q * p.H // p.H_K) if part == "dkdv" else (p.H, p.N_Q, p.N_K)
+
+        def sizes(p):
+            heads, _, by = of_grid(p)
+            together = L2_SHARE_BYTES // (2 * by * p.D * p.dtype.itemsize) if p.causal else 1
+            return {"H": p.H, "GROUP": p.H // p.H_K, "N_Q": p.N_Q, "N_K": p.N_K,
+                    **dict(zip(("LEFT", "RIGHT"), p.sides or (None, None), strict=True)),
+                    "TOGETHER": max(1, min(together, p.B * heads)),
+                    **({} if part == "dkdv" else {"RAGGED": p.N_K % WARPGROUP_ROWS != 0})}
+
+        def grid(p):
+            heads, rows, _ = of_grid(p)
+            return p.B * heads * -(-rows // (groups * WARPGROUP_ROWS))
+
+        return plans.Plan(
+            kernel, (*tensors, *written, "scale", "scale_log2"), {"IS_CAUSAL": p.causal, **constants},
+            sizes, grid, {"num_warps": 4, "maxnreg": configs.REGISTERS[2]},
+            dict.fromkeys((*tensors[:4], *written), tile), describe)
+
+    return {part: made(part, *about) for part, about in kernels.items()}
+
+
 def _unfit(p: Problem) -> str | None:
-    """Return what the kernel expects and a problem has not."""
+    """Return what the kernels expect and a problem has not."""
     if p.device.capability is None or p.device.capability[0] != 9:
         found = ".".join(map(str, p.device.capability or ())) or "none"
         return f"a Hopper GPU (compute capability 9.0), got compute capability {found}"
@@ -137,14 +176,12 @@ def _unfit(p: Problem) -> str | None:
 
 
 class Gluon:
-    """The backend as `flashlib.kernels.backends` knows it; it has no backward yet."""
+    """The backend as `flashlib.kernels.backends` knows it; its backward is for wide heads."""
 
     name = "gluon"
 
     def refusal(self, p: Problem, direction: str) -> str | None:
         """Return why the kernel cannot run, or None."""
-        if direction == "backward":
-            return "impl: 'gluon' has no backward: use impl='auto'"
         if p.device.type != "cuda":
             return (f"impl: 'gluon' expected tensors on a Hopper GPU, got {p.device.type}; Gluon has no"
                     " interpreter: use impl='reference'")
@@ -152,15 +189,20 @@ class Gluon:
             return ("impl: 'gluon' expected Triton's interpreter to be off, as Gluon has none, and"
                     " TRITON_INTERPRET is set: use impl='triton'")
         expected = _unfit(p)
+        if direction == "backward" and expected is None and (p.D < NARROWEST or p.D % 8):
+            expected = (f"for a backward a head dimension D of {NARROWEST} or more that 8 divides, got"
+                        f" {p.D}")
         return f"impl: 'gluon' expected {expected}; use impl='auto'" if expected else None
 
-    def table(self, p: Problem, direction: str) -> GluonConfig:
+    def table(self, p: Problem, direction: str) -> GluonConfig | GluonBackwardConfig:
         """Return the table's entry."""
+        if direction == "backward":
+            return configs.GLUON_BACKWARD
         if p.sides is not None:
             return configs.GLUON_WINDOW[head_dim_of(p)]
         return configs.gluon_config_for(p.D, p.causal, p.N_K, p.N_Q)
 
-    def config(self, p: Problem, direction: str) -> GluonConfig:
+    def config(self, p: Problem, direction: str):
         """Return what tuning found, or the table's entry."""
         return store.result_for(self, p, direction) or self.table(p, direction)
 
@@ -168,8 +210,13 @@ class Gluon:
         """Tell whether the copy engine reads the tensors; others are refused."""
         return True
 
-    def plan(self, p: Problem, direction: str, config: GluonConfig) -> dict[str, plans.Plan]:
-        """Return the plan of the forward."""
+    def plan(self, p: Problem, direction: str, config, has_dlse: bool = False) -> dict[str, plans.Plan]:
+        """Return the plan of a forward, or those of the parts of a backward.
+
+        `has_dlse` only tells plans apart: a kernel to which DLSE is None is compiled without it.
+        """
+        if direction == "backward":
+            return {"delta": delta.plan(p), **gradients(p, config)}
         if not config.SPECIALIZED:
             if p.sides is not None:
                 raise NotImplementedError("window: expected a SPECIALIZED config, got one without")
@@ -189,11 +236,24 @@ class Gluon:
         return o, lse
 
     def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None):
-        """Raise NotImplementedError: `refusal` says so before."""
-        raise NotImplementedError(self.refusal(p, "backward"))
+        """Return dq, dk, dv, contiguous, in the dtype of their tensors; dlse may be None."""
+        if not p.copyable(DO):                              # as that of a sum, which is one number
+            do = do.contiguous()
+            p = Problem.of(q, k, v, o, do, window=p.window)
+        lse = delta.statistics(lse)
+        dlse = None if dlse is None else delta.statistics(dlse)
+        launches = plans.launches_for(self, p, "backward", config, dlse is not None)
+        dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+        sums, factors = torch.empty_like(lse), (scale, scale * LOG2E)
+        launches["delta"](o, do, dlse, sums)
+        launches["dkdv"](q, k, v, do, lse, sums, dk, dv, *factors)
+        launches["dq"](q, k, v, do, lse, sums, dq, *factors)
+        return dq, dk, dv
 
-    def candidates(self, p: Problem, direction: str) -> dict[str, list[GluonConfig]]:
-        """Return what tuning tries beside the table's entry."""
+    def candidates(self, p: Problem, direction: str) -> dict[str, list]:
+        """Return what tuning tries beside the table's entry; of a backward nothing else fits."""
+        if direction == "backward":
+            return {"": []}
         table = self.table(p, direction)
         switched = [table._replace(PING_PONG=turns, UNDER_SOFTMAX=under, TAU=tau)
                     for turns, under, tau in itertools.product((True, False), (True, False), TAUS)]

@@ -15,18 +15,13 @@ from triton import knobs
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from flashlib.exp2 import LOG2E
-from flashlib.kernels import configs, plans
+from flashlib.kernels import configs, delta, plans
 from flashlib.kernels.problem import Layout, Problem
-from flashlib.kernels.triton.backward import (
-    flash_bwd_delta_kernel,
-    flash_bwd_dkdv_kernel,
-    flash_bwd_dq_kernel,
-)
+from flashlib.kernels.triton.backward import flash_bwd_dkdv_kernel, flash_bwd_dq_kernel
 from flashlib.kernels.triton.forward import flash_fwd_kernel
 from flashlib.kernels.tuning import store
 
-DELTA_ROWS = 64                                             # of a program that sums rows of dO ∘ O
-Q, K, V, O, DO = range(5)                                   # places in a problem's layout
+Q, K, V, _, DO = range(5)                                   # places in a problem's layout
 # What tuning tries. In float32, and before Ampere, operands wait in registers.
 ROWS, KEYS, WARPS, STAGES, MOST_ACCUMULATORS = (16, 32, 64, 128), (32, 64, 128), (4, 8), (2, 3, 4), 256
 SMALL_SIZES, SMALL_STAGES, SMALL_ACCUMULATORS = (16, 32, 64), (1, 2), 64
@@ -95,7 +90,7 @@ class Triton:
         if direction == "forward":
             return {"forward": self._forward(p, config)}
         parts = {"dkdv": config.dkdv} if config.dkdv else {"dk": config.dk, "dv": config.dv}
-        return {"delta": self._delta(p), **{part: self._by_key(p, c) for part, c in parts.items()},
+        return {"delta": delta.plan(p), **{part: self._by_key(p, c) for part, c in parts.items()},
                 "dq": self._by_query(p, config.dq)}
 
     def _plan(self, kernel, tensors, p, c, tma, walked, strides, ragged, programs):
@@ -115,13 +110,6 @@ class Triton:
             self.copies(p, "forward"), {"Q": c.BLOCK_M, "K": c.BLOCK_N, "V": c.BLOCK_N},
             lambda p: _strides(p, Q=Q, K=K, V=V) | {"stride_o": Layout.like(p.layout[Q]).strides},
             lambda p: p.N_K % c.BLOCK_N != 0, lambda p: _cdiv(p.N_Q, c.BLOCK_M) * p.B * p.H)
-
-    def _delta(self, p: Problem) -> plans.Plan:
-        return plans.Plan(
-            flash_bwd_delta_kernel, ("O", "DO", "DLSE", "DELTA"),
-            {"BLOCK_M": DELTA_ROWS, "HEAD_DIM": p.head_dim},
-            lambda p: _strides(p, O=O, DO=DO) | {"H": p.H, "N_Q": p.N_Q, "D": p.D},
-            lambda p: _cdiv(p.N_Q, DELTA_ROWS) * p.B * p.H, {"num_warps": 4})
 
     def _by_key(self, p: Problem, c) -> plans.Plan:
         return self._plan(
@@ -161,16 +149,16 @@ class Triton:
             wide = self.backward(q, k, v, o, lse, do, dlse, Problem.of(q, k, v, o, do, window=p.window),
                                  scale, config)
             return tuple(x.to(p.dtype) for x in wide)
-        lse = _row_statistics(lse)
-        dlse = None if dlse is None else _row_statistics(dlse)
+        lse = delta.statistics(lse)
+        dlse = None if dlse is None else delta.statistics(dlse)
         launches = plans.launches_for(self, p, "backward", config, dlse is not None)
         dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
-        delta = torch.empty_like(lse)
-        launches["delta"](o, do, dlse, delta)
+        sums = torch.empty_like(lse)
+        launches["delta"](o, do, dlse, sums)
         for part, written in (("dkdv", (dk, dv)), ("dk", (dk, None)), ("dv", (None, dv))):
             if part in launches:
-                launches[part](q, k, v, do, lse, delta, *written, scale, scale * LOG2E)
-        launches["dq"](q, k, v, do, lse, delta, dq, scale, scale * LOG2E)
+                launches[part](q, k, v, do, lse, sums, *written, scale, scale * LOG2E)
+        launches["dq"](q, k, v, do, lse, sums, dq, scale, scale * LOG2E)
         return dq, dk, dv
 
     def candidates(self, p: Problem, direction: str) -> dict[str, list]:
@@ -199,12 +187,6 @@ class Triton:
 def _strides(p: Problem, **places: int) -> dict[str, tuple[int, ...]]:
     """Return the strides of a problem's tensors by the names of the kernels' signatures."""
     return {f"stride_{name.lower()}": p.layout[at].strides for name, at in places.items()}
-
-
-def _row_statistics(x):
-    """Return a (B, H, N_Q) tensor as the kernels read it: contiguous, and aligned like a new one."""
-    x = x.contiguous()
-    return x if x.data_ptr() % 16 == 0 else x.clone()
 
 
 def _fitting(sizes, N):

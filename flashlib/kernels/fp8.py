@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 from flashlib.kernels.autocast import without_autocast
 from flashlib.kernels.configs import FP8
 from flashlib.kernels.ops import positive
+from flashlib.kernels.problem import Problem
 from flashlib.quant import E4M3_MAX
 
 BLOCK_ROWS = 128                                            # rows of Q or K that share a scale
@@ -109,10 +110,13 @@ def flash_attention_fp8(q, k, v, *, causal=False, scale=None, return_lse=False, 
     from flashlib.kernels.attention import check_arguments
 
     q, k, v, scale = check_arguments(q, k, v, causal, scale, return_lse, "gluon")
-    if q.device.type != "cuda" or torch.cuda.get_device_capability(q.device)[0] != 9:
-        raise NotImplementedError(f"q: FP8 attention expected tensors on a Hopper GPU, got {q.device}")
     if q.dtype not in (torch.float16, torch.bfloat16):
         raise NotImplementedError(f"q: FP8 attention expected float16 or bfloat16, got {q.dtype}")
+    from flashlib.kernels.backends import gluon
+
+    p = gluon.on_hopper(Problem.of(q, k, v))
+    if p.device.capability is None or p.device.capability[0] != 9:
+        raise NotImplementedError(f"q: FP8 attention expected tensors on a Hopper GPU, got {q.device}")
     if (q.shape[3], causal) not in FP8:
         known = ", ".join(map(str, sorted({D for D, _ in FP8})))
         raise NotImplementedError(f"q: FP8 attention expected a head dimension D of {known},"
@@ -123,8 +127,6 @@ def flash_attention_fp8(q, k, v, *, causal=False, scale=None, return_lse=False, 
     wanted = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     if wanted or any(forward_ad.unpack_dual(x).tangent is not None for x in (q, k, v)):
         raise NotImplementedError("q, k, v: FP8 attention is for inference; use torch.no_grad()")
-    from flashlib.kernels.backends import gluon
-
     q, scale = positive(q, scale)
     prepared = prepare(q, k, v, rotation=rotation, per_block=per_block)
     o, lse = gluon.FP8.forward(*prepared, causal=causal, scale=scale, dtype=q.dtype)

@@ -10,6 +10,7 @@ if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 6):
 
 import functools
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -39,6 +40,7 @@ TILES = {
     256: ((64, 2, 2, 1),),
 }
 TAUS = (0.0, 8.0)
+SMS = 4                                                     # of the GPU that the interpreter is
 DO = 4                                                      # its place in a problem's layout
 NARROWEST = 129                                             # head of the backward
 L2_SHARE_BYTES = 32 * 2**20                                 # of tiles that go by, at a time
@@ -54,6 +56,26 @@ def describe(x: torch.Tensor, block: list[int]) -> TensorDescriptor:
     shape = list(x.shape)
     strides = [stride if size > 1 else 128 for size, stride in zip(shape, x.stride(), strict=True)]
     return TensorDescriptor(x, shape, [*strides[:3], 1], block, _shared_layout(tuple(block), x.dtype))
+
+
+def interpreted(p: Problem) -> bool:
+    """Tell whether a problem is for the interpreter: CPU tensors, and the switch of Triton's own."""
+    return p.device.type == "cpu" and bool(knobs.runtime.interpret)
+
+
+def on_hopper(p: Problem) -> Problem:
+    """Return the problem as a Hopper GPU would have it, where the interpreter stands in for one."""
+    return replace(p, device=p.device._replace(capability=(9, 0), sms=SMS)) if interpreted(p) else p
+
+
+def _kernel(p: Problem, kernel):
+    """Return what a plan launches: the kernel, or its interpreter."""
+    if p.device.type != "cpu":
+        return kernel
+    from flashlib.interpreter import Interpreted
+    from flashlib.kernels.gluon.meanings import meaning_of
+
+    return Interpreted(kernel, meaning_of)
 
 
 def factor(scale: float) -> float:
@@ -101,7 +123,7 @@ def specialized(p: Problem, c: GluonConfig, kernel, tensors, v_block, switches) 
     head_dim = head_dim_of(p)
     rows = [1, 1, WARPGROUP_ROWS]
     return plans.Plan(
-        kernel, tensors,
+        _kernel(p, kernel), tensors,
         _constants(p, c) | {"CONSUMERS": c.CONSUMERS, "Q_SLOTS": c.Q_SLOTS, "PING_PONG": c.PING_PONG,
                             **switches},
         lambda p: {"ENTRIES": scheduling.order_table(*_order(p, c)).shape[1],
@@ -120,7 +142,7 @@ def pipelined(p: Problem, c: GluonConfig) -> plans.Plan:
     blocks = {name: [1, 1, rows, head_dim] for name, rows in zip(
         TENSORS[:4], (c.BLOCK_M, c.BLOCK_N, c.BLOCK_N, c.BLOCK_M), strict=True)}
     return plans.Plan(
-        flash_fwd_pipelined_kernel, (*TENSORS, "scale_log2"),
+        _kernel(p, flash_fwd_pipelined_kernel), (*TENSORS, "scale_log2"),
         _constants(p, c) | {"TILE_M": c.BLOCK_M, "HEAD_DIM": head_dim, "OVERLAP": c.OVERLAP},
         lambda p: _sizes(p, c),
         lambda p: -(-p.N_Q // c.BLOCK_M) * p.B * p.H, {"num_warps": 4 * c.CONSUMERS}, blocks, describe)
@@ -153,7 +175,7 @@ def gradients(p: Problem, c: GluonBackwardConfig) -> dict[str, plans.Plan]:
             return p.B * heads * -(-rows // (groups * WARPGROUP_ROWS))
 
         return plans.Plan(
-            kernel, (*tensors, *written, "scale", "scale_log2"), {"IS_CAUSAL": p.causal, **constants},
+            _kernel(p, kernel), (*tensors, *written, "scale", "scale_log2"), {"IS_CAUSAL": p.causal, **constants},
             sizes, grid, {"num_warps": 4, "maxnreg": configs.REGISTERS[2]},
             dict.fromkeys((*tensors[:4], *written), tile), describe)
 
@@ -182,12 +204,16 @@ class Gluon:
 
     def refusal(self, p: Problem, direction: str) -> str | None:
         """Return why the kernel cannot run, or None."""
-        if p.device.type != "cuda":
-            return (f"impl: 'gluon' expected tensors on a Hopper GPU, got {p.device.type}; Gluon has no"
-                    " interpreter: use impl='reference'")
-        if p.device.here and knobs.runtime.interpret:
-            return ("impl: 'gluon' expected Triton's interpreter to be off, as Gluon has none, and"
-                    " TRITON_INTERPRET is set: use impl='triton'")
+        if p.device.type == "cpu" and not interpreted(p):
+            return ("impl: 'gluon' on CPU tensors needs the interpreter: set TRITON_INTERPRET=1 before"
+                    " Python starts, or use impl='reference'")
+        if p.device.type not in ("cpu", "cuda"):
+            return (f"impl: 'gluon' expected tensors on a Hopper GPU, got {p.device.type}: use"
+                    " impl='reference'")
+        if p.device.type == "cuda" and p.device.here and knobs.runtime.interpret:
+            return ("impl: 'gluon' expected Triton's interpreter to be off, as its own takes CPU tensors,"
+                    " and TRITON_INTERPRET is set: use impl='triton'")
+        p = on_hopper(p)
         expected = _unfit(p)
         if direction == "backward" and expected is None and (p.D < NARROWEST or p.D % 8):
             expected = (f"for a backward a head dimension D of {NARROWEST} or more that 8 divides, got"
@@ -229,7 +255,7 @@ class Gluon:
 
     def forward(self, q, k, v, p: Problem, scale: float, config=None):
         """Return O, like q but contiguous, and lse (B, H, N_Q) float32."""
-        launch = plans.launches_for(self, p, "forward", config)["forward"]
+        launch = plans.launches_for(self, on_hopper(p), "forward", config)["forward"]
         o = torch.empty_like(q, memory_format=torch.contiguous_format)
         lse = torch.empty((p.B, p.H, p.N_Q), dtype=torch.float32, device=q.device)
         launch(q, k, v, o, lse, factor(scale))
@@ -237,15 +263,19 @@ class Gluon:
 
     def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None):
         """Return dq, dk, dv, contiguous, in the dtype of their tensors; dlse may be None."""
+        p = on_hopper(p)
         if not p.copyable(DO):                              # as that of a sum, which is one number
             do = do.contiguous()
-            p = Problem.of(q, k, v, o, do, window=p.window)
+            p = on_hopper(Problem.of(q, k, v, o, do, window=p.window))
         lse = delta.statistics(lse)
         dlse = None if dlse is None else delta.statistics(dlse)
         launches = plans.launches_for(self, p, "backward", config, dlse is not None)
         dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
         sums, factors = torch.empty_like(lse), (scale, scale * LOG2E)
-        launches["delta"](o, do, dlse, sums)
+        if interpreted(p):                                  # Triton's interpreter has no bfloat16
+            sums = (o.float() * do.float()).sum(-1) - (0.0 if dlse is None else dlse)
+        else:
+            launches["delta"](o, do, dlse, sums)
         launches["dkdv"](q, k, v, do, lse, sums, dk, dv, *factors)
         launches["dq"](q, k, v, do, lse, sums, dq, *factors)
         return dq, dk, dv
@@ -296,7 +326,7 @@ class GluonFP8:
     def forward(self, q, k, v, causal: bool, scale: float, dtype=torch.bfloat16, config=None):
         """Return O in `dtype` and lse (B, H, N_Q) float32; q, k, v as `fp8.prepare` returns them."""
         (q, q_scale), (k, k_scale), (v, v_scale) = q, k, v
-        p = Problem.of(q, k, v, q_scale, k_scale, v_scale, window=CAUSAL if causal else FULL)
+        p = on_hopper(Problem.of(q, k, v, q_scale, k_scale, v_scale, window=CAUSAL if causal else FULL))
         launch = plans.launches_for(self, p, "forward", config, dtype)["forward"]
         o = torch.empty(q.shape, dtype=dtype, device=q.device)
         lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)

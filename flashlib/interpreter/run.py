@@ -1,0 +1,179 @@
+"""Run a kernel's own Python source with other meanings of its names, one program after another."""
+
+import types
+from dataclasses import dataclass, field
+
+import torch
+from triton.experimental.gluon import language as gl
+from triton.runtime.jit import JITFunction
+
+from flashlib.interpreter.hopper import TMA, Functions, MBarrier
+from flashlib.interpreter.language import Language
+from flashlib.interpreter.tasks import Hazard, Program
+from flashlib.interpreter.values import Descriptor, Global, Pointer
+
+SEEDS = (0, 1, 2)
+
+
+@dataclass
+class Run:
+    """What a run did: the events of each program, and totals over all.
+
+    `counts`: "loaded x", "stored x" in bytes that the copy engine moved for each descriptor; "flops" of
+    products; "operand bytes" that they read from shared memory; "exponentials".
+    """
+
+    order: str | int
+    events: list = field(default_factory=list)
+    counts: dict = field(default_factory=dict)
+
+
+class Translator:
+    """Kernels' names as one program means them; what is translated is kept."""
+
+    def __init__(self, program, meanings):
+        self.language = Language(program, self, meanings)
+        self.modules = {"mbarrier": MBarrier(program), "tma": TMA(program)}
+        self.functions, self.kept = Functions(program), {}
+
+    def __call__(self, value):
+        """Return what a global of a kernel's module is here."""
+        if id(value) not in self.kept:
+            self.kept[id(value)] = value, self._made(value)
+        return self.kept[id(value)][1]
+
+    def _made(self, value):
+        if isinstance(value, gl.constexpr):
+            return value.value
+        if isinstance(value, types.ModuleType):
+            name = value.__name__.rpartition(".")[2]
+            return self.language if value is gl else self.modules.get(name, value)
+        if isinstance(value, JITFunction):
+            if value.fn.__module__.startswith("triton."):   # as gl.cdiv
+                return getattr(self.language, value.fn.__name__)
+            return self.function(value.fn)
+        if getattr(value, "__triton_aggregate__", False) or "aggregate_value" in repr(
+                getattr(value, "_get_instance", "")):
+            return self.aggregate(value)
+        if hasattr(value, "fn") and type(value).__name__ == "ConstexprFunction":
+            return value.fn
+        if getattr(value, "__triton_builtin__", False) and isinstance(value, types.FunctionType):
+            return self.builtin(value)
+        return value
+
+    def builtin(self, value):
+        """Return our function for one of Gluon's."""
+        for home in (self.functions, self.modules["tma"], self.modules["mbarrier"], self.language):
+            if (found := getattr(type(home), value.__name__, None)) is not None:
+                return getattr(home, value.__name__) if found else None
+        raise Hazard(f"the interpreter does not know {value.__module__}.{value.__name__}")
+
+    def function(self, fn):
+        """Return a Python function with the same code and our meanings of its names."""
+        names = _names(fn.__code__)
+        known = {name: self(fn.__globals__[name]) for name in names if name in fn.__globals__}
+        made = types.FunctionType(fn.__code__, {**known, "__builtins__": __builtins__}, fn.__name__,
+                                  fn.__defaults__, fn.__closure__)
+        made.__kwdefaults__ = fn.__kwdefaults__
+        return made
+
+    def aggregate(self, cls):
+        """Return a function that makes a plain object with an aggregate's fields."""
+        init = next(x for x in cls.hash_attrs if "__init__" in getattr(x, "__name__", "")
+                    or "__init__" in getattr(getattr(x, "fn", None), "__name__", ""))
+
+        def make(*values):
+            made = Fields()
+            getattr(init, "fn", init)(made, *values)
+            return made
+        return make
+
+
+class Fields:
+    """An aggregate's fields; memory that is put in is called by the field's name."""
+
+    def __setattr__(self, name, value):
+        value = value.value if isinstance(value, gl.constexpr) else value
+        if hasattr(value, "called"):
+            value.called(name)
+        object.__setattr__(self, name, value)
+
+
+def _names(code) -> set:
+    found = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found |= _names(constant)
+    return found
+
+
+def _argument(name, x):
+    """Return what a kernel sees of an argument."""
+    if hasattr(x, "base") and hasattr(x, "block_shape"):
+        return Descriptor(name, x)
+    if isinstance(x, torch.Tensor):
+        return Pointer(Global(name, x))
+    if isinstance(x, bool) or x is None:
+        return x
+    if isinstance(x, int):
+        return x
+    return x
+
+
+def run(kernel, grid: int, arguments: dict, *, order: str | int = "late", num_warps: int = 4,
+        meanings=lambda asm: None) -> Run:
+    """Run a Gluon kernel on CPU tensors, which it writes in place.
+
+    Args:
+        kernel: a function under `@gluon.jit`.
+        grid: how many programs.
+        arguments: name → tensor, Gluon `TensorDescriptor` of a tensor, number, or constexpr's value.
+        order: "late", "early", or an integer from which the order is drawn.
+        num_warps: of the program, or of the first partition.
+        meanings: a function from the text of inline assembly to a function of (program, arrays) that
+            returns an array, or several; or to None.
+
+    Raises:
+        Hazard: the kernel would be wrong, or never end; or it uses what the interpreter does not know.
+    """
+    found = Run(order)
+    seen = {name: _argument(name, x) for name, x in arguments.items()}
+    for pid in range(grid):
+        program = Program(order, (pid, grid), found.counts, [], num_warps)
+        Translator(program, meanings).function(kernel.fn)(**seen)
+        program.current.require_nothing_under_way()
+        found.events.append(program.events)
+    return found
+
+
+def orders(kernel, grid: int, arguments: dict, written: tuple, seeds=SEEDS, **options) -> list[Run]:
+    """Run a kernel late, early and in drawn orders; raise Hazard unless all write the same bits.
+
+    `written` names the tensors that it writes.
+    """
+    def tensor(name):
+        return getattr(arguments[name], "base", arguments[name])
+
+    runs, first = [], {}
+    for order in ("late", "early", *seeds):
+        runs.append(run(kernel, grid, arguments, order=order, **options))
+        for name in written:
+            bits = tensor(name).detach().clone()
+            if not torch.equal(first.setdefault(name, bits).view(torch.uint8), bits.view(torch.uint8)):
+                raise Hazard(f"{name} has other bits in order {order!r} than in order 'late'")
+    return runs
+
+
+class Interpreted:
+    """A kernel that runs here when it is launched as Triton launches: kernel[grid](…)."""
+
+    def __init__(self, kernel, meanings, order: str | int = "late"):
+        self.kernel, self.meanings, self.order = kernel, meanings, order
+        self.arg_names, self.fn, self.last = kernel.arg_names, kernel.fn, None
+
+    def __getitem__(self, grid):
+        def launch(*values, num_warps=4, **_options):
+            arguments = dict(zip(self.arg_names, values, strict=True))
+            self.last = run(self.kernel, grid[0], arguments, order=self.order, num_warps=num_warps,
+                            meanings=self.meanings)
+        return launch

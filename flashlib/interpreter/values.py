@@ -1,0 +1,258 @@
+"""Values of a Gluon kernel as NumPy arrays: tensors with a layout, scalars, pointers, descriptors.
+
+Floats are held in float32, rounded as their dtype rounds; integers in int64. A layout is carried along
+and compared; which thread holds which element is no matter here.
+"""
+
+import operator
+
+import numpy as np
+import torch
+from triton.experimental.gluon import language as gl
+
+from flashlib.interpreter.tasks import Hazard, line
+
+TORCH = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp8e4nv": torch.float8_e4m3fn}
+DTYPES = {torch.float32: gl.float32, torch.float16: gl.float16, torch.bfloat16: gl.bfloat16,
+          torch.float8_e4m3fn: gl.float8e4nv, torch.int32: gl.int32, torch.int64: gl.int64}
+
+
+def rounded(data: np.ndarray, dtype) -> np.ndarray:
+    """Return numbers as a dtype holds them: nearest, ties to even."""
+    if dtype == gl.int1:
+        return np.asarray(data, bool)
+    if not dtype.is_floating():
+        return np.asarray(np.trunc(data) if np.asarray(data).dtype.kind == "f" else data, np.int64)
+    data = np.asarray(data, np.float32)
+    if dtype.name in TORCH:
+        held = torch.from_numpy(np.ascontiguousarray(data)).to(TORCH[dtype.name])
+        data = held.float().numpy().reshape(data.shape)
+    return data
+
+
+def value_of(x):
+    """Return the array or number behind an operand; what is in flight is refused."""
+    return x.data if isinstance(x, Tensor) else x
+
+
+def stored(x):
+    """Return a tensor's array."""
+    return value_of(x)
+
+
+class Tensor:
+    """An array with a dtype of Gluon's and a layout, None for a scalar; shape () is a scalar."""
+
+    def __init__(self, data, dtype, layout=None):
+        self._data, self.dtype, self.layout = np.asarray(data), dtype, layout
+        self.product = None                                 # one that has not been waited for
+
+    @property
+    def data(self):
+        """Return the array, or raise Hazard while a product is still writing it."""
+        if self.product is not None:
+            raise Hazard(f"{line()}: the result of {self.product.name} of {self.product.where} is used"
+                         " before it is there: pass it through warpgroup_mma_wait first")
+        return self._data
+
+    @property
+    def shape(self) -> list:
+        """Return its shape."""
+        return list(self._data.shape)
+
+    @property
+    def type(self):
+        """Return itself: a type has a layout, a shape and an element type."""
+        return self
+
+    @property
+    def element_ty(self):
+        """Return the dtype."""
+        return self.dtype
+
+    def __index__(self):
+        return operator.index(self.data.item())
+
+    __int__ = __index__
+
+    def __bool__(self):
+        return bool(self.data)
+
+    def __float__(self):
+        return float(self.data)
+
+    def to(self, dtype):
+        """Convert to another dtype."""
+        return Tensor(rounded(self.data, dtype), dtype, self.layout)
+
+    def reshape(self, shape):
+        """Return the same elements in another shape, in a layout that is not followed further."""
+        return Tensor(self.data.reshape([int(value_of(n)) for n in shape]), self.dtype, Other())
+
+    def permute(self, order):
+        """Return the axes in another order."""
+        return Tensor(self.data.transpose(order), self.dtype, Other())
+
+    def split(self):
+        """Return the two halves of the last axis, which has a length of 2."""
+        return tuple(Tensor(self.data[..., i], self.dtype, Other()) for i in (0, 1))
+
+    def __getitem__(self, at):
+        x = self
+        for axis, one in enumerate(at):
+            if one is None:
+                x = expand_dims(x, axis)
+        return x
+
+
+class Other:
+    """A layout after a reshape or the like: it agrees with every other."""
+
+    def __eq__(self, other):
+        return True
+
+    __hash__ = None
+
+
+def expand_dims(x, axis):
+    """Insert an axis of length 1: the layout must be the slice along it."""
+    layout = x.layout
+    if isinstance(layout, gl.SliceLayout):
+        if layout.dim != axis:
+            raise Hazard(f"{line()}: expand_dims expected axis {layout.dim} of its slice, got {axis}")
+        layout = layout.parent
+    return Tensor(np.expand_dims(x.data, axis), x.dtype, layout)
+
+
+def common(operands) -> tuple:
+    """Return (dtype, layout) of an elementwise operation, or raise Hazard where layouts differ."""
+    tensors = [x for x in operands if isinstance(x, Tensor)]
+    layouts = [x.layout for x in tensors if x.shape and not isinstance(x.layout, Other)]
+    for layout in layouts[1:]:
+        if layout != layouts[0] and None not in (layout, layouts[0]):
+            raise Hazard(f"{line()}: operands in two layouts: {layouts[0]} and {layout}; convert_layout is"
+                         " missing")
+    floats = [x.dtype for x in tensors if x.dtype.is_floating()]
+    if floats:
+        dtype = max(floats, key=lambda d: d.primitive_bitwidth)
+    elif any(isinstance(value_of(x), float) for x in operands):
+        dtype = gl.float32
+    elif all(x.dtype == gl.int1 for x in tensors) and all(
+            isinstance(x, (Tensor, bool, np.bool_)) for x in operands):
+        dtype = gl.int1
+    else:
+        wide = any(x.dtype == gl.int64 for x in tensors)
+        dtype = gl.int64 if wide else gl.int32
+    other = [x for x in tensors if x.shape]
+    return dtype, layouts[0] if layouts else (Other() if other else None)
+
+
+def elementwise(fn, *operands, dtype=None) -> Tensor:
+    """Return fn of the operands, broadcast against each other."""
+    found, layout = common(operands)
+    data = fn(*(np.float32(value_of(x)) if isinstance(value_of(x), float) else value_of(x)
+                for x in operands))
+    dtype = dtype or found
+    return Tensor(rounded(data, dtype), dtype, layout)
+
+
+def _floordiv(a, b):
+    return np.trunc(np.divide(a, b)).astype(np.int64)       # as C divides
+
+
+def _mod(a, b):
+    return np.fmod(a, b)
+
+
+def _with(fn, dtype=None):
+    def method(self, other):
+        if isinstance(other, Pointer):
+            return NotImplemented
+        return elementwise(fn, self, other, dtype=dtype)
+
+    def swapped(self, other):
+        return elementwise(lambda a, b: fn(b, a), self, other, dtype=dtype)
+    return method, swapped
+
+
+for _name, _fn, _dtype in (
+        ("add", np.add, None), ("sub", np.subtract, None), ("mul", np.multiply, None),
+        ("truediv", np.true_divide, gl.float32), ("floordiv", _floordiv, None), ("mod", _mod, None),
+        ("and", np.bitwise_and, None), ("or", np.bitwise_or, None), ("xor", np.bitwise_xor, None)):
+    _method, _swapped = _with(_fn, _dtype)
+    setattr(Tensor, f"__{_name}__", _method)
+    setattr(Tensor, f"__r{_name}__", _swapped)
+for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
+    setattr(Tensor, f"__{_name}__", _with(getattr(np, {"lt": "less", "le": "less_equal", "gt": "greater",
+                                                       "ge": "greater_equal", "eq": "equal",
+                                                       "ne": "not_equal"}[_name]), gl.int1)[0])
+Tensor.__neg__ = lambda self: elementwise(np.negative, self)
+Tensor.__hash__ = None
+
+
+class Pointer:
+    """An address in a tensor: the tensor's numbers as they lie, and an offset, a number or a tensor."""
+
+    def __init__(self, memory, offset=0):
+        self.memory, self.offset = memory, offset
+
+    @property
+    def dtype(self):
+        """Return itself, as a pointer type has an `element_ty`."""
+        return self
+
+    @property
+    def element_ty(self):
+        """Return the dtype of what it points at."""
+        return self.memory.dtype
+
+    def __add__(self, offset):
+        return Pointer(self.memory, self.offset + offset)
+
+    __radd__ = __add__
+
+
+class Global:
+    """A tensor in global memory: its numbers in the order in which they lie, and its name."""
+
+    def __init__(self, name: str, tensor):
+        tensor = tensor.detach()
+        self.name, self.tensor, self.dtype = name, tensor, DTYPES[tensor.dtype]
+        span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+        self.flat = torch.as_strided(tensor, (max(span, 0),), (1,))
+
+    def at(self, offsets, mask):
+        """Return offsets inside the tensor and where they count, or raise Hazard."""
+        wrong = mask & ((offsets < 0) | (offsets >= len(self.flat)))
+        if np.any(wrong):
+            raise Hazard(f"{line()}: {self.name} has {len(self.flat)} elements, got offset"
+                         f" {int(np.asarray(offsets)[wrong][0])}")
+        return torch.from_numpy(np.where(mask, offsets, 0))
+
+
+class Descriptor:
+    """What the copy engine knows of a tensor: shape, strides, the block that it moves."""
+
+    def __init__(self, name, described):
+        self.name, self.tensor = name, described.base.detach()
+        self.dtype, self.layout = DTYPES[described.base.dtype], described.layout
+        self.block_type = Block(list(described.block_shape), self.dtype)
+        if list(described.shape) != list(self.tensor.shape):
+            raise ValueError(f"{name}: expected a descriptor of the whole tensor, got {described.shape}")
+
+    def inside(self, at, block):
+        """Return the tensor's part under a block, and where in the block it lies."""
+        here, there = [], []
+        for first, size, length in zip(at, block, self.tensor.shape, strict=True):
+            low, high = max(first, 0), min(first + size, length)
+            here.append(slice(low, max(high, low)))
+            there.append(slice(low - first, max(high, low) - first))
+        return tuple(here), tuple(there)
+
+
+class Block:
+    """The type of a descriptor's block."""
+
+    def __init__(self, shape, dtype):
+        self.shape, self.dtype = shape, dtype
+        self.nbytes = int(np.prod(shape)) * dtype.primitive_bitwidth // 8

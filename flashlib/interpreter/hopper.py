@@ -1,12 +1,13 @@
 """Hopper's asynchronous parts: mbarriers, the copy engine (TMA), products of warpgroups, the fence.
 
-What the hardware does is in NVIDIA's PTX ISA: mbarrier (9.7.13.15), cp.async.bulk.tensor (9.7.9.25),
-wgmma (9.7.15), and the asynchronous proxy that makes `fence_async_shared` necessary (8.?: memory
-consistency, proxies).
+What the hardware does is in NVIDIA's PTX ISA, under the names `mbarrier`, `cp.async.bulk.tensor`,
+`wgmma` and `fence.proxy.async`: copies and products go through another proxy to shared memory than the
+threads' own stores, and see those only after a fence.
 """
 
 import numpy as np
-from triton.experimental.gluon import language as gl
+import torch
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from flashlib.interpreter.memory import View
 from flashlib.interpreter.tasks import Agent, Hazard, join, line
@@ -16,7 +17,7 @@ from flashlib.interpreter.values import Tensor, rounded, value_of
 class MBarrier:
     """`mbarrier`: a phase ends when `count` have arrived and all expected bytes have come."""
 
-    MBarrierLayout = gl.nvidia.hopper.mbarrier.MBarrierLayout if hasattr(gl, "nvidia") else None
+    MBarrierLayout = mbarrier.MBarrierLayout
 
     def __init__(self, program):
         self.program = program
@@ -112,8 +113,6 @@ class Copy(Agent):
         tile = self.view.data.reshape(block.shape)          # of a view: the same memory
         moved = tensor[here].numel() * tensor.element_size()
         if self.barrier is None:
-            import torch
-
             data = torch.from_numpy(np.ascontiguousarray(tile[there])).to(tensor.dtype)
             tensor[here] = data
             self.program.count(f"stored {self.descriptor.name}", moved)

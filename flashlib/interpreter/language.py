@@ -4,17 +4,18 @@ Each function does what Gluon's of that name does, on `flashlib.interpreter.valu
 here are refused, but for dtypes and layouts, which are Gluon's own.
 """
 
+import functools
 import math
 import re
 
 import numpy as np
+import torch
 from triton.experimental.gluon import language as gl
 
 from flashlib.interpreter.memory import Barriers, Buffer, Place, View
 from flashlib.interpreter.tasks import Hazard, Task, join, line
 from flashlib.interpreter.values import (
     Other,
-    Pointer,
     Tensor,
     common,
     elementwise,
@@ -27,6 +28,12 @@ THREADS = 32                                                # of a warp
 TURN = re.compile(r"barrier\.(sync|arrive) (\d+), (\d+);")
 
 
+# Of a number and NaN the larger is the number, as in `max.f32`.
+ELEMENTWISE = {"maximum": np.fmax, "minimum": np.fmin, "abs": np.abs, "log2": np.log2, "log": np.log,
+               "exp2": np.exp2, "exp": np.exp}
+REDUCTIONS = {"max": np.fmax.reduce, "min": np.fmin.reduce, "sum": np.sum}
+
+
 def reduced(fn, x, axis):
     """Return a tensor without one axis; the result's layout is the slice along it."""
     layout = Other() if isinstance(x.layout, Other) else gl.SliceLayout(axis, x.layout)
@@ -36,18 +43,27 @@ def reduced(fn, x, axis):
 class Language:
     """The functions, bound to a program."""
 
-    expand_dims = staticmethod(expand_dims)
-    static_range = static_assert = None
+    expand_dims, static_range = staticmethod(expand_dims), range
 
-    def __init__(self, program, translate, meanings):
-        self.program, self._translate, self._meanings = program, translate, meanings
-        self.static_range = range
+    def __init__(self, program, meanings):
+        self.program, self._meanings = program, meanings
 
     def __getattr__(self, name):
+        if name in ELEMENTWISE:
+            return functools.partial(self._elementwise, name)
+        if name in REDUCTIONS:
+            return functools.partial(reduced, REDUCTIONS[name])
         found = getattr(gl, name, None)
         if isinstance(found, gl.dtype) or (isinstance(found, type) and name.endswith("Layout")):
             return found
         raise Hazard(f"{line()}: the interpreter does not know gl.{name}")
+
+    def _elementwise(self, name, *operands):
+        """Do one of `ELEMENTWISE`, and count exponentials (`ex2.approx`, here as NumPy rounds it)."""
+        made = elementwise(ELEMENTWISE[name], *operands)
+        if name in ("exp2", "exp"):
+            self.program.count("exponentials", made.data.size)
+        return made
 
     @staticmethod
     def constexpr(value=None):
@@ -93,56 +109,6 @@ class Language:
         return elementwise(np.where, condition, a, b, dtype=dtype)
 
     @staticmethod
-    def maximum(a, b):
-        """Return the larger; of a number and NaN the number, as `max.f32` does."""
-        return elementwise(np.fmax, a, b)
-
-    @staticmethod
-    def minimum(a, b):
-        """Return the smaller; of a number and NaN the number."""
-        return elementwise(np.fmin, a, b)
-
-    @staticmethod
-    def abs(x):
-        """Return the absolute value."""
-        return elementwise(np.abs, x)
-
-    def exp2(self, x):
-        """Return 2**x: `ex2.approx`, here as NumPy rounds it, and count it."""
-        self.program.count("exponentials", x.data.size)
-        return elementwise(np.exp2, x)
-
-    def exp(self, x):
-        """Return e**x, and count it."""
-        self.program.count("exponentials", x.data.size)
-        return elementwise(np.exp, x)
-
-    @staticmethod
-    def log2(x):
-        """Return the logarithm to base 2."""
-        return elementwise(np.log2, x)
-
-    @staticmethod
-    def log(x):
-        """Return the natural logarithm."""
-        return elementwise(np.log, x)
-
-    @staticmethod
-    def max(x, axis):
-        """Return the largest along an axis; a NaN is passed over."""
-        return reduced(np.fmax.reduce, x, axis)
-
-    @staticmethod
-    def min(x, axis):
-        """Return the smallest along an axis; a NaN is passed over."""
-        return reduced(np.fmin.reduce, x, axis)
-
-    @staticmethod
-    def sum(x, axis):
-        """Return the sum along an axis, in float32."""
-        return reduced(np.sum, x, axis)
-
-    @staticmethod
     def convert_layout(x, layout, assert_trivial=False):
         """Return the tensor in another layout."""
         return Tensor(x.data, x.dtype, layout)
@@ -167,8 +133,6 @@ class Language:
         self._put(pointer.memory, at, mask_, np.broadcast_to(value_of(value), offsets.shape))
 
     def _put(self, memory, at, mask, data):
-        import torch
-
         chosen = torch.from_numpy(np.array(np.asarray(data)[mask]))
         memory.flat[at[torch.from_numpy(np.array(mask))]] = chosen.to(memory.flat.dtype)
 

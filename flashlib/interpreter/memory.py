@@ -5,14 +5,14 @@ from math import prod
 import numpy as np
 
 from flashlib.interpreter.tasks import Hazard, assigned, join, line
-from flashlib.interpreter.values import Tensor, stored, value_of
+from flashlib.interpreter.values import Tensor, value_of
 
 
 class Slot:
     """One tile of shared memory as the hazards see it: the last write, and reads since.
 
     Accesses are `Agent.tick()`s. `by_copy`: the copy engine wrote it. `fenced`: what threads wrote can
-    be seen by the copy engine and the matrix units (the asynchronous proxy of PTX, section 9.7.13.24).
+    be seen by the copy engine and the matrix units (the asynchronous proxy of PTX).
     """
 
     def __init__(self):
@@ -127,13 +127,13 @@ class View:
         slot = self.buffer.slot(self.key)
         slot.overwrite(task, task.tick(), self.name, by_copy=False)
         task.unfenced.append(slot)
-        self.data[...] = stored(value)
+        self.data[...] = value.data
         task.advance()
         program.note("store", self.name)
 
 
 class Barriers(Buffer):
-    """An array of mbarriers (PTX, section 9.7.13.15)."""
+    """An array of mbarriers."""
 
     def __init__(self, program, count):
         super().__init__(program, None, [count])

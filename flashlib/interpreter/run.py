@@ -32,7 +32,7 @@ class Translator:
     """Kernels' names as one program means them; what is translated is kept."""
 
     def __init__(self, program, meanings):
-        self.language = Language(program, self, meanings)
+        self.language = Language(program, meanings)
         self.modules = {"mbarrier": MBarrier(program), "tma": TMA(program)}
         self.functions, self.kept = Functions(program), {}
 
@@ -52,8 +52,7 @@ class Translator:
             if value.fn.__module__.startswith("triton."):   # as gl.cdiv
                 return getattr(self.language, value.fn.__name__)
             return self.function(value.fn)
-        if getattr(value, "__triton_aggregate__", False) or "aggregate_value" in repr(
-                getattr(value, "_get_instance", "")):
+        if hasattr(value, "hash_attrs"):                    # an aggregate
             return self.aggregate(value)
         if hasattr(value, "fn") and type(value).__name__ == "ConstexprFunction":
             return value.fn
@@ -113,10 +112,6 @@ def _argument(name, x):
         return Descriptor(name, x)
     if isinstance(x, torch.Tensor):
         return Pointer(Global(name, x))
-    if isinstance(x, bool) or x is None:
-        return x
-    if isinstance(x, int):
-        return x
     return x
 
 

@@ -4,7 +4,9 @@ Floats are held in float32, rounded as their dtype rounds; integers in int64. A 
 and compared; which thread holds which element is no matter here.
 """
 
+import math
 import operator
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -25,7 +27,7 @@ def rounded(data: np.ndarray, dtype) -> np.ndarray:
         return np.asarray(np.trunc(data) if np.asarray(data).dtype.kind == "f" else data, np.int64)
     data = np.asarray(data, np.float32)
     if dtype.name in TORCH:
-        held = torch.from_numpy(np.ascontiguousarray(data)).to(TORCH[dtype.name])
+        held = torch.from_numpy(np.array(data)).to(TORCH[dtype.name])
         data = held.float().numpy().reshape(data.shape)
     return data
 
@@ -33,11 +35,6 @@ def rounded(data: np.ndarray, dtype) -> np.ndarray:
 def value_of(x):
     """Return the array or number behind an operand; what is in flight is refused."""
     return x.data if isinstance(x, Tensor) else x
-
-
-def stored(x):
-    """Return a tensor's array."""
-    return value_of(x)
 
 
 class Tensor:
@@ -60,15 +57,7 @@ class Tensor:
         """Return its shape."""
         return list(self._data.shape)
 
-    @property
-    def type(self):
-        """Return itself: a type has a layout, a shape and an element type."""
-        return self
-
-    @property
-    def element_ty(self):
-        """Return the dtype."""
-        return self.dtype
+    type = property(lambda self: self)                      # it has a layout, a shape and a dtype
 
     def __index__(self):
         return operator.index(self.data.item())
@@ -130,8 +119,8 @@ def common(operands) -> tuple:
     layouts = [x.layout for x in tensors if x.shape and not isinstance(x.layout, Other)]
     for layout in layouts[1:]:
         if layout != layouts[0] and None not in (layout, layouts[0]):
-            raise Hazard(f"{line()}: operands in two layouts: {layouts[0]} and {layout}; convert_layout is"
-                         " missing")
+            raise Hazard(f"{line()}: operands in two layouts, {layouts[0]} and {layout}:"
+                         " convert_layout is missing")
     floats = [x.dtype for x in tensors if x.dtype.is_floating()]
     if floats:
         dtype = max(floats, key=lambda d: d.primitive_bitwidth)
@@ -156,36 +145,24 @@ def elementwise(fn, *operands, dtype=None) -> Tensor:
     return Tensor(rounded(data, dtype), dtype, layout)
 
 
-def _floordiv(a, b):
-    return np.trunc(np.divide(a, b)).astype(np.int64)       # as C divides
-
-
-def _mod(a, b):
-    return np.fmod(a, b)
-
-
-def _with(fn, dtype=None):
+def _operator(fn, dtype=None, swap=False):
     def method(self, other):
         if isinstance(other, Pointer):
             return NotImplemented
-        return elementwise(fn, self, other, dtype=dtype)
-
-    def swapped(self, other):
-        return elementwise(lambda a, b: fn(b, a), self, other, dtype=dtype)
-    return method, swapped
+        return elementwise((lambda a, b: fn(b, a)) if swap else fn, self, other, dtype=dtype)
+    return method
 
 
-for _name, _fn, _dtype in (
+for _name, _fn, _dtype in (                                 # integers are divided as C divides them
         ("add", np.add, None), ("sub", np.subtract, None), ("mul", np.multiply, None),
-        ("truediv", np.true_divide, gl.float32), ("floordiv", _floordiv, None), ("mod", _mod, None),
-        ("and", np.bitwise_and, None), ("or", np.bitwise_or, None), ("xor", np.bitwise_xor, None)):
-    _method, _swapped = _with(_fn, _dtype)
-    setattr(Tensor, f"__{_name}__", _method)
-    setattr(Tensor, f"__r{_name}__", _swapped)
-for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
-    setattr(Tensor, f"__{_name}__", _with(getattr(np, {"lt": "less", "le": "less_equal", "gt": "greater",
-                                                       "ge": "greater_equal", "eq": "equal",
-                                                       "ne": "not_equal"}[_name]), gl.int1)[0])
+        ("truediv", np.true_divide, gl.float32), ("mod", np.fmod, None), ("and", np.bitwise_and, None),
+        ("or", np.bitwise_or, None), ("xor", np.bitwise_xor, None),
+        ("floordiv", lambda a, b: np.trunc(np.divide(a, b)).astype(np.int64), None)):
+    setattr(Tensor, f"__{_name}__", _operator(_fn, _dtype))
+    setattr(Tensor, f"__r{_name}__", _operator(_fn, _dtype, swap=True))
+for _name, _fn in (("lt", np.less), ("le", np.less_equal), ("gt", np.greater), ("eq", np.equal),
+                   ("ge", np.greater_equal), ("ne", np.not_equal)):
+    setattr(Tensor, f"__{_name}__", _operator(_fn, gl.int1))
 Tensor.__neg__ = lambda self: elementwise(np.negative, self)
 Tensor.__hash__ = None
 
@@ -196,15 +173,8 @@ class Pointer:
     def __init__(self, memory, offset=0):
         self.memory, self.offset = memory, offset
 
-    @property
-    def dtype(self):
-        """Return itself, as a pointer type has an `element_ty`."""
-        return self
-
-    @property
-    def element_ty(self):
-        """Return the dtype of what it points at."""
-        return self.memory.dtype
+    dtype = property(lambda self: self)                     # of a pointer: it has an element type
+    element_ty = property(lambda self: self.memory.dtype)
 
     def __add__(self, offset):
         return Pointer(self.memory, self.offset + offset)
@@ -236,7 +206,9 @@ class Descriptor:
     def __init__(self, name, described):
         self.name, self.tensor = name, described.base.detach()
         self.dtype, self.layout = DTYPES[described.base.dtype], described.layout
-        self.block_type = Block(list(described.block_shape), self.dtype)
+        shape = list(described.block_shape)
+        self.block_type = SimpleNamespace(
+            shape=shape, dtype=self.dtype, nbytes=math.prod(shape) * self.dtype.primitive_bitwidth // 8)
         if list(described.shape) != list(self.tensor.shape):
             raise ValueError(f"{name}: expected a descriptor of the whole tensor, got {described.shape}")
 
@@ -248,11 +220,3 @@ class Descriptor:
             here.append(slice(low, max(high, low)))
             there.append(slice(low - first, max(high, low) - first))
         return tuple(here), tuple(there)
-
-
-class Block:
-    """The type of a descriptor's block."""
-
-    def __init__(self, shape, dtype):
-        self.shape, self.dtype = shape, dtype
-        self.nbytes = int(np.prod(shape)) * dtype.primitive_bitwidth // 8

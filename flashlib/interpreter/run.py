@@ -120,7 +120,7 @@ def run(kernel, grid: int, arguments: dict, *, order: str | int = "late", num_wa
     """Run a Gluon kernel on CPU tensors, which it writes in place.
 
     Args:
-        kernel: a function under `@gluon.jit`.
+        kernel: a function under `@gluon.jit`, or one that could be.
         grid: how many programs.
         arguments: name → tensor, Gluon `TensorDescriptor` of a tensor, number, or constexpr's value.
         order: "late", "early", or an integer from which the order is drawn.
@@ -135,8 +135,12 @@ def run(kernel, grid: int, arguments: dict, *, order: str | int = "late", num_wa
     seen = {name: _argument(name, x) for name, x in arguments.items()}
     for pid in range(grid):
         program = Program(order, (pid, grid), found.counts, [], num_warps)
-        Translator(program, meanings).function(kernel.fn)(**seen)
-        program.current.require_nothing_under_way()
+        try:
+            Translator(program, meanings).function(getattr(kernel, "fn", kernel))(**seen)
+            program.current.require_nothing_under_way()
+        except Hazard as hazard:
+            hazard.events = program.events
+            raise
         found.events.append(program.events)
     return found
 

@@ -21,7 +21,12 @@ ORDERS = ("late", "early")
 
 
 class Hazard(RuntimeError):
-    """A kernel that would be wrong, or never end, on some GPU at some time; the message says where."""
+    """A kernel that would be wrong, or never end, on some GPU at some time; the message says where.
+
+    `events` are those of its program until then.
+    """
+
+    events: list = []
 
 
 class _Stopped(BaseException):

@@ -1,5 +1,8 @@
-"""Schedule lab of chapter 12: one SM's Gantt chart, by plan, tile, stages, dtype and GPU."""
+"""The labs of chapter 12: a schedule by plan, tile and GPU; and a real kernel with a line left out."""
 
+import functools
+
+from flashlib.course.ch12 import interpreter_figures
 from flashlib.course.ch12.figures import refusal
 from flashlib.course.plots.gantt import UNITS, gantt
 from flashlib.course.widgets import base
@@ -52,3 +55,62 @@ def schedule_lab(program="pingpong_overlap", gpu="H200", d=128, rows=128, keys=1
                                    tooltip="how tensor cores serve two warpgroups whose order is open"),
         "gpu": gpus,
     }, redraw, note="Cycles of one SM at its best rates; no clock, no power, no instruction latency.")
+
+
+_PV = "acc = warpgroup_mma_wait(0, deps=[acc])\n"
+_STORE = "store_tile(o_desc, [q_row + c * ROWS, 0], q)\n"
+# What is left out of the teaching kernel: its source, and what comes instead.
+LEFT_OUT = {
+    "nothing": ("", ""),
+    "the wait for a tile": ("    mbarrier.wait(full.index(i % SLOTS), i // SLOTS % 2)\n", ""),
+    "the wait for a free slot": ("mbarrier.wait(empty.index(slot), parity ^ 1) ", "pass"),
+    "giving slots back": ("mbarrier.arrive(ring[2].index(i % SLOTS))\n", "pass\n"),
+    "half of the bytes": ("index(slot), desc.block_type.nbytes)",
+                          "index(slot), desc.block_type.nbytes // 2)"),
+    "the wait for P·V": (f"{_PV}        give_back(ring, 2 * j)\n", "give_back(ring, 2 * j)\n"),
+    "the fence before O leaves": (f"fence_async_shared()\n    {_STORE}", _STORE),
+    "the wait for O": (f"{_STORE}    tma.store_wait(0)\n", _STORE),
+}
+ORDERS = [("as late as may be", "late"), ("as early", "early"), ("drawn", 1), ("drawn anew", 2)]
+LONGEST = 190                                               # steps, so that the axis stays
+
+
+@functools.lru_cache(64)
+def _ran(left_out, slots, order, keys):
+    """Return the events and what came of them: a sentence, or the hazard."""
+    import torch
+
+    from flashlib.course.ch12 import kernels
+    from flashlib.interpreter import Hazard
+
+    rng = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(128, 64, generator=rng).half() for _ in range(3))
+    old, new = LEFT_OUT[left_out]
+    try:
+        o, found = kernels.attention_here(q, k, v, keys, order=order,
+                                          kernels=kernels.edited(old, new, slots=slots))
+    except Hazard as hazard:
+        return hazard.events, hazard
+    exact = torch.softmax(q.double() @ k.double().T / 8, 1) @ v.double()
+    return found.events[0], f"O differs from float64 by at most {float((o - exact).abs().max()):.0e}."
+
+
+def draw_run(left_out="the wait for a free slot", slots=2, order="late", keys=32):
+    """Draw what every task did until the end, or until something went wrong."""
+    events, came = _ran(left_out, slots, order, keys)
+    title = f"{128 // keys} key tiles, a ring of {slots}, without {left_out}"
+    remarks = [(came, "#31688E")] if isinstance(came, str) else interpreter_figures.wrong(came)
+    return interpreter_figures.steps(events, title, remarks, LONGEST)
+
+
+def hazard_lab(left_out="the wait for a free slot", slots=2, order="late", keys=32):
+    """Return the widget: the teaching kernel in the interpreter, with a line left out.
+
+    The arguments are what it shows at first; see `draw_run`.
+    """
+    return base.Lab("hazard_lab", {
+        "left_out": base.choice(list(LEFT_OUT), left_out, "left out", kind="dropdown"),
+        "slots": base.choice((1, 2, 3, 4, 6), slots, "slots of the ring"),
+        "order": base.choice(ORDERS, order, "copies land", kind="toggle"),
+        "keys": base.choice((16, 32, 64), keys, "keys of a tile"),
+    }, draw_run, note="128 queries, 128 keys, d = 64, run in the interpreter: steps, not cycles.")

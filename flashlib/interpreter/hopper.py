@@ -79,8 +79,8 @@ class Waiting:
 
     def __str__(self):
         b = self.barrier
-        return (f"{self.name}, parity {self.parity} ({b.arrived} of {b.count} arrivals in phase {b.phase}"
-                + (f", {b.bytes} B to come)" if b.bytes else ")"))
+        return (f"{self.name}, parity {self.parity} ({b.arrived} of {b.count} arrivals in phase"
+                f" {b.phase}" + (f", {b.bytes} B to come)" if b.bytes else ")"))
 
 
 class Copy(Agent):
@@ -94,7 +94,8 @@ class Copy(Agent):
         if list(np.shape(view.data.reshape(descriptor.block_type.shape))) != list(
                 descriptor.block_type.shape) or view.dtype != descriptor.dtype:
             raise Hazard(f"{self.where}: {view.name} holds {view.shape} of {view.dtype}, and"
-                         f" {descriptor.name} moves {descriptor.block_type.shape} of {descriptor.dtype}")
+                         f" {descriptor.name} moves {descriptor.block_type.shape} of"
+                         f" {descriptor.dtype}")
         slot = view.buffer.slot(view.key)
         if barrier is not None:
             if not barrier.barrier.slot.fenced:
@@ -204,10 +205,11 @@ class Functions:
             raise Hazard(f"{line()}: warpgroup_mma expected b in shared memory and acc in registers")
         (M, K), (K_B, N) = a.shape, b.shape
         if K != K_B or acc.shape != [M, N] or a.dtype != b.dtype:
-            raise Hazard(f"{line()}: warpgroup_mma expected (M, K), (K, N) and (M, N) with one dtype, got"
-                         f" {a.shape} of {a.dtype}, {b.shape} of {b.dtype}, {acc.shape}")
+            raise Hazard(f"{line()}: warpgroup_mma expected (M, K), (K, N) and (M, N) with one dtype,"
+                         f" got {a.shape} of {a.dtype}, {b.shape} of {b.dtype}, {acc.shape}")
         if isinstance(a, Tensor):
-            wanted = getattr(a.layout, "parent", None) == acc.layout and a.layout.operand_index == 0
+            wanted = getattr(a.layout, "parent", None) == acc.layout and getattr(
+                a.layout, "operand_index", None) == 0
             if not wanted:
                 raise Hazard(f"{line()}: warpgroup_mma expected a in DotOperandLayout(0, {acc.layout}),"
                              f" got {a.layout}")

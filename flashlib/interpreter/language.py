@@ -105,7 +105,8 @@ class Language:
     @staticmethod
     def where(condition, a, b):
         """Choose element by element."""
-        dtype, _ = common((a, b) if isinstance(a, Tensor) or isinstance(b, Tensor) else (condition, a, b))
+        chosen = (a, b) if isinstance(a, Tensor) or isinstance(b, Tensor) else (condition, a, b)
+        dtype, _ = common(chosen)
         return elementwise(np.where, condition, a, b, dtype=dtype)
 
     @staticmethod
@@ -120,7 +121,7 @@ class Language:
         mask_ = np.broadcast_to(value_of(mask), np.shape(offsets))
         at = pointer.memory.at(np.asarray(offsets), mask_)
         found = pointer.memory.flat[at]
-        data = found.float().numpy() if found.dtype.is_floating_point else found.numpy().astype(np.int64)
+        data = (found.float() if found.dtype.is_floating_point else found.long()).numpy()
         data = np.where(mask_, data, value_of(other)).astype(data.dtype)
         layout = pointer.offset.layout if isinstance(pointer.offset, Tensor) else None
         return Tensor(data, pointer.memory.dtype, layout)
@@ -208,7 +209,8 @@ class Language:
         state["here"] += task.warps * THREADS
         task.advance()
         if state["here"] > threads:
-            raise Hazard(f"{line()}: {task.name} is one too many at {name}, which expects {threads} threads")
+            raise Hazard(f"{line()}: {task.name} is one too many at {name}, which expects {threads}"
+                         " threads")
         if state["here"] == threads:
             join(state["come"], state["coming"])
             state.update(here=0, turn=turn + 1, coming={})

@@ -32,9 +32,9 @@ class Slot:
             raise Hazard(f"{where}: {by} reads {name}, which nobody has written")
         writer, tick, writer_name, writer_line = self.write
         if who.clock.get(writer, 0) < tick:
-            raise Hazard(f"{where}: {by} reads {name} while {writer_name} of {writer_line} may still write"
-                         f" it: " + ("wait for the barrier at which the copy arrives" if self.by_copy
-                                     else "a barrier between the two is missing"))
+            raise Hazard(f"{where}: {by} reads {name} while {writer_name} of {writer_line} may still"
+                         " write it: " + ("wait for the barrier at which the copy arrives"
+                                          if self.by_copy else "a barrier between them is missing"))
         if asynchronous and not self.fenced:
             raise Hazard(f"{where}: {by} reads {name}, which {writer_name} wrote at {writer_line}:"
                          " fence_async_shared() is missing between the two")
@@ -44,8 +44,9 @@ class Slot:
         _, _, by, where = moment
         for key, tick, reader, read_at in self.reads.values():
             if who.clock.get(key, 0) < tick:
-                raise Hazard(f"{where}: {by} overwrites {name} while {reader} of {read_at} may still read"
-                             " it: it has not been waited for, or its slot was given back too early")
+                raise Hazard(f"{where}: {by} overwrites {name} while {reader} of {read_at} may still"
+                             " read it: it has not been waited for, or its slot was given back too"
+                             " early")
         if self.write is not None and who.clock.get(self.write[0], 0) < self.write[1]:
             raise Hazard(f"{where}: {by} overwrites {name} while {self.write[2]} of {self.write[3]} may"
                          " still write it: nobody has waited for it")
@@ -122,8 +123,8 @@ class View:
         program = self.buffer.program
         task = program.current
         if value.dtype != self.dtype or list(value.shape) != self.shape:
-            raise Hazard(f"{line()}: {self.name} holds {self.shape} of {self.dtype}, got {value.shape} of"
-                         f" {value.dtype}")
+            raise Hazard(f"{line()}: {self.name} holds {self.shape} of {self.dtype}, got"
+                         f" {value.shape} of {value.dtype}")
         slot = self.buffer.slot(self.key)
         slot.overwrite(task, task.tick(), self.name, by_copy=False)
         task.unfenced.append(slot)

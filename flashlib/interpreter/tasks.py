@@ -1,10 +1,10 @@
 """Who runs when, and what has happened before what: tasks, asynchronous agents, clocks, hazards.
 
-A program is one thread block. Its tasks are the partitions of `warp_specialize`, and one runs at a time,
-until it waits. Tasks, copies of the copy engine and asynchronous products are agents; each has a vector
-clock (Lamport 1978, Mattern 1989): what it knows to have happened. Waiting for a barrier joins the
-clocks of all that arrived at it. Two accesses of one slot of shared memory, one of them a write, are a
-hazard unless the later one's clock has the earlier: in whatever order they ran this time.
+A program is one thread block. Its tasks are the partitions of `warp_specialize`, and one runs at a
+time, until it waits. Tasks, copies of the copy engine and asynchronous products are agents; each has a
+vector clock (Lamport 1978, Mattern 1989): what it knows to have happened. Waiting for a barrier joins
+the clocks of all that arrived at it. Two accesses of one slot of shared memory, one of them a write,
+are a hazard unless the later one's clock has the earlier: in whatever order they ran this time.
 """
 
 import linecache
@@ -13,6 +13,7 @@ import sys
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ class Hazard(RuntimeError):
     `events` are those of its program until then.
     """
 
-    events: list = []
+    events: list | None = None
 
 
 class _Stopped(BaseException):
@@ -35,7 +36,7 @@ class _Stopped(BaseException):
 
 def line() -> str:
     """Return "file:line" of the kernel's statement that is being executed."""
-    frame = sys._getframe(1)
+    frame: Any = sys._getframe(1)
     while frame.f_code.co_filename.startswith(HOME):
         frame = frame.f_back
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
@@ -96,13 +97,15 @@ class Agent:
 class Task(Agent):
     """A partition of `warp_specialize`, or the program as a whole before and after it."""
 
-    def __init__(self, program, name, clock, warps, call=None):
+    def __init__(self, program, name, clock, warps, call: Any = None):
         super().__init__(program, name, clock)
         self.warps, self.call = warps, call
         self.products: list = []                            # asynchronous, not waited for
         self.stores: list = []                              # likewise
         self.unfenced: list = []                            # slots written, for the copy engine unseen
-        self.ready = self.reason = self.error = None
+        self.ready: Any = None
+        self.reason = ""
+        self.error: BaseException | None = None
         self.done, self.go = False, threading.Semaphore(0)
         self.since = program.step
         self.thread = threading.Thread(target=self._main, daemon=True) if call else None
@@ -138,8 +141,8 @@ class Task(Agent):
 class Program:
     """One thread block: its tasks, what is under way, and the order in which things happen.
 
-    `order` is "late": a copy lands only when nobody can go on without it; "early": at once; or a number:
-    tasks and landings are drawn at random from it.
+    `order` is "late": a copy lands only when nobody can go on without it; "early": at once; or a
+    number: tasks and landings are drawn at random from it.
     """
 
     order: str | int

@@ -7,6 +7,7 @@ and compared; which thread holds which element is no matter here.
 import math
 import operator
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,7 +43,7 @@ class Tensor:
 
     def __init__(self, data, dtype, layout=None):
         self._data, self.dtype, self.layout = np.asarray(data), dtype, layout
-        self.product = None                                 # one that has not been waited for
+        self.product: Any = None                            # one that has not been waited for
 
     @property
     def data(self):
@@ -69,6 +70,9 @@ class Tensor:
 
     def __float__(self):
         return float(self.data)
+
+    def __neg__(self):
+        return elementwise(np.negative, self)
 
     def to(self, dtype):
         """Convert to another dtype."""
@@ -99,8 +103,6 @@ class Other:
 
     def __eq__(self, other):
         return True
-
-    __hash__ = None
 
 
 def expand_dims(x, axis):
@@ -163,8 +165,6 @@ for _name, _fn, _dtype in (                                 # integers are divid
 for _name, _fn in (("lt", np.less), ("le", np.less_equal), ("gt", np.greater), ("eq", np.equal),
                    ("ge", np.greater_equal), ("ne", np.not_equal)):
     setattr(Tensor, f"__{_name}__", _operator(_fn, gl.int1))
-Tensor.__neg__ = lambda self: elementwise(np.negative, self)
-Tensor.__hash__ = None
 
 
 class Pointer:
@@ -210,7 +210,8 @@ class Descriptor:
         self.block_type = SimpleNamespace(
             shape=shape, dtype=self.dtype, nbytes=math.prod(shape) * self.dtype.primitive_bitwidth // 8)
         if list(described.shape) != list(self.tensor.shape):
-            raise ValueError(f"{name}: expected a descriptor of the whole tensor, got {described.shape}")
+            raise ValueError(f"{name}: expected a descriptor of the whole tensor, got"
+                             f" {described.shape}")
 
     def inside(self, at, block):
         """Return the tensor's part under a block, and where in the block it lies."""

@@ -87,7 +87,8 @@ ARITHMETIC = [Mutant(*fields) for fields in (
      "o_tile.reshape([ROWS, WIDTH]).store(right)", "wide"),
     ("O's second half overwrites the first", "parts", "[b, h, first, WIDTH]", "[b, h, first, 0]",
      "wide"),
-    ("O rounds past the largest half", "parts", "gl.abs(acc) < 65600.0", "gl.abs(acc) < 0.0", "largest"),
+    ("O rounds past the largest half", "parts", "gl.abs(acc) < 65600.0", "gl.abs(acc) < 0.0",
+     "largest"),
     ("the second warpgroup asks for the first's rows", "parts", "start + c * ROWS, 0], shared.q_full",
      "start, 0], shared.q_full", "full"),
     ("the rows of a warpgroup are masked as the first's", "forward",
@@ -150,7 +151,8 @@ SYNCHRONISATION = [Mutant(*fields) for fields in (
     ("the producer waits for the wrong phase of Q", "parts", "nth // o.Q_SLOTS & 1 ^ 1)",
      "nth // o.Q_SLOTS & 1)", "full", "no task can go on"),
     ("the producer does not wait for a free K", "parts",
-     "mbarrier.wait(shared.k_empty.index(slot), phase)\nmbarrier.expect(shared.k_full.index(slot), nbytes)",
+     "mbarrier.wait(shared.k_empty.index(slot), phase)\n"
+     "mbarrier.expect(shared.k_full.index(slot), nbytes)",
      "mbarrier.expect(shared.k_full.index(slot), nbytes)", "long", "overwrites k slot"),
     ("the producer does not wait for a free Q", "parts",
      "mbarrier.wait(shared.q_empty.index(place), nth // o.Q_SLOTS & 1 ^ 1)", "pass", "tiles",
@@ -159,8 +161,10 @@ SYNCHRONISATION = [Mutant(*fields) for fields in (
      "mbarrier.arrive(shared.k_empty.index(slot))\nif o.OVERLAP and", "if o.OVERLAP and", "long",
      "k_empty"),
     ("V's slot is given back before its product", "forward",
-     "acc = warpgroup_mma_wait(0, deps=[acc])\nmbarrier.arrive(shared.v_empty.index(slot))\np = as_operand",
-     "mbarrier.arrive(shared.v_empty.index(slot))\nacc = warpgroup_mma_wait(0, deps=[acc])\np = as_operand",
+     "acc = warpgroup_mma_wait(0, deps=[acc])\n"
+     "mbarrier.arrive(shared.v_empty.index(slot))\np = as_operand",
+     "mbarrier.arrive(shared.v_empty.index(slot))\n"
+     "acc = warpgroup_mma_wait(0, deps=[acc])\np = as_operand",
      "under", "v slot"),
     ("K's bytes are expected short", "parts", "mbarrier.expect(shared.k_full.index(slot), nbytes)",
      "mbarrier.expect(shared.k_full.index(slot), nbytes // 2)", "full", "k"),
@@ -177,7 +181,8 @@ SYNCHRONISATION = [Mutant(*fields) for fields in (
      "mbarrier.init(shared.v_empty.index(s), count=o.CONSUMERS)\npass", "full",
      "without fence_async_shared()"),
     ("O is used before its product is there", "forward",
-     "acc = warpgroup_mma_wait(0, deps=[acc])\nmbarrier.arrive(shared.v_empty.index(slot))\np = as_operand",
+     "acc = warpgroup_mma_wait(0, deps=[acc])\n"
+     "mbarrier.arrive(shared.v_empty.index(slot))\np = as_operand",
      "mbarrier.arrive(shared.v_empty.index(slot))\np = as_operand", "under",
      "pass it through warpgroup_mma_wait"),
     ("one product too many may be under way", "forward", "qk = warpgroup_mma_wait(1, deps=[qk])",

@@ -436,7 +436,8 @@ def _of_gluon(given, backward):
         return solve(given, lambda *x, **y: flash_attention(*x, **y, impl="gluon"))
     options = {} if given.window is None else {"window": given.window}
     with torch.no_grad():
-        return flash_attention(*given[:3], causal=given.causal, return_lse=True, impl="gluon", **options)
+        return flash_attention(*given[:3], causal=given.causal, return_lse=True, impl="gluon",
+                               **options)
 
 
 ALONE = {name.removeprefix("check_"): value for name, value in list(globals().items())

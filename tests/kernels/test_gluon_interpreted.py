@@ -1,4 +1,4 @@
-"""The Gluon kernels themselves, run on the CPU by the interpreter: accuracy, counts, orders, the switch."""
+"""The Gluon kernels themselves, run on the CPU by the interpreter: accuracy, counts, orders, switch."""
 
 import itertools
 
@@ -69,7 +69,8 @@ ENTRIES = {**configs.GLUON, "short 64": configs.SHORT_64, "short 128": configs.S
 
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("tau, ping_pong, overlap, under", [
-    (None, True, True, True), (0.0, False, True, True), (8.0, True, False, True), (0.5, True, True, False)])
+    (None, True, True, True), (0.0, False, True, True), (8.0, True, False, True),
+    (0.5, True, True, False)])
 def test_every_entry_of_the_tables_is_right_with_its_switches(entry, tau, ping_pong, overlap, under):
     config = ENTRIES[entry]
     D = entry[0] if isinstance(entry, tuple) else int(entry.split()[1])
@@ -133,8 +134,8 @@ def arguments_of(given, part="forward", config=None):
     return kernel.kernel, launch.grid[0], dict(zip(kernel.arg_names, values, strict=True))
 
 
-@pytest.mark.parametrize("D, causal, window", [(64, False, None), (64, True, None), (128, False, (50, 9)),
-                                               (256, True, None), (32, False, None)])
+@pytest.mark.parametrize("D, causal, window", [
+    (64, False, None), (64, True, None), (128, False, (50, 9)), (256, True, None), (32, False, None)])
 def test_every_order_gives_the_same_bits(D, causal, window):
     given = problem(Shape(1, 3, 1, 200, 300, D, causal, window), torch.bfloat16)
     kernel, grid, arguments = arguments_of(given)
@@ -153,7 +154,7 @@ def test_every_order_gives_the_same_gradients(part, written, causal):
 
 def closed_form(given, config):
     """Return what the forward moves, multiplies and exponentiates, from its tiles and masks."""
-    (B, H, N_Q, D), (H_K, N_K) = given.q.shape, given.k.shape[1:3]
+    (B, H, N_Q, D), N_K = given.q.shape, given.k.shape[2]
     width, rows, keys = gluon.head_dim_of(Problem.of(*given[:3])), config.BLOCK_M, config.BLOCK_N
     mask = window_of(given.causal, given.window)
     lengths = [max(1, int(n)) for n in visits(mask, N_Q, N_K, rows, keys)]
@@ -187,7 +188,7 @@ def test_without_the_switch_the_refusal_names_it(monkeypatch):
     monkeypatch.setattr(knobs.runtime, "interpret", False)
     plans.forget()
     x = torch.zeros(1, 1, 8, 64, dtype=torch.float16)
-    with pytest.raises(NotImplementedError, match="impl: 'gluon' on CPU tensors.*TRITON_INTERPRET=1"):
+    with pytest.raises(NotImplementedError, match=r"impl: 'gluon' on CPU tensors.*TRITON_INTERPRET=1"):
         flashlib.flash_attention(x, x, x, impl="gluon")
 
 

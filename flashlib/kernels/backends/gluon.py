@@ -175,8 +175,9 @@ def gradients(p: Problem, c: GluonBackwardConfig) -> dict[str, plans.Plan]:
             return p.B * heads * -(-rows // (groups * WARPGROUP_ROWS))
 
         return plans.Plan(
-            _kernel(p, kernel), (*tensors, *written, "scale", "scale_log2"), {"IS_CAUSAL": p.causal, **constants},
-            sizes, grid, {"num_warps": 4, "maxnreg": configs.REGISTERS[2]},
+            _kernel(p, kernel), (*tensors, *written, "scale", "scale_log2"),
+            {"IS_CAUSAL": p.causal, **constants}, sizes, grid,
+            {"num_warps": 4, "maxnreg": configs.REGISTERS[2]},
             dict.fromkeys((*tensors[:4], *written), tile), describe)
 
     return {part: made(part, *about) for part, about in kernels.items()}
@@ -211,8 +212,8 @@ class Gluon:
             return (f"impl: 'gluon' expected tensors on a Hopper GPU, got {p.device.type}: use"
                     " impl='reference'")
         if p.device.type == "cuda" and p.device.here and knobs.runtime.interpret:
-            return ("impl: 'gluon' expected Triton's interpreter to be off, as its own takes CPU tensors,"
-                    " and TRITON_INTERPRET is set: use impl='triton'")
+            return ("impl: 'gluon' expected Triton's interpreter to be off, as its own takes CPU"
+                    " tensors, and TRITON_INTERPRET is set: use impl='triton'")
         p = on_hopper(p)
         expected = _unfit(p)
         if direction == "backward" and expected is None and (p.D < NARROWEST or p.D % 8):

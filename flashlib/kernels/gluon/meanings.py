@@ -1,4 +1,4 @@
-"""What the kernels' pieces of PTX mean, in NumPy, for the interpreter: beside each, where it is written.
+"""What the kernels' pieces of PTX mean, in NumPy, for the interpreter, and where each is documented.
 
 Which elements one thread holds is no matter: a piece that packs several works on each of them.
 """

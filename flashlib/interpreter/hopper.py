@@ -7,6 +7,7 @@ threads' own stores, and see those only after a fence.
 
 import numpy as np
 import torch
+from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from flashlib.interpreter.memory import View
@@ -203,6 +204,9 @@ class Functions:
         program = self.program
         if not isinstance(b, View) or not isinstance(acc, Tensor):
             raise Hazard(f"{line()}: warpgroup_mma expected b in shared memory and acc in registers")
+        if not isinstance(acc.layout, gl.NVMMADistributedLayout):
+            raise Hazard(f"{line()}: warpgroup_mma expected acc in an NVMMADistributedLayout, got"
+                         f" {acc.layout}")
         (M, K), (K_B, N) = a.shape, b.shape
         if K != K_B or acc.shape != [M, N] or a.dtype != b.dtype:
             raise Hazard(f"{line()}: warpgroup_mma expected (M, K), (K, N) and (M, N) with one dtype,"

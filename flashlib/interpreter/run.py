@@ -139,7 +139,7 @@ def run(kernel, grid: int, arguments: dict, *, order: str | int = "late", num_wa
             Translator(program, meanings).function(getattr(kernel, "fn", kernel))(**seen)
             program.current.require_nothing_under_way()
         except Hazard as hazard:
-            hazard.events = program.events
+            hazard.events = program.events + program.under_way()
             raise
         found.events.append(program.events)
     return found

@@ -19,15 +19,23 @@ import numpy as np
 
 HOME = str(Path(__file__).parent)
 ORDERS = ("late", "early")
+_places: dict[str, tuple[str, int]] = {}                    # where "file:line" is
 
 
 class Hazard(RuntimeError):
     """A kernel that would be wrong, or never end, on some GPU at some time; the message says where.
 
-    `events` are those of its program until then.
+    `events` are those of its program until then, with the copies that are "under way".
     """
 
     events: list | None = None
+
+    @property
+    def source(self) -> str:
+        """The kernel's statement at the first place that the message names; "" if it names none."""
+        text = str(self)
+        named = [place for place in _places if f"{place}: " in text]
+        return linecache.getline(*_places[min(named, key=text.find)]).strip() if named else ""
 
 
 class _Stopped(BaseException):
@@ -39,7 +47,9 @@ def line() -> str:
     frame: Any = sys._getframe(1)
     while frame.f_code.co_filename.startswith(HOME):
         frame = frame.f_back
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    _places[place] = frame.f_code.co_filename, frame.f_lineno
+    return place
 
 
 def assigned(taken: dict) -> str:
@@ -183,6 +193,11 @@ class Program:
         if self.order == "early":
             self.land(copy)
 
+    def under_way(self) -> list:
+        """Return the copies that have not landed, as events that last until now."""
+        return [Event("the copy engine", "under way", copy.view.name, copy.where, copy.begun, self.step)
+                for copy in self.pending]
+
     def land(self, copy) -> None:
         """Let a copy take effect."""
         self.pending.remove(copy)
@@ -201,6 +216,7 @@ class Program:
             self.baton.release()
             task.go.acquire()
             if self.stopped:
+                self.note("wait", reason, begun, task.name)
                 raise _Stopped
             task.ready = None
         self.note("wait", reason, begun)

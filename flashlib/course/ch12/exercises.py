@@ -1,4 +1,4 @@
-"""Exercises of chapter 12: break-even dimension, slots and parities, registers, a ping-pong plan."""
+"""Exercises of chapter 12: break-even dimension, parities, registers, a ping-pong plan, a kernel."""
 
 import inspect
 import itertools
@@ -6,12 +6,16 @@ import numbers
 from collections import Counter
 from fractions import Fraction
 
+import numpy as np
+
 from flashlib.course.exercises.core import Wrong, exercise, expect_close, given, hint, parts, solution
+from flashlib.course.exercises.interpreted import refuse_stub
+from flashlib.course.notebook.without_triton import why_not
 from flashlib.models.sm import programs
 from flashlib.models.sm import simulator as sim
 
-__all__ = ["check_break_even", "check_my_pingpong", "check_place", "check_split_registers", "hint",
-           "solution"]
+__all__ = ["check_break_even", "check_multiply", "check_my_pingpong", "check_place",
+           "check_split_registers", "hint", "solution"]
 
 
 @exercise("12.1", "When exponentials take as long as matmuls", difficulty=1, minutes=5,
@@ -179,3 +183,78 @@ def check_my_pingpong(my_pingpong):
                     " is softmax inside the turn, or are there two turns for a tile?")
     return (f"{mine.cycles:,.0f} cycles; {100 * mine.utilization['tensor']:.0f} % of them with matmuls,"
             " start and end included.")
+
+
+_NEVER = ("a barrier's phase never completes: it expects one arrival, and the bytes of all copies that"
+          " arrive at it, no more and no fewer")
+# What a hazard's words say about the reader's kernel: the first that fits.
+LIKELY = {
+    "set up without fence": "the copy engine does not see the barrier before a fence",
+    "no task can go on": _NEVER, "waits for ever": _NEVER,
+    "between the two": "what threads write to shared memory, the copy engine sees after a fence",
+    "is used before it is there": "an asynchronous product is there when it has been waited for",
+    "may still read": "memory is written again while a product or a copy reads it: wait for that first",
+    "may still write": "a tile is used, or its memory asked for again, before it has come: one wait for"
+                       " each phase, and the parity flips with every phase",
+    "ends before": "the program must not end while something of its own is under way",
+}
+
+
+def _multiplied(multiply, x, w, order):
+    """Return Y of a reader's kernel for these matrices, by the interpreter; `Wrong` names a hazard."""
+    import torch
+
+    from flashlib.course.ch12.kernels import described
+    from flashlib.interpreter import Hazard, run
+
+    y = torch.full((64, 64), float("nan"), dtype=torch.float16)
+    tensors = {"x_desc": torch.from_numpy(x), "w_desc": torch.from_numpy(w), "y_desc": y}
+    count = x.shape[1] // 64
+    try:
+        run(multiply, 1, {name: described(tensor, 64, 64) for name, tensor in tensors.items()}
+            | {"count": count}, order=order)
+    except Hazard as hazard:
+        why = next((words for sign, words in LIKELY.items() if sign in str(hazard)), "neither Gluon"
+                   " nor the hardware does this")
+        raise Wrong(f"count = {count}: {why}. At `{hazard.source}` the interpreter says: {hazard}"
+                    ) from None
+    return y.numpy().astype(np.float64)
+
+
+@exercise("12.5", "Write a kernel: copy, wait, multiply", difficulty=3, minutes=25, solution="multiply",
+          hints=("`matmul_kernel` has nearly all for count = 1. W needs no `permute`: its rows are what"
+                 " is summed over. Y leaves as O does in `consumer`.",
+                 "In the loop: expect the bytes of both tiles, load both, wait for parity j % 2,"
+                 " multiply into acc, wait for the product. Then the memory may be written again.",
+                 "After the loop: `x.store(acc.to(x_desc.dtype))`, a fence, `store_tile`, and a wait."))
+def check_multiply(multiply):
+    """Accept `multiply(x_desc, w_desc, y_desc, count)`, a Gluon kernel: Y = X·W, in any order."""
+    if why_not():
+        raise Wrong(f"this check runs your kernel in the interpreter, which needs Triton: {why_not()}")
+    refuse_stub(multiply)
+    rng = np.random.default_rng(12)
+    for count in (1, 2, 5):
+        x, w = rng.normal(size=(2, 64, 64 * count)).astype(np.float16)
+        w = w.reshape(64 * count, 64)
+        tiles = [(x[:, at:at + 64].astype(float), w[at:at + 64].astype(float))
+                 for at in range(0, 64 * count, 64)]
+        each = [a @ b for a, b in tiles]
+        for order in ("late", "early", 0, 1):
+            y = _multiplied(multiply, x, w, order)
+            if np.isnan(y).all():
+                raise Wrong(f"count = {count}: nothing was stored, or what was never loaded")
+            expect_close(y, sum(each), f"Y for count = {count}", rtol=2e-3, atol=2e-2, mistakes={
+                "all zeros: the products do not reach what is stored": 0 * each[0],
+                "this is X·Wᵀ, tile by tile: W lies as it is needed, without `permute`":
+                    sum(a @ b.T for a, b in tiles),
+                "only the last tile's product: with `use_acc=True`, acc is added to": each[-1],
+                "only the first tile's product: all `count` tiles count, X's column is 64·j": each[0],
+                "the first tile again and again: X's column and W's row are 64·j": count * each[0],
+                "the last tile is left out": sum(each[:-1]),
+                "the first tile is left out": sum(each[1:]),
+                "W's first tile again and again: its row is 64·j":
+                    sum(a @ tiles[0][1] for a, _ in tiles),
+                "X's first tile again and again: its column is 64·j":
+                    sum(tiles[0][0] @ b for _, b in tiles),
+                "Y is written transposed": sum(each).T})
+    return "right for 1, 2 and 5 tiles, with copies that land late, early and in two drawn orders."

@@ -5,11 +5,6 @@ masked. The library's kernel, with all that this one lacks, is `flashlib.kernels
 in notebook 12.
 """
 
-import linecache
-import sys
-import types
-from pathlib import Path
-
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -218,9 +213,9 @@ def attention_kernel(q_desc, k_desc, v_desc, o_desc, scale_log2, N):
     ], [4, 1], [232, 40])
 
 
-def described(x, rows):
-    """Return what the copy engine has to know of a 16-bit matrix (n, d), in tiles of so many rows."""
-    block = [rows, x.shape[1]]
+def described(x, rows, columns=None):
+    """Return what the copy engine has to know of a 16-bit matrix, in tiles of (rows, all columns)."""
+    block = [rows, columns or x.shape[1]]
     dtype = getattr(gl, str(x.dtype).removeprefix("torch."))
     return TensorDescriptor.from_tensor(x, block, gl.NVMMASharedLayout.get_default_for(block, dtype))
 
@@ -237,33 +232,12 @@ def attention(q, k, v, keys=128):
     return o
 
 
-def edited(old: str = "", new: str = "", *, slots: int = 4):
-    """Return these kernels anew as a module: one piece of their source replaced, and a ring of `slots`.
-
-    Raises:
-        ValueError: `old` does not stand there exactly once.
-    """
-    source = Path(__file__).read_text(encoding="utf-8").partition("\n\ndef described(")[0]
-    if old and source.count(old) != 1:
-        raise ValueError(f"old: expected a piece that stands once in the kernels, got {old!r}, which"
-                         f" stands there {source.count(old)} times")
-    if type(slots) is not int or not 1 <= slots <= 16:
-        raise ValueError(f"slots: expected an integer from 1 to 16, got {slots!r}")
-    source = source.replace("SLOTS = gl.constexpr(4)", f"SLOTS = gl.constexpr({slots})")
-    source = source.replace(old, new) if old else source
-    name = "edited/kernels.py"
-    linecache.cache[name] = (len(source), None, source.splitlines(True), name)     # for Gluon to read
-    module = types.ModuleType("flashlib.course.ch12.edited")
-    exec(compile(source, name, "exec"), vars(module))
-    return module
-
-
-def attention_here(q, k, v, keys=64, *, order="late", kernels=None):
+def attention_here(q, k, v, keys=64, *, order="late"):
     """Return O of (n, d) tensors on the CPU, by `attention_kernel` in the interpreter, and its `Run`.
 
     Args:
         q, k, v: one head, float16 or bfloat16, n a multiple of 128 and of `keys`, d = 64 or 128.
-        order: "late", "early" or a seed, see `flashlib.interpreter.run`.  kernels: from `edited`.
+        order: "late", "early" or a seed, see `flashlib.interpreter.run`.
     Raises:
         flashlib.interpreter.Hazard: somebody reads what is not there, overwrites what is read, or waits
             for ever.
@@ -272,7 +246,7 @@ def attention_here(q, k, v, keys=64, *, order="late", kernels=None):
     blocks = zip(("q_desc", "k_desc", "v_desc", "o_desc"), ((q, 64), (k, keys), (v, keys), (o, 64)),
                  strict=True)
     arguments = {name: described(*pair) for name, pair in blocks}
-    kernel = (kernels or sys.modules[__name__]).attention_kernel
     n, d = q.shape
-    found = run(kernel, n // 128, arguments | {"scale_log2": d**-0.5 * LOG2E, "N": n}, order=order)
+    found = run(attention_kernel, n // 128, arguments | {"scale_log2": d**-0.5 * LOG2E, "N": n},
+                order=order)
     return o, found

@@ -1,10 +1,13 @@
 """The labs of chapter 12: a schedule by plan, tile and GPU; and a real kernel with a line left out."""
 
 import functools
+import textwrap
 
-from flashlib.course.ch12 import interpreter_figures
+from flashlib.course.ch12 import edited_kernels, interpreter_figures
 from flashlib.course.ch12.figures import refusal
+from flashlib.course.plots import origin
 from flashlib.course.plots.gantt import UNITS, gantt
+from flashlib.course.plots.theme import OVER
 from flashlib.course.widgets import base
 from flashlib.models.sm import programs
 from flashlib.models.sm.simulator import DoesNotFit, simulate
@@ -57,50 +60,49 @@ def schedule_lab(program="pingpong_overlap", gpu="H200", d=128, rows=128, keys=1
     }, redraw, note="Cycles of one SM at its best rates; no clock, no power, no instruction latency.")
 
 
-_PV = "acc = warpgroup_mma_wait(0, deps=[acc])\n"
-_STORE = "store_tile(o_desc, [q_row + c * ROWS, 0], q)\n"
-# What is left out of the teaching kernel: its source, and what comes instead.
-LEFT_OUT = {
-    "nothing": ("", ""),
-    "the wait for a tile": ("    mbarrier.wait(full.index(i % SLOTS), i // SLOTS % 2)\n", ""),
-    "the wait for a free slot": ("mbarrier.wait(empty.index(slot), parity ^ 1) ", "pass"),
-    "giving slots back": ("mbarrier.arrive(ring[2].index(i % SLOTS))\n", "pass\n"),
-    "half of the bytes": ("index(slot), desc.block_type.nbytes)",
-                          "index(slot), desc.block_type.nbytes // 2)"),
-    "the wait for P·V": (f"{_PV}        give_back(ring, 2 * j)\n", "give_back(ring, 2 * j)\n"),
-    "the fence before O leaves": (f"fence_async_shared()\n    {_STORE}", _STORE),
-    "the wait for O": (f"{_STORE}    tma.store_wait(0)\n", _STORE),
-}
 ORDERS = [("as late as may be", "late"), ("as early", "early"), ("drawn", 1), ("drawn anew", 2)]
-LONGEST = 190                                               # steps, so that the axis stays
+LONGEST, LINES = {16: 255, 32: 135, 64: 75}, 3              # steps by keys, lines of a remark
+TASKS = ("consumer 0", "consumer 1", "producer")
 
 
 @functools.lru_cache(64)
-def _ran(left_out, slots, order, keys):
+def ran(left_out, slots, order, keys):
     """Return the events and what came of them: a sentence, or the hazard."""
     import torch
 
-    from flashlib.course.ch12 import kernels
     from flashlib.interpreter import Hazard
 
     rng = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(128, 64, generator=rng).half() for _ in range(3))
-    old, new = LEFT_OUT[left_out]
+    kernels = edited_kernels.edited(*edited_kernels.LEFT_OUT[left_out], slots=slots)
     try:
-        o, found = kernels.attention_here(q, k, v, keys, order=order,
-                                          kernels=kernels.edited(old, new, slots=slots))
+        o, found = kernels.attention_here(q, k, v, keys, order=order)
     except Hazard as hazard:
         return hazard.events, hazard
     exact = torch.softmax(q.double() @ k.double().T / 8, 1) @ v.double()
     return found.events[0], f"O differs from float64 by at most {float((o - exact).abs().max()):.0e}."
 
 
+def leave_out_each(recorded):
+    """Print for every line what a GPU did without it, and what the interpreter says of it."""
+    print(f"On the GPU: {origin(recorded)}.")
+    for row in recorded.rows[1:]:
+        _, hazard = ran(row["left_out"], 4, "late", 32)
+        seen = (f"{row['wrong_launches']:,} of {row['launches']:,} launches wrong"
+                if row["status"] == "ok" else row["status"].rpartition(": ")[2])
+        print(f"without {row['left_out']}\n    on the GPU: {seen}")
+        print(textwrap.fill(f"here, at `{hazard.source}`: {hazard}", 104, initial_indent="    ",
+                            subsequent_indent="          "))
+
+
 def draw_run(left_out="the wait for a free slot", slots=2, order="late", keys=32):
     """Draw what every task did until the end, or until something went wrong."""
-    events, came = _ran(left_out, slots, order, keys)
-    title = f"{128 // keys} key tiles, a ring of {slots}, without {left_out}"
+    events, came = ran(left_out, slots, order, keys)
+    title = f"{128 // keys} key tiles, a ring of {slots}, " + (
+        "nothing left out" if left_out == "nothing" else f"without {left_out}")
     remarks = [(came, "#31688E")] if isinstance(came, str) else interpreter_figures.wrong(came)
-    return interpreter_figures.steps(events, title, remarks, LONGEST)
+    remarks += [("", OVER)] * (LINES - len(remarks))       # so that the axis stays where it is
+    return interpreter_figures.steps(events, title, remarks, LONGEST.get(keys), TASKS)
 
 
 def hazard_lab(left_out="the wait for a free slot", slots=2, order="late", keys=32):
@@ -109,7 +111,7 @@ def hazard_lab(left_out="the wait for a free slot", slots=2, order="late", keys=
     The arguments are what it shows at first; see `draw_run`.
     """
     return base.Lab("hazard_lab", {
-        "left_out": base.choice(list(LEFT_OUT), left_out, "left out", kind="dropdown"),
+        "left_out": base.choice(list(edited_kernels.LEFT_OUT), left_out, "left out", kind="dropdown"),
         "slots": base.choice((1, 2, 3, 4, 6), slots, "slots of the ring"),
         "order": base.choice(ORDERS, order, "copies land", kind="toggle"),
         "keys": base.choice((16, 32, 64), keys, "keys of a tile"),

@@ -1,11 +1,12 @@
-"""The schedule lab: every choice draws, what does not fit says so, and words are the simulator's."""
+"""The labs of chapter 12: every choice draws, and words are the simulator's or the interpreter's."""
 
 import pytest
 
 pytest.importorskip("matplotlib")
 
 from flashlib import hardware
-from flashlib.course.ch12.lab import draw, schedule_lab
+from flashlib.course.ch12 import edited_kernels
+from flashlib.course.ch12.lab import LINES, draw, draw_run, hazard_lab, schedule_lab
 from flashlib.course.plots.theme import OVER, alt_text
 from flashlib.models.sm import programs
 from tests.course.choices import corners, draw_every_choice
@@ -48,3 +49,48 @@ def test_it_opens_with_a_gpu_of_the_readers_own():
     assert "cycles per tile" in alt_text(lab.figure())
     with pytest.raises(ValueError, match="expected one of"):
         lab.set(keys=47)
+
+
+def sizes_of(fig):
+    (axis,) = fig.axes
+    return (*fig.get_size_inches(), *axis.get_xlim(), *axis.get_position().bounds)
+
+
+class TestHazards:
+    """The second lab runs the teaching kernel in the interpreter."""
+
+    pytest.importorskip("triton.experimental.gluon")
+
+    @pytest.mark.parametrize("left_out", edited_kernels.LEFT_OUT)
+    @pytest.mark.parametrize("slots, order", [(2, "late"), (2, "early"), (4, 1), (6, 2)])
+    def test_every_line_is_missed_and_nothing_else(self, left_out, slots, order):
+        shown = words(draw_run(left_out, slots, order, keys=32))
+        red = [text for text, color in shown.items() if color == OVER and text]
+        assert bool(red) == (left_out != "nothing") and len(red) <= LINES
+        assert any("at most 2e-04" in text for text in shown) == (left_out == "nothing")
+
+    def test_too_short_a_run_misses_what_a_lap_would_show(self):
+        for left_out in ("the wait for a free slot", "giving slots back"):
+            assert not any(c == OVER and t for t, c in words(draw_run(left_out, 4, keys=64)).items())
+            assert any(c == OVER and t for t, c in words(draw_run(left_out, 2, keys=64)).items())
+
+    def test_one_slot_cannot_hold_the_next_k_and_the_last_v(self):
+        assert any("no task can go on" in text for text in words(draw_run("nothing", 1, keys=32)))
+        assert not any("no task" in text for text in words(draw_run("nothing", 2, keys=32)))
+
+    def test_the_axis_stays_where_it_is(self):
+        assert len({sizes_of(draw_run(left_out, slots, "late", 32))
+                    for left_out in edited_kernels.LEFT_OUT for slots in (1, 2, 6)}) == 1
+
+    def test_every_choice_draws(self):
+        lab = hazard_lab()
+        assert draw_every_choice(lab) == {key: len(c.options) for key, c in lab.controls.items()}
+
+
+def test_a_piece_that_does_not_stand_there_is_refused():
+    with pytest.raises(ValueError, match=r"old: .*stands once.*got 'mbarrier.waits'.* 0 times"):
+        edited_kernels.edited("mbarrier.waits")
+    with pytest.raises(ValueError, match=r"old: .*'mbarrier', which stands there"):
+        edited_kernels.edited("mbarrier")
+    with pytest.raises(ValueError, match="slots: expected an integer from 1 to 16, got 0"):
+        edited_kernels.edited(slots=0)

@@ -67,8 +67,8 @@ _TABLE = {
          "predicted and measured heatmaps, hardware counters beside the count")),
     "The frontier": (
         ("Overlap everything: v3", "How do copy, matmul and softmax run at the same time?", 50,
-         "Gantt charts of one SM, a Hopper kernel that runs and breaks on a laptop, each step predicted and"
-         " measured"),
+         "Gantt charts of one SM, a Hopper kernel that runs and breaks on a laptop, each step predicted"
+         " and measured"),
         ("Squeeze into FP8: v3", "How can 8-bit attention survive outliers?", 50,
          "an outlier before and after a rotation, the paper's error table, FP8 lab",
          ("numpy", "ml_dtypes")),

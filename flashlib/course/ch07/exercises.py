@@ -67,6 +67,8 @@ def check_dS(dS_tile):
             "delta is added: it has to be subtracted": P * (dP + delta[:, None]),
             "these weights are normalised over the tile alone: lse knows the whole row":
                 local * (dP - delta[:, None]),
+            "e^(S − m) leaves ℓ out, and m is the tile's: lse = m + ln ℓ of the row is handed in":
+                np.exp(S - S.max(axis=1, keepdims=True)) * (dP - delta[:, None]),
             "the weights are e^S: subtract lse": np.exp(S) * (dP - delta[:, None]),
             "e^S was divided by lse, which is a logarithm: subtract it in the exponent":
                 np.exp(S) / lse[:, None] * (dP - delta[:, None]),
@@ -87,6 +89,13 @@ def check_dS(dS_tile):
                 np.exp(S - lse) * (dP - delta[:, None]))
         expect_close(dS_tile(Q.copy(), K.copy(), V.copy(), dO.copy(), lse.copy(), delta.copy(),
                              scale), right, f"dS of a {rows} × {keys} tile", mistakes=mistakes)
+    shift = np.full(4, 2e3)                               # adds a constant to each row of logits
+    with np.errstate(all="ignore"):
+        far = dS_tile(Q.copy(), K + shift, V.copy(), dO.copy(), lse + Q @ shift * scale, delta.copy(),
+                      scale)
+    if not np.isfinite(far).all():
+        raise Wrong("dS is not finite when the logits are in the thousands: e^S and e^lse overflow,"
+                    " e^(S − lse) does not")
     return "all that the tile needed was its own rows, and two numbers for each of them."
 
 
@@ -97,9 +106,9 @@ def check_dS(dS_tile):
                  " the shapes: keys outside, queries summed over."))
 def check_dK_dV(dK_dV):
     """Accept `dK_dV(tiles, scale) -> (dKj, dVj)`; tiles is a list of (Qi, dOi, Pij, dSij)."""
-    rng, scale = np.random.default_rng(73), 0.5
-    for height in (4, 3):
-        tiles = [tuple(rng.normal(size=(height, 4)) for _ in range(4)) for _ in range(3)]
+    rng, scale = np.random.default_rng(73), 0.3            # not 1/√d, as above
+    for height, keys in ((4, 4), (3, 5)):
+        tiles = [tuple(rng.normal(size=(height, n)) for n in (4, 4, keys, keys)) for _ in range(3)]
         dV = sum(P.T @ dO for _, dO, P, _ in tiles)
         dK = scale * sum(dS.T @ Q for Q, _, _, dS in tiles)
         got = dK_dV([tuple(a.copy() for a in tile) for tile in tiles], scale)
@@ -110,6 +119,7 @@ def check_dK_dV(dK_dV):
         mean = "this is the mean over the tiles of queries: dK and dV are sums"
         wrong_K = {mean: dK / 3, "the scale is missing: S = scale·QKᵀ": dK / scale,
                    "the scale is applied twice": dK * scale,
+                   "dSᵀ·Q was divided by √d: use the scale that was handed in": dK / scale / 2,
                    "only the last tile of queries is left: accumulate": scale * dS.T @ Q,
                    "made from dO: dK needs Q": scale * sum(s.T @ o for _, o, _, s in tiles),
                    "made from P: dK needs dS": scale * sum(p.T @ q for q, _, p, _ in tiles)}
@@ -128,8 +138,8 @@ def check_dK_dV(dK_dV):
 
 @exercise("07.4", "Count the updates of dQ", difficulty=2, minutes=6, solution="dQ_updates",
           hints=("How many tiles of S are there? Each adds something to one tile of dQ.",
-                 "An update reads a tile of dQ and writes it back. Over a whole row of tiles that is"
-                 " Tc times N·d elements each way; and dQ has to start from zero.",
+                 "An update reads a tile of dQ and writes it back. For one tile of keys that is all"
+                 " N·d elements of dQ, each way; and dQ has to start from zero.",
                  "updates = ⌈N/Br⌉·⌈N/Bc⌉; bytes = (1 + 2·⌈N/Bc⌉)·N·d·element_bytes"))
 def check_dQ_updates(dQ_updates):
     """Accept `dQ_updates(N, d, Br, Bc, element_bytes) -> (updates, bytes)`, unmasked, order "kv"."""

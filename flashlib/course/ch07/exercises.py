@@ -59,34 +59,35 @@ def check_dS(dS_tile):
         scale = 0.3                                       # not 1/√d, which the answer must not assume
         Q, K, V, dO, _, lse, delta = _problem(72, rows, keys, 4, scale)
         S = Q @ K.T * scale
-        P, dP = np.exp(S - lse[:, None]), dO @ V.T
+        dP, lse_i = dO @ V.T, lse[:, None]
+        P, gap = np.exp(S - lse_i), dP - delta[:, None]
         local = np.exp(S) / np.exp(S).sum(axis=1, keepdims=True)
-        right = P * (dP - delta[:, None])
+        right = P * gap
         mistakes = {
             "delta is missing: this is P∘dP": P * dP,
             "delta is added: it has to be subtracted": P * (dP + delta[:, None]),
-            "these weights are normalised over the tile alone: lse knows the whole row":
-                local * (dP - delta[:, None]),
-            "the weights are e^S: subtract lse": np.exp(S) * (dP - delta[:, None]),
-            "e^S was divided by lse, which is a logarithm: subtract it in the exponent":
-                np.exp(S) / lse[:, None] * (dP - delta[:, None]),
+            "these weights are normalised over the tile alone: lse knows the whole row": local * gap,
+            "e^(S − m) leaves ℓ out: use lse": np.exp(S - S.max(axis=1, keepdims=True)) * gap,
+            "the weights are e^S: subtract lse": np.exp(S) * gap,
+            "e^S divided by lse, a logarithm: subtract it in the exponent": np.exp(S) / lse_i * gap,
             "a bracket is missing: P∘(dP − delta), not P∘dP − delta": P * dP - delta[:, None],
-            "the logits are not scaled: P = e^(scale·QKᵀ − lse)":
-                np.exp(Q @ K.T - lse[:, None]) * (dP - delta[:, None]),
-            "the logits were divided by √d: use the scale that was handed in":
-                np.exp(Q @ K.T / 2 - lse[:, None]) * (dP - delta[:, None]),
+            "the logits are not scaled: P = e^(scale·QKᵀ − lse)": np.exp(Q @ K.T - lse_i) * gap,
+            "S was divided by √d: use the scale that was handed in": np.exp(Q @ K.T / 2 - lse_i) * gap,
             "the scale belongs to dQ and dK, not to dS": right * scale,
             "this is P: it still has to meet dP − delta": P,
-            "this is dP − delta: multiply it by P": dP - delta[:, None],
+            "this is dP − delta: multiply it by P": gap,
             "delta was computed from this tile alone, as rowsum(dP∘P): it needs all keys, and the"
             " one that was handed in has them": P * (dP - (P * dP).sum(axis=1, keepdims=True)),
             "dP is dO·Vᵀ, not dO·Kᵀ": P * (dO @ K.T - delta[:, None])}
         if rows == keys:
             mistakes["delta went along the columns: row i needs delta[i]"] = P * (dP - delta)
-            mistakes["lse went along the columns: row i needs lse[i]"] = (
-                np.exp(S - lse) * (dP - delta[:, None]))
+            mistakes["lse went along the columns: row i needs lse[i]"] = np.exp(S - lse) * gap
         expect_close(dS_tile(Q.copy(), K.copy(), V.copy(), dO.copy(), lse.copy(), delta.copy(),
                              scale), right, f"dS of a {rows} × {keys} tile", mistakes=mistakes)
+    with np.errstate(all="ignore"):                       # K + 2,000 adds a constant to each row of S
+        far = dS_tile(Q, K + 2e3, V, dO, lse + 2e3 * scale * Q.sum(axis=1), delta, scale)
+    if not np.isfinite(far).all():
+        raise Wrong("not finite for large logits: e^S and e^lse overflow, e^(S − lse) does not")
     return "all that the tile needed was its own rows, and two numbers for each of them."
 
 
@@ -97,9 +98,9 @@ def check_dS(dS_tile):
                  " the shapes: keys outside, queries summed over."))
 def check_dK_dV(dK_dV):
     """Accept `dK_dV(tiles, scale) -> (dKj, dVj)`; tiles is a list of (Qi, dOi, Pij, dSij)."""
-    rng, scale = np.random.default_rng(73), 0.5
-    for height in (4, 3):
-        tiles = [tuple(rng.normal(size=(height, 4)) for _ in range(4)) for _ in range(3)]
+    rng, scale = np.random.default_rng(73), 0.3            # not 1/√d, as above
+    for height, keys in ((4, 4), (3, 5)):
+        tiles = [tuple(rng.normal(size=(height, n)) for n in (4, 4, keys, keys)) for _ in range(3)]
         dV = sum(P.T @ dO for _, dO, P, _ in tiles)
         dK = scale * sum(dS.T @ Q for Q, _, _, dS in tiles)
         got = dK_dV([tuple(a.copy() for a in tile) for tile in tiles], scale)
@@ -110,6 +111,7 @@ def check_dK_dV(dK_dV):
         mean = "this is the mean over the tiles of queries: dK and dV are sums"
         wrong_K = {mean: dK / 3, "the scale is missing: S = scale·QKᵀ": dK / scale,
                    "the scale is applied twice": dK * scale,
+                   "dSᵀ·Q was divided by √d: use the scale that was handed in": dK / scale / 2,
                    "only the last tile of queries is left: accumulate": scale * dS.T @ Q,
                    "made from dO: dK needs Q": scale * sum(s.T @ o for _, o, _, s in tiles),
                    "made from P: dK needs dS": scale * sum(p.T @ q for q, _, p, _ in tiles)}
@@ -118,9 +120,8 @@ def check_dK_dV(dK_dV):
                    "made from dS: dV needs P": sum(s.T @ o for _, o, _, s in tiles),
                    "made from Q: dV needs dO": sum(p.T @ q for q, _, p, _ in tiles)}
         if height == 4:
-            wrong_K["dS is not transposed: sum over the queries"] = scale * sum(
-                s @ q for q, _, _, s in tiles)
-            wrong_V["P is not transposed: sum over the queries"] = sum(p @ o for _, o, p, _ in tiles)
+            wrong_K["dS is not transposed: sum over queries"] = scale * sum(s @ q for q, *_, s in tiles)
+            wrong_V["P is not transposed: sum over queries"] = sum(p @ o for _, o, p, _ in tiles)
         expect_close(got[0], dK, "dK of a tile", mistakes=wrong_K)
         expect_close(got[1], dV, "dV of a tile", mistakes=wrong_V)
     return "these two sums are why K and V stay outside: they never leave the chip."
@@ -128,8 +129,8 @@ def check_dK_dV(dK_dV):
 
 @exercise("07.4", "Count the updates of dQ", difficulty=2, minutes=6, solution="dQ_updates",
           hints=("How many tiles of S are there? Each adds something to one tile of dQ.",
-                 "An update reads a tile of dQ and writes it back. Over a whole row of tiles that is"
-                 " Tc times N·d elements each way; and dQ has to start from zero.",
+                 "An update reads a tile of dQ and writes it back. For one tile of keys that is all"
+                 " N·d elements of dQ, each way; and dQ has to start from zero.",
                  "updates = ⌈N/Br⌉·⌈N/Bc⌉; bytes = (1 + 2·⌈N/Bc⌉)·N·d·element_bytes"))
 def check_dQ_updates(dQ_updates):
     """Accept `dQ_updates(N, d, Br, Bc, element_bytes) -> (updates, bytes)`, unmasked, order "kv"."""

@@ -45,6 +45,12 @@ WRONG = [
     (ch07.check_dS, lambda *a: _dS(*a, dP="K"), "not dO·Kᵀ"),
     (ch07.check_dS, lambda *a: _dS(*a, rule=lambda P, dP, D: P * (
         dP - (P * dP).sum(axis=1, keepdims=True))), "from this tile alone"),
+    (ch07.check_dS, lambda *a: _dS(*a, weights=lambda S, lse: np.exp(S - S.max(
+        axis=1, keepdims=True))), "leaves ℓ out"),
+    (ch07.check_dS, lambda *a: _dS(*a, weights=lambda S, lse: np.exp(S) / np.exp(lse)[:, None]),
+     "overflow"),
+    (ch07.check_dS, lambda *a: _dS(*a, weights=lambda S, lse: np.exp(S) * np.exp(-lse)[:, None]),
+     "overflow"),
     (ch07.check_dS, lambda *a: right.dS_tile(*a).T, "expected shape"),
     (ch07.check_dS, lambda *a: _dS(*a, rule=lambda P, dP, D: P * dP - D), "a bracket is missing"),
     (ch07.check_dS, lambda *a: _dS(*a, weights=lambda S, lse: np.exp(S) / lse[:, None]),
@@ -53,6 +59,10 @@ WRONG = [
     (ch07.check_dK_dV, lambda t, s: right.dK_dV(t, s)[::-1], "swapped"),
     (ch07.check_dK_dV, lambda t, s: _sum(t, s, factor=1), "scale is missing"),
     (ch07.check_dK_dV, lambda t, s: _sum(t, s, factor=s * s), "applied twice"),
+    (ch07.check_dK_dV, lambda t, s: _sum(t, s, factor=t[0][0].shape[1] ** -0.5), "handed in"),
+    (ch07.check_dK_dV, lambda t, s: _sum(t, s, factor=t[0][2].shape[1] ** -0.5), "handed in"),
+    (ch07.check_dK_dV, lambda t, s: [np.resize(part, t[0][0].shape[1:] * 2)
+                                     for part in right.dK_dV(t, s)], "expected shape"),
     (ch07.check_dK_dV, lambda t, s: _sum(t, s, dK=lambda Q, dO, P, dS: dS @ Q), "dS is not trans"),
     (ch07.check_dK_dV, lambda t, s: _sum(t, s, dV=lambda Q, dO, P, dS: P @ dO), "P is not trans"),
     (ch07.check_dK_dV, lambda t, s: _sum(t, s, dV=lambda Q, dO, P, dS: dS.T @ dO), "dV needs P"),
@@ -87,10 +97,15 @@ TestAnswers = examine(right=PAIRS, wrong=WRONG)
 @pytest.mark.parametrize(("check", "answer"), [
     (ch07.check_delta, lambda O, dO: right.delta(O, dO).astype(np.float32)),
     (ch07.check_delta, lambda O, dO: np.einsum("ij,ij->i", dO, O)),
+    (ch07.check_dS, lambda *a: right.dS_tile(*(np.float32(x) for x in a))),
+    (ch07.check_dS, lambda *a: right.dS_tile(*a).tolist()),
+    (ch07.check_dS, lambda Q, K, V, dO, lse, delta, scale: (
+        np.exp(K @ Q.T * scale - lse) * (V @ dO.T - delta)).T),
     (ch07.check_dK_dV, lambda tiles, scale: list(right.dK_dV(tiles, scale))),
     (ch07.check_dK_dV, lambda tiles, scale: np.array(right.dK_dV(tiles, scale))),
     (ch07.check_dQ_updates, lambda *a: list(right.dQ_updates(*a))),
     (ch07.check_dQ_updates, lambda *a: np.array(right.dQ_updates(*a)))],
-    ids=["float32", "einsum", "list", "array", "list of counts", "array of counts"])
+    ids=["float32", "einsum", "dS in float32", "dS as a list", "dS by columns", "list",
+         "array", "list of counts", "array of counts"])
 def test_other_right_forms_pass(check, answer):
     assert check(answer)

@@ -5,6 +5,8 @@ What the hardware does is in NVIDIA's PTX ISA, under the names `mbarrier`, `cp.a
 threads' own stores, and see those only after a fence.
 """
 
+from math import prod
+
 import numpy as np
 import torch
 from triton.experimental.gluon import language as gl
@@ -92,8 +94,7 @@ class Copy(Agent):
         self.descriptor, self.view, self.barrier, self.landed = descriptor, view, barrier, False
         self.at = [int(value_of(x)) for x in at]
         self.begun = program.step
-        if list(np.shape(view.data.reshape(descriptor.block_type.shape))) != list(
-                descriptor.block_type.shape) or view.dtype != descriptor.dtype:
+        if view.data.size != prod(descriptor.block_type.shape) or view.dtype != descriptor.dtype:
             raise Hazard(f"{self.where}: {view.name} holds {view.shape} of {view.dtype}, and"
                          f" {descriptor.name} moves {descriptor.block_type.shape} of"
                          f" {descriptor.dtype}")

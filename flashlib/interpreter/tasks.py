@@ -203,7 +203,7 @@ class Program:
         self.pending.remove(copy)
         copy.land()
 
-    def wait(self, ready, reason: str) -> None:
+    def wait(self, ready, reason) -> None:
         """Let others run until `ready()`."""
         task, begun = self.current, self.step
         if task.thread is None:
@@ -216,10 +216,10 @@ class Program:
             self.baton.release()
             task.go.acquire()
             if self.stopped:
-                self.note("wait", reason, begun, task.name)
+                self.note("wait", str(reason).partition(",")[0], begun, task.name)
                 raise _Stopped
             task.ready = None
-        self.note("wait", reason, begun)
+        self.note("wait", str(reason).partition(",")[0], begun)
 
     def run(self, tasks: list) -> None:
         """Run tasks to their end; raise what one of them raises, or Hazard if none can go on."""

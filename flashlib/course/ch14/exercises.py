@@ -1,5 +1,7 @@
 """Exercises of chapter 14: an exponent taken apart, Horner, a maximum out of date, the best share."""
 
+from fractions import Fraction
+
 import numpy as np
 
 from flashlib import exp2
@@ -14,13 +16,12 @@ __all__ = ["check_best_share", "check_lazy_step", "check_polynomial_exp2", "chec
                  "np.floor does it; f is what remains of x."))
 def check_take_apart(take_apart):
     """Accept `take_apart(x) -> (n, f)` with x = n + f, n whole and 0 ≤ f < 1."""
-    x = np.array([2.75, 0.5, -0.25, -1.25, -3.0, 7.0, -9.9])
+    x = np.array([2.75, 0.5, -0.25, -1.25, -3.0, 7.0123456, -9.9, -140.25])
     got = parts(take_apart(x.copy()), "(n, f)")
-    n = np.floor(x)
-    near, trunc = np.rint(x), np.trunc(x)
+    n, trunc = np.floor(x), np.trunc(x)
     expect_close(got[0], n, f"n of {x.tolist()}", mistakes={
         "n was cut off towards zero, so that f of a negative x is negative: round down": trunc,
-        "n was rounded to the nearest, so that f can be negative: round down": near,
+        "n was rounded to the nearest, so that f can be negative: round down": np.rint(x),
         "np.modf returns the fraction first, and cuts off towards zero": x - trunc,
         "n was rounded up, so that f is negative or zero": np.ceil(x),
         "these are the fractions: n comes first": x - n})
@@ -39,20 +40,18 @@ def check_take_apart(take_apart):
                  " to all x below −126."))
 def check_polynomial_exp2(polynomial_exp2):
     """Accept `polynomial_exp2(x, c) -> p(f)·2ⁿ` with p(f) = c[0] + c[1]·f + …, and 0 below −126."""
-    c = np.array([1.0, 0.5, 0.25, 0.125])                 # not near 2ᶠ: np.exp2 is no answer
+    c = np.array([0.75, 0.5, 0.25, 0.125])                # not near 2ᶠ: np.exp2 is no answer
     x = np.array([0.0, 0.5, 2.25, -0.25, -3.5, 6.75])
-    n = np.floor(x)
-    f = x - n
+    n, f = np.floor(x), x % 1
     poly = np.polynomial.Polynomial(c)
     with np.errstate(all="ignore"):
         got = polynomial_exp2(x.copy(), c.copy())
         if np.asarray(got).dtype == np.float32:
             raise Wrong("x is float64, and so should the result be; float32 has half its digits")
-        edge = np.array([-30.25, -100.5, -125.5, -126.0])
+        edge = np.array([-30.25, -100.5, -125.5, -126.0, 130.5])
         kept = polynomial_exp2(edge.copy(), c.copy())
         below = np.array([-np.inf, -1000.0, -200.0, -127.0, -126.5])
         nothing = np.asarray(polynomial_exp2(below.copy(), c.copy()))
-    t = x - np.trunc(x)
     expect_close(got, poly(f) * 2**n, "p(f)·2ⁿ", mistakes={
         "the coefficients came in the wrong order: c[0] is that of f⁰":
             np.polynomial.Polynomial(c[::-1])(f) * 2**n,
@@ -62,11 +61,12 @@ def check_polynomial_exp2(polynomial_exp2):
         "the last coefficient was left out": np.polynomial.Polynomial(c[:-1])(f) * 2**n,
         "this is 2ˣ itself: compute p with the coefficients that you are given": np.exp2(x),
         "x was cut off towards zero: round down, or negative x leave the range of p":
-            poly(t) * 2.0 ** np.trunc(x),
+            poly(x - np.trunc(x)) * 2.0 ** np.trunc(x),
         "2ⁿ was added, and not multiplied": poly(f) + 2**n,
         "n went in with the wrong sign": poly(f) * 2.0**-n,
         "2ᶠ was computed as well: p(f) takes its place": poly(f) * np.exp2(x),
-        "the constant c[0] was left out": (poly(f) - c[0]) * 2**n})
+        "the constant c[0] was left out": (poly(f) - c[0]) * 2**n,
+        "the constant c[0] was taken to be 1": (poly(f) - c[0] + 1) * 2**n})
     if np.isnan(nothing).any():
         raise Wrong("−∞ gave NaN: −∞ − ⌊−∞⌋ has no value; a masked key must weigh exactly 0")
     if nothing.shape != below.shape:
@@ -78,14 +78,15 @@ def check_polynomial_exp2(polynomial_exp2):
                         " gets c₀·2ⁿ or more. Put 0 there in the end")
     if np.any(np.asarray(kept) == 0):
         raise Wrong("too much became 0: −126 and what lies above it keep p(f)·2ⁿ")
-    whole = np.floor(edge)
-    expect_close(kept, poly(edge - whole) * 2**whole, "−30.25, −100.5, −125.5 and −126", atol=0.0,
-                 mistakes={"the clamp stands too high: −126 itself is not clamped": poly(
+    expect_close(kept, poly(edge % 1) * 2 ** np.floor(edge), "−30.25, −100.5, −125.5, −126, 130.5",
+                 atol=0.0, mistakes={"the clamp stands too high: −126 itself is not clamped": poly(
                      np.maximum(edge, -125) % 1) * 2 ** np.floor(np.maximum(edge, -125))})
     longer = 1 / np.arange(1.0, 7.0)
     expect_close(polynomial_exp2(x.copy(), longer.copy()), np.polynomial.Polynomial(longer)(f) * 2**n,
                  "six coefficients", mistakes={"only the first four were used: go through all of c":
                      np.polynomial.Polynomial(longer[:4])(f) * 2**n})
+    rows = x.reshape(2, 3)
+    expect_close(polynomial_exp2(rows.copy(), c.copy()), (poly(f) * 2**n).reshape(2, 3), "two rows")
     return "three multiply-adds for a cubic, and no exponential."
 
 
@@ -155,8 +156,7 @@ def check_lazy_step(lazy_step):
 
 
 @exercise("14.4", "Find the best share", difficulty=3, minutes=12, solution="best_share",
-          hints=("With a share y, the exponential unit is busy for (1 − y)·E cycles. And the vector"
-                 " lanes?",
+          hints=("With a share y, the exponential unit is busy for (1 − y)·E cycles. And the lanes?",
                  "The lanes do A + y·B. One line falls, the other rises: the later of the two is least"
                  " where they meet.",
                  "If the lanes are the later ones at y = 0 already, nothing should be moved."))
@@ -164,7 +164,7 @@ def check_best_share(best_share):
     """Accept `best_share(E, A, B) -> y` in 0…1: the share of exponentials to emulate."""
     cases = [(1024.0, 640.0, 1280.0), (1024.0, 0.0, 1024.0), (2000.0, 500.0, 700.0),
              (1024.0, 1280.0, 2560.0), (100.0, 100.0, 300.0)]
-    got = given([best_share(*case) for case in cases])
+    got = given([float(y) if isinstance(y, Fraction) else y for y in (best_share(*c) for c in cases)])
     E, A, B = np.array(cases).T
     free = (E - A) / (E + B)
     best = np.maximum(free, 0)

@@ -15,8 +15,8 @@ from flashlib.models.sm.simulator import Op, arrive, run, wait
 LANES = 128                        # float32 instructions per clock and SM
 SHARED_BYTES_PER_CLOCK = 128       # per SM
 COPY_LATENCY = 500                 # cycles from a request to its first byte; a round figure, assumed
-# Instruction slots of a logit, in full-rate ones; max runs at half rate (CUDA C++ Best Practices
-# Guide, Throughput of Native Arithmetic Instructions, compute capability 9.0).
+# Instruction slots of a logit, in full-rate ones; max, LEA and IMAD run at half rate (CUDA C++ Best
+# Practices Guide, Throughput of Native Arithmetic Instructions, compute capability 9.0).
 MAX_SLOTS = 2
 EXP_SLOTS = 2                      # beside the exponential: the multiply-add before, the sum after
 PACK_SLOTS = 1                     # float32 → 16 bits, two at a time at half rate

@@ -1,5 +1,7 @@
 """The checks of chapter 14 accept the solution and name each seeded mistake."""
 
+from fractions import Fraction
+
 import numpy as np
 
 from flashlib.course.ch14 import exercises as ch14
@@ -39,6 +41,8 @@ WRONG = [
     (ch14.check_take_apart, lambda x: (np.floor(x), np.modf(x)[0]), "cut off towards zero"),
     (ch14.check_take_apart, np.modf, "np.modf"),
     (ch14.check_take_apart, np.floor, "expected a tuple (n, f)"),
+    (ch14.check_take_apart, lambda x: (np.floor(x), np.round(x - np.floor(x), 3)), "f of"),
+    (ch14.check_take_apart, lambda x: (np.floor(x).astype(np.int8), x - np.floor(x)), "expected -141"),
     (ch14.check_polynomial_exp2, lambda x, c: right.polynomial_exp2(x, c[::-1]), "wrong order"),
     (ch14.check_polynomial_exp2, lambda x, c: poly(x - np.floor(x), c), "2ⁿ is missing"),
     (ch14.check_polynomial_exp2, lambda x, c: poly(x, c) * np.exp2(np.floor(x)), "p takes f"),
@@ -53,6 +57,10 @@ WRONG = [
      "wrong sign"),
     (ch14.check_polynomial_exp2, lambda x, c: poly(x - np.floor(x), c) * np.exp2(x), "2ᶠ was computed"),
     (ch14.check_polynomial_exp2, lambda x, c: right.polynomial_exp2(x, [0.0, *c[1:]]), "c[0] was left"),
+    (ch14.check_polynomial_exp2, lambda x, c: right.polynomial_exp2(x, [1.0, *c[1:]]), "taken to be 1"),
+    (ch14.check_polynomial_exp2, lambda x, c: right.polynomial_exp2(x, c).ravel(), "two rows"),
+    (ch14.check_polynomial_exp2, lambda x, c: np.where(x < 128, right.polynomial_exp2(x, c), np.inf),
+     "−126, 130.5"),
     (ch14.check_polynomial_exp2, lambda x, c: right.polynomial_exp2(x, c[:4]), "only the first four"),
     (ch14.check_polynomial_exp2, lambda x, c: right.polynomial_exp2(x, c).astype(np.float32),
      "x is float64"),
@@ -116,3 +124,16 @@ TestAnswers = examine(
 
 def test_a_row_that_does_not_grow_needs_no_maximum_with_the_old_one():
     assert ch14.check_lazy_step(step(sinks=True))
+
+
+def test_right_answers_of_other_forms():
+    def each(x, c):
+        weights = [0.0 if v < -126 else float(poly(v % 1, c) * 2.0 ** np.floor(v)) for v in x.flat]
+        return np.reshape(weights, x.shape).tolist()
+
+    assert ch14.check_take_apart(lambda x: [(x // 1).astype(int), x % 1])
+    assert ch14.check_take_apart(lambda x: np.divmod(x.astype(np.float32), np.float32(1)))
+    assert ch14.check_polynomial_exp2(each)
+    assert ch14.check_lazy_step(of_lazy(lambda *parts: [part.tolist() for part in parts]))
+    assert ch14.check_best_share(lambda E, A, B: max(Fraction(0), Fraction(E - A) / Fraction(E + B)))
+    assert ch14.check_best_share(lambda E, A, B: np.clip(np.float64(E - A) / (E + B), 0, 1))

@@ -80,9 +80,21 @@ def overhead_us(found, device, calls=300, repeats=20):
                 for name, fn in found.items()}
 
 
+def tiles_of(p, mode) -> dict[str, list]:
+    """Return kernel → the tile of each of its launches for a problem; None for a side it has not."""
+    from flashlib.kernels.backends import choose
+
+    backend, tiles = choose(p, "auto", mode), {}
+    config = backend.config(p, mode)
+    for plan in backend.plan(p, mode, config).values():     # in the order of launches
+        rows = plan.constants.get("BLOCK_M") or getattr(config, "BLOCK_M", None)
+        tiles.setdefault(plan.kernel.fn.__name__, []).append(
+            {"BLOCK_M": rows, "BLOCK_N": plan.constants.get("BLOCK_N")})
+    return tiles
+
+
 def our_binaries(call, shape, causal, mode):
     """Run a call of ours once and return the binaries that it launched, with their tile sizes."""
-    from flashlib.kernels.backends import choose
     from flashlib.kernels.problem import CAUSAL, FULL, Problem, device_of
 
     binaries.forget()
@@ -91,12 +103,7 @@ def our_binaries(call, shape, causal, mode):
     p = Problem.example(B=B, H=H, N_Q=N, N_K=N, D=D, dtype=getattr(torch, input_dtype("cuda")),
                         device=device_of(torch.device("cuda", torch.cuda.current_device())),
                         window=CAUSAL if causal else FULL)
-    backend, tiles = choose(p, "auto", mode), {}
-    config = backend.config(p, mode)
-    for plan in backend.plan(p, mode, config).values():     # in the order of launches
-        rows = plan.constants.get("BLOCK_M") or config.BLOCK_M
-        tiles.setdefault(plan.kernel.fn.__name__, []).append(
-            {"BLOCK_M": rows, "BLOCK_N": plan.constants.get("BLOCK_N")})
+    tiles = tiles_of(p, mode)
     return [{"kernel": (name := binary.pop("kernel")), **tiles[name].pop(0), **binary}
             for binary in binaries.loaded()]
 
@@ -223,12 +230,14 @@ def main(argv=None):
         only={"nargs": "+", "default": [], "choices": list(peers.NAMES),
               "help": "time ours against these alone"},
         mode={"nargs": "+", "default": MODES, "choices": MODES, "help": "time these passes"},
+        dims={"nargs": "+", "type": int, "default": [], "help": "time these head dimensions alone"},
         quick={"nargs": 4, "type": int, "metavar": tuple("BHNd"), "help": "time one shape, print only"})
     device = harness.device_for(options.dry_run)
     if options.quick:
         quick(tuple(options.quick), device)
         return
     shapes, (found, _) = DRY if options.dry_run else SHAPES, taking_part(device, options.only)
+    shapes = [shape for shape in shapes if shape[3] in (options.dims or [shape[3]])]
     if device == "cuda":
         compiled = [name for name in ("triton_tutorial", "flex", "fa4", "ours", "ours_triton")
                     if name in found]

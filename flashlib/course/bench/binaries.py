@@ -4,18 +4,22 @@ import re
 from collections import Counter
 
 
-def _kernels():
+def kernels() -> tuple:
+    """Return every kernel of ours that a call of `flash_attention` may launch."""
     from flashlib.kernels.triton import backward, forward
 
     found = (forward.flash_fwd_kernel, backward.flash_bwd_delta_kernel,
              backward.flash_bwd_dkdv_kernel, backward.flash_bwd_dq_kernel)
     try:
+        from flashlib.kernels.gluon.backward_dkdv import flash_bwd_dkdv_hopper_kernel
+        from flashlib.kernels.gluon.backward_dq import flash_bwd_dq_hopper_kernel
         from flashlib.kernels.gluon.forward import flash_fwd_hopper_kernel
         from flashlib.kernels.gluon.forward_fp8 import flash_fwd_fp8_kernel
         from flashlib.kernels.gluon.forward_unspecialized import flash_fwd_pipelined_kernel
     except ImportError:                                     # a Triton without Gluon for Hopper
         return found
-    return *found, flash_fwd_hopper_kernel, flash_fwd_fp8_kernel, flash_fwd_pipelined_kernel
+    return (*found, flash_fwd_hopper_kernel, flash_fwd_fp8_kernel, flash_fwd_pipelined_kernel,
+            flash_bwd_dkdv_hopper_kernel, flash_bwd_dq_hopper_kernel)
 
 
 def forget():
@@ -23,7 +27,7 @@ def forget():
     from flashlib.kernels import plans
 
     plans.forget()
-    for kernel in _kernels():
+    for kernel in kernels():
         kernel.device_caches.clear()
 
 
@@ -33,7 +37,7 @@ def loaded():
     spilled_words: local memory of a thread in 4-byte words, as the driver reports it.
     """
     found = []
-    for kernel in _kernels():
+    for kernel in kernels():
         for compiled_kernels, *_ in kernel.device_caches.values():
             found += [(kernel.fn.__name__, binary) for binary in compiled_kernels.values()]
     return [{"kernel": name, "num_warps": binary.metadata.num_warps,

@@ -257,7 +257,7 @@ def test_loaded_reads_what_triton_compiled(monkeypatch):
                              n_spills=0, asm={"ptx": ""})
     kernel = SimpleNamespace(fn=SimpleNamespace(__name__="flash_fwd_kernel"),
                              device_caches={0: ({"key": binary}, None)})
-    monkeypatch.setattr(binaries, "_kernels", lambda: [kernel])
+    monkeypatch.setattr(binaries, "kernels", lambda: [kernel])
     assert binaries.loaded() == [{"kernel": "flash_fwd_kernel", "num_warps": 4, "num_stages": 2,
                                   "registers": 168, "spilled_words": 0, "shared_bytes": 10,
                                   "matrix_instructions": ""}]
@@ -305,3 +305,20 @@ def test_table_has_a_row_for_each_case_and_says_where_from():
     assert f"{row['tflops_per_s']:.0f} ({row['ours_over_this']:.2f}×)" in text
     for needed in ("NVIDIA H200", recorded.provenance["date"], "FlashAttention-3", "make bench"):
         assert needed in text
+
+
+@pytest.mark.parametrize("mode", attention.MODES)
+@pytest.mark.parametrize("D", [32, 64, 128, 192, 256])
+def test_every_kernel_that_is_launched_is_among_those_whose_binaries_are_read(D, mode):
+    pytest.importorskip("triton.experimental.gluon")
+    import torch
+
+    from flashlib.kernels.problem import Device, Problem
+
+    known = {kernel.fn.__name__ for kernel in binaries.kernels()}
+    for capability in ((8, 0), (9, 0), (10, 0)):
+        p = Problem.example(B=1, H=2, N_Q=256, N_K=256, D=D, dtype=torch.bfloat16,
+                            device=Device("cuda", None, capability, 132, "a GPU"))
+        tiles = attention.tiles_of(p, mode)
+        assert tiles and set(tiles) <= known
+        assert all(len(tile) == 2 for launches in tiles.values() for tile in launches)

@@ -87,13 +87,13 @@ class Waiting:
 
 
 class Copy(Agent):
-    """A tile on its way from global to shared memory, or back."""
+    """A tile on its way from global to shared memory, or back, where it may be added to what is there."""
 
-    def __init__(self, program, descriptor, at, view, barrier=None):
+    def __init__(self, program, descriptor, at, view, barrier=None, adds=False):
         super().__init__(program, f"the copy of {descriptor.name}", program.current.clock)
         self.descriptor, self.view, self.barrier, self.landed = descriptor, view, barrier, False
         self.at = [int(value_of(x)) for x in at]
-        self.begun = program.step
+        self.begun, self.adds = program.step, adds
         if view.data.size != prod(descriptor.block_type.shape) or view.dtype != descriptor.dtype:
             raise Hazard(f"{self.where}: {view.name} holds {view.shape} of {view.dtype}, and"
                          f" {descriptor.name} moves {descriptor.block_type.shape} of"
@@ -117,7 +117,7 @@ class Copy(Agent):
         moved = tensor[here].numel() * tensor.element_size()
         if self.barrier is None:
             data = torch.from_numpy(np.ascontiguousarray(tile[there])).to(tensor.dtype)
-            tensor[here] = data
+            tensor[here] = tensor[here] + data if self.adds else data
             self.program.count(f"stored {self.descriptor.name}", moved)
         else:
             filled = np.zeros(block.shape, np.float32)
@@ -150,16 +150,16 @@ class TMA:
         self.program.note("ask", source.name)
         self.program.current.stores.append(Copy(self.program, descriptor, at, source))
 
+    def reduce_tile(self, descriptor, at, source):
+        """Ask for a tile to be added to global memory (`cp.reduce.async.bulk.tensor`)."""
+        self.program.note("ask", source.name)
+        self.program.current.stores.append(Copy(self.program, descriptor, at, source, adds=True))
+
     async_load, async_store = async_copy_global_to_shared, async_copy_shared_to_global
 
     def store_wait(self, pendings):
         """Wait until at most `pendings` of this task's stores still read shared memory."""
-        task = self.program.current
-        while len(task.stores) > pendings:
-            copy = task.stores.pop(0)
-            if not copy.landed:
-                self.program.land(copy)
-            join(task.clock, copy.clock)
+        self.program.finish_stores(pendings)
 
 
 class Product(Agent):

@@ -203,6 +203,15 @@ class Program:
         self.pending.remove(copy)
         copy.land()
 
+    def finish_stores(self, pendings: int = 0) -> None:
+        """Let all but the last `pendings` of the current task's stores take effect."""
+        task = self.current
+        while len(task.stores) > pendings:
+            copy = task.stores.pop(0)
+            if not copy.landed:
+                self.land(copy)
+            join(task.clock, copy.clock)
+
     def wait(self, ready, reason) -> None:
         """Let others run until `ready()`."""
         task, begun = self.current, self.step

@@ -176,6 +176,11 @@ class Pointer:
     dtype = property(lambda self: self)                     # of a pointer: it has an element type
     element_ty = property(lambda self: self.memory.dtype)
 
+    @property
+    def value(self):
+        """Return, as a tensor of one number that can be written, what a scalar's address holds."""
+        return self.memory.flat[int(self.memory.at(np.asarray(value_of(self.offset)), np.True_))]
+
     def __add__(self, offset):
         return Pointer(self.memory, self.offset + offset)
 

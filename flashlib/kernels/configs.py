@@ -135,7 +135,7 @@ class _GluonBackward(NamedTuple):
 
 
 class GluonBackwardConfig(_Validated, _GluonBackward):
-    """Tiles in flight: of Q and dO in the kernel of dK and dV; of K, and of V, in that of dQ."""
+    """Tiles in flight: of Q and dO by key tile; of K, and of V, in the kernel of wide heads' dQ."""
 
     __slots__ = ()
 
@@ -261,7 +261,9 @@ GLUON_WINDOW = {32: GLUON[32, True], 64: SHORT_64, 128: SHORT_128,
                 256: GLUON[256, True]._replace(TAU=0.0)}
 FP8 = dict.fromkeys(itertools.product((64, 128), (False, True)), GluonConfig(128, 2, 4)) | {
     (256, causal): GluonConfig(64, 2, 2, PING_PONG=False) for causal in (False, True)}
-GLUON_BACKWARD = GluonBackwardConfig()                      # all that 256 columns leave room for
+# By head dimension; of 128 and 256 columns no more tiles fit.
+GLUON_BACKWARD = {32: GluonBackwardConfig(3), 64: GluonBackwardConfig(4),
+                  128: GluonBackwardConfig(), 256: GluonBackwardConfig()}
 # Registers of a thread that the launch asks for, by consumers; the kernels deal them out anew.
 REGISTERS = {2: 168, 3: 128}
 

@@ -19,17 +19,19 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from flashlib.exp2 import LOG2E
-from flashlib.kernels import configs, delta, plans, scheduling
+from flashlib.kernels import configs, delta, plans, scheduling, sums
 from flashlib.kernels.configs import WARPGROUP_ROWS, GluonBackwardConfig, GluonConfig
 from flashlib.kernels.gluon.backward_dkdv import flash_bwd_dkdv_hopper_kernel
 from flashlib.kernels.gluon.backward_dq import flash_bwd_dq_hopper_kernel
+from flashlib.kernels.gluon.backward_fused import flash_bwd_fused_hopper_kernel
 from flashlib.kernels.gluon.forward import flash_fwd_hopper_kernel
 from flashlib.kernels.gluon.forward_fp8 import flash_fwd_fp8_kernel
 from flashlib.kernels.gluon.forward_unspecialized import flash_fwd_pipelined_kernel
 from flashlib.kernels.problem import CAUSAL, FULL, NARROW, Device, Problem
 from flashlib.kernels.tuning import store
 
-ELEMENT = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16, torch.float8_e4m3fn: gl.float8e4nv}
+ELEMENT = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16, torch.float32: gl.float32,
+           torch.float8_e4m3fn: gl.float8e4nv}
 TENSORS = ("q_desc", "k_desc", "v_desc", "o_desc", "LSE")
 SCALES = ("Q_SCALE", "K_SCALE", "V_SCALE")
 # What tuning tries: head dimension → BLOCK_N, CONSUMERS, STAGES, Q_SLOTS.
@@ -42,12 +44,14 @@ TILES = {
 TAUS = (0.0, 8.0)
 SMS = 4                                                     # of the GPU that the interpreter is
 DO = 4                                                      # its place in a problem's layout
-NARROWEST = 129                                             # head of the backward
+WIDE = 129                                                  # heads of two backward kernels
 L2_SHARE_BYTES = 32 * 2**20                                 # of tiles that go by, at a time
 
 
 @functools.lru_cache(64)
 def _shared_layout(block: tuple[int, ...], dtype: torch.dtype) -> Any:
+    if dtype == torch.float32:                              # as it lies
+        return gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=len(block))
     return gl.NVMMASharedLayout.get_default_for(list(block), ELEMENT[dtype])
 
 
@@ -55,7 +59,7 @@ def describe(x: torch.Tensor, block: list[int]) -> TensorDescriptor:
     """Return a descriptor; where an axis has a length of 1, its stride may be anything."""
     shape = list(x.shape)
     strides = [stride if size > 1 else 128 for size, stride in zip(shape, x.stride(), strict=True)]
-    return TensorDescriptor(x, shape, [*strides[:3], 1], block, _shared_layout(tuple(block), x.dtype))
+    return TensorDescriptor(x, shape, [*strides[:-1], 1], block, _shared_layout(tuple(block), x.dtype))
 
 
 def interpreted(p: Problem) -> bool:
@@ -148,8 +152,28 @@ def pipelined(p: Problem, c: GluonConfig) -> plans.Plan:
         lambda p: -(-p.N_Q // c.BLOCK_M) * p.B * p.H, {"num_warps": 4 * c.CONSUMERS}, blocks, describe)
 
 
+def fused(p: Problem, c: GluonBackwardConfig) -> plans.Plan:
+    """Return the plan of the kernel that makes all gradients of heads up to 128 columns."""
+    head_dim = head_dim_of(p)
+    tile, row = [1, 1, WARPGROUP_ROWS, head_dim], [1, WARPGROUP_ROWS]
+    rows, columns = sums.shape(head_dim)
+    return plans.Plan(
+        _kernel(p, flash_bwd_fused_hopper_kernel),
+        ("q_desc", "k_desc", "v_desc", "do_desc", "lse_desc", "delta_desc", "dk_desc", "dv_desc",
+         "sum_desc", "LOCKS", "scale", "scale_log2"),
+        {"IS_CAUSAL": p.causal, "STAGES": c.STAGES},
+        lambda p: {"H": p.H, "GROUP": p.H // p.H_K, "N_Q": p.N_Q, "N_K": p.N_K,
+                   **dict(zip(("LEFT", "RIGHT"), p.sides or (None, None), strict=True)),
+                   "TOGETHER": 2 if p.causal else 1, "RAGGED": p.N_K % sums.KEYS != 0},
+        lambda p: p.B * p.H_K * -(-p.N_K // sums.KEYS),
+        {"num_warps": 4, "maxnreg": configs.REGISTERS[2 if head_dim > 64 else 3]},
+        dict.fromkeys(("q_desc", "k_desc", "v_desc", "do_desc", "dk_desc", "dv_desc"), tile)
+        | dict.fromkeys(("lse_desc", "delta_desc"), row)
+        | {"sum_desc": [rows * columns // sums.LINE, sums.LINE]}, describe)
+
+
 def gradients(p: Problem, c: GluonBackwardConfig) -> dict[str, plans.Plan]:
-    """Return the plans of a backward's kernels beside the pass that makes delta."""
+    """Return the plans of the kernels of wide heads beside the pass that makes delta."""
     tile = [1, 1, WARPGROUP_ROWS, head_dim_of(p)]
     tensors = ("q_desc", "k_desc", "v_desc", "do_desc", "LSE", "DELTA")
     kernels = {
@@ -199,7 +223,7 @@ def _unfit(p: Problem) -> str | None:
 
 
 class Gluon:
-    """The backend as `flashlib.kernels.backends` knows it; its backward is for wide heads."""
+    """The backend as `flashlib.kernels.backends` knows it."""
 
     name = "gluon"
 
@@ -216,15 +240,14 @@ class Gluon:
                     " tensors, and TRITON_INTERPRET is set: use impl='triton'")
         p = on_hopper(p)
         expected = _unfit(p)
-        if direction == "backward" and expected is None and (p.D < NARROWEST or p.D % 8):
-            expected = (f"for a backward a head dimension D of {NARROWEST} or more that 8 divides, got"
-                        f" {p.D}")
+        if direction == "backward" and expected is None and p.D % 8:
+            expected = f"for a backward a head dimension D that 8 divides, got {p.D}"
         return f"impl: 'gluon' expected {expected}; use impl='auto'" if expected else None
 
     def table(self, p: Problem, direction: str) -> GluonConfig | GluonBackwardConfig:
         """Return the table's entry."""
         if direction == "backward":
-            return configs.GLUON_BACKWARD
+            return configs.GLUON_BACKWARD[head_dim_of(p)]
         if p.sides is not None:
             return configs.GLUON_WINDOW[head_dim_of(p)]
         return configs.gluon_config_for(p.D, p.causal, p.N_K, p.N_Q)
@@ -243,7 +266,10 @@ class Gluon:
         `has_dlse` only tells plans apart: a kernel to which DLSE is None is compiled without it.
         """
         if direction == "backward":
-            return {"delta": delta.plan(p), **gradients(p, config)}
+            if p.D >= WIDE:
+                return {"delta": delta.plan(p), **gradients(p, config)}
+            return {"before": sums.before(p), "fused": fused(p, config),
+                    "after": sums.after(p, head_dim_of(p))}
         if not config.SPECIALIZED:
             if p.sides is not None:
                 raise NotImplementedError("window: expected a SPECIALIZED config, got one without")
@@ -272,13 +298,26 @@ class Gluon:
         dlse = None if dlse is None else delta.statistics(dlse)
         launches = plans.launches_for(self, p, "backward", config, dlse is not None)
         dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
-        sums, factors = torch.empty_like(lse), (scale, scale * LOG2E)
-        if interpreted(p):                                  # Triton's interpreter has no bfloat16
-            sums = (o.float() * do.float()).sum(-1) - (0.0 if dlse is None else dlse)
+        on_cpu = p.device.type == "cpu"                     # Triton's interpreter has no bfloat16
+        if p.D < WIDE:
+            made, divisor = sums.buffers(p, head_dim_of(p)), factor(scale) / LOG2E
+            if on_cpu:
+                sums.before_on_cpu(o, do, lse, dlse, made, divisor)
+            else:
+                launches["before"](o, do, lse, dlse, *made[:3], 1 / divisor)
+            launches["fused"](q, k, v, do, *made[:2], dk, dv, made[3], made[2], scale, factor(scale))
+            if on_cpu:
+                sums.after_on_cpu(made[3], dq, p, head_dim_of(p), scale)
+            else:
+                launches["after"](made[3], dq, scale)
+            return dq, dk, dv
+        rows, factors = torch.empty_like(lse), (scale, scale * LOG2E)
+        if on_cpu:
+            rows = (o.float() * do.float()).sum(-1) - (0.0 if dlse is None else dlse)
         else:
-            launches["delta"](o, do, dlse, sums)
-        launches["dkdv"](q, k, v, do, lse, sums, dk, dv, *factors)
-        launches["dq"](q, k, v, do, lse, sums, dq, *factors)
+            launches["delta"](o, do, dlse, rows)
+        launches["dkdv"](q, k, v, do, lse, rows, dk, dv, *factors)
+        launches["dq"](q, k, v, do, lse, rows, dq, *factors)
         return dq, dk, dv
 
     def candidates(self, p: Problem, direction: str) -> dict[str, list]:

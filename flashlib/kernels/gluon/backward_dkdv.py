@@ -27,6 +27,7 @@ from flashlib.kernels.gluon.backward_parts import (
     lse_of,
     of_rows,
     place_of,
+    query_tiles,
 )
 from flashlib.kernels.gluon.parts import (
     ROWS,
@@ -61,21 +62,6 @@ def allocate_handed(dtype: gl.constexpr, o):
     mbarrier.init(handed.empty.index(0), count=1)
     fence_async_shared()
     return handed
-
-
-@gluon.jit
-def query_tiles(start, sizes, o):
-    """Return (begin, end), in query tiles: rows of these see keys of the tile at row `start`."""
-    begin, end = 0, gl.cdiv(sizes.N_Q, o.BLOCK_M)
-    shift = sizes.N_K - sizes.N_Q
-    if o.IS_CAUSAL:                                         # aligned bottom right
-        begin = gl.maximum(start - shift, 0) // o.BLOCK_M
-    if sizes.window is not None:
-        left, right = sizes.window
-        last = gl.minimum(start + o.BLOCK_N, sizes.N_K) - 1
-        begin = gl.maximum(start - shift - right, 0) // o.BLOCK_M
-        end = gl.minimum(end, gl.cdiv(gl.maximum(last - shift + 1 + left, 0), o.BLOCK_M))
-    return begin, end
 
 
 @gluon.jit
@@ -218,7 +204,7 @@ def flash_bwd_dkdv_hopper_kernel(q_desc, k_desc, v_desc, do_desc, LSE, DELTA, dk
     window = None if LEFT is None else (LEFT, RIGHT)
     sizes = Sizes(H, GROUP, N_Q, N_K, window)
     tiles = gl.cdiv(N_K, ROWS)
-    head, tile = place_of(gl.num_programs(0) // tiles, tiles, TOGETHER, False)
+    head, tile = place_of(gl.program_id(0), gl.num_programs(0) // tiles, tiles, TOGETHER, False)
     place = head // (H // GROUP), head % (H // GROUP), tile * ROWS
     gl.warp_specialize([
         (by_key, (LSE, dv_desc, 1.0, scale_log2, shared, handed, place, sizes, True, o)),

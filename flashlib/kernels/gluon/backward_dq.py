@@ -17,6 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from flashlib.kernels.gluon.backward_parts import (
     CONSUMER_REGISTERS,
     PRODUCER_REGISTERS,
+    SAME,
     Options,
     Sizes,
     allocate,
@@ -33,10 +34,6 @@ from flashlib.kernels.gluon.parts import (
     next_slot,
     store_tile,
 )
-
-# An address that is worked out in the loop, so that it waits in no register from step to step.
-SAME = gl.constexpr("mov.b32 $0, $1;")
-
 
 @gluon.jit
 def visited(start, sizes, o):
@@ -142,7 +139,8 @@ def flash_bwd_dq_hopper_kernel(q_desc, k_desc, v_desc, do_desc, LSE, DELTA, dq_d
     window = None if LEFT is None else (LEFT, RIGHT)
     sizes = Sizes(H, GROUP, N_Q, N_K, window)
     tiles = gl.cdiv(N_Q, 2 * ROWS)
-    head, tile = place_of(gl.num_programs(0) // tiles, tiles, TOGETHER, IS_CAUSAL)
+    head, tile = place_of(gl.program_id(0), gl.num_programs(0) // tiles, tiles, TOGETHER,
+                          IS_CAUSAL)
     place = head // H, head % H, tile * 2 * ROWS
     gl.warp_specialize([
         (by_query, (dq_desc, LSE, DELTA, scale, scale_log2, shared, place, sizes, 0, o)),

@@ -11,6 +11,8 @@ from flashlib.kernels.gluon.parts import barriers, tiles_of
 LOG2E = gl.constexpr(exp2.LOG2E)
 CONSUMER_REGISTERS, PRODUCER_REGISTERS = gl.constexpr(240), gl.constexpr(24)
 
+# An address that is worked out in the loop, so that it waits in no register from step to step.
+SAME = gl.constexpr("mov.b32 $0, $1;")
 # A number, or 0 where its key lies beyond the last that the row sees.
 KEEP = gl.constexpr("""{ .reg .pred seen;
 setp.le.s32 seen, $2, $3; selp.f32 $0, $1, 0f00000000, seen; }""")
@@ -94,6 +96,21 @@ def allocate(fixed_desc, ring_desc, tiles: gl.constexpr, o):
 
 
 @gluon.jit
+def query_tiles(start, sizes, o):
+    """Return (begin, end), in query tiles: rows of these see keys of the tile at row `start`."""
+    begin, end = 0, gl.cdiv(sizes.N_Q, o.BLOCK_M)
+    shift = sizes.N_K - sizes.N_Q
+    if o.IS_CAUSAL:                                         # aligned bottom right
+        begin = gl.maximum(start - shift, 0) // o.BLOCK_M
+    if sizes.window is not None:
+        left, right = sizes.window
+        last = gl.minimum(start + o.BLOCK_N, sizes.N_K) - 1
+        begin = gl.maximum(start - shift - right, 0) // o.BLOCK_M
+        end = gl.minimum(end, gl.cdiv(gl.maximum(last - shift + 1 + left, 0), o.BLOCK_M))
+    return begin, end
+
+
+@gluon.jit
 def keep(x, row, key, sizes, o):
     """Return x, and 0 where a row may not see a key, or where there is none.
 
@@ -128,9 +145,8 @@ def lse_of(LSE, row, N_Q):
 
 
 @gluon.jit
-def place_of(heads, tiles, TOGETHER, LAST_FIRST: gl.constexpr):
-    """Return (head, tile) of this program: TOGETHER heads at a time, their longest tiles first."""
-    pid = gl.program_id(0)
+def place_of(pid, heads, tiles, TOGETHER, LAST_FIRST: gl.constexpr):
+    """Return (head, tile) of a program by its number: TOGETHER heads at a time, tile after tile."""
     section = pid // (TOGETHER * tiles)
     beside = gl.minimum(TOGETHER, heads - section * TOGETHER)
     within = pid - section * TOGETHER * tiles

@@ -7,7 +7,8 @@ import re
 
 import numpy as np
 
-from flashlib.kernels.gluon import backward_parts, forward, forward_fp8, softmax
+from flashlib.interpreter.tasks import Hazard, line
+from flashlib.kernels.gluon import backward_fused, backward_parts, forward, forward_fp8, softmax
 from flashlib.quant import round_to
 
 TAU = re.compile(r"setp\.gt\.f32 grows, s, ([\d.]+);")
@@ -15,6 +16,24 @@ TAU = re.compile(r"setp\.gt\.f32 grows, s, ([\d.]+);")
 
 def _same(program, *x):
     return x[0]
+
+
+def _both(program, *x):
+    return x
+
+
+def _take(program, lock, count):
+    """Programs run one after the other here: what a lock waits for has come, or never will."""
+    if int(lock.value) != int(count):
+        raise Hazard(f"{line()}: {program.current.name} waits for ever: its lock is {int(lock.value)},"
+                     f" and should become {int(count)}")
+    return count
+
+
+def _give(program, lock):
+    program.finish_stores()
+    lock.value.add_(1)
+    return 0
 
 
 def _hide(program, x, col, limit):
@@ -66,7 +85,8 @@ def _to_e4m3(program, x):
 
 
 _MEANINGS = {
-    forward.KEEP_PAIRS.value: _same, softmax.HIDE.value: _hide,
+    forward.KEEP_PAIRS.value: _same, backward_fused.BEGIN.value: _both,
+    backward_fused.TAKE.value: _take, backward_fused.GIVE.value: _give, softmax.HIDE.value: _hide,
     softmax.HIDE_OUTSIDE.value: _hide_outside, softmax.ONE_OF_FOUR.value: _exp2(1),
     softmax.TWO_OF_FOUR.value: _exp2(2), backward_parts.KEEP.value: _keep,
     backward_parts.KEEP_INSIDE.value: _keep_inside, forward_fp8.TO_E4M3.value: _to_e4m3,

@@ -19,7 +19,9 @@ from flashlib.lens.targets import Arch, arch_of
 # What Triton calls the dtypes that kernels take.
 DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float8_e4m3": "fp8e4nv"}
 SIZES = ("dtype", "head_dim", "causal", "window", "Nq", "Nk", "heads", "kv_heads")
-STATISTICS = ("LSE", "DELTA", "DLSE", "Q_SCALE", "K_SCALE", "V_SCALE")
+STATISTICS = ("LSE", "DELTA", "DLSE", "Q_SCALE", "K_SCALE", "V_SCALE", "NEGATIVE_LSE", "NEGATIVE_DELTA",
+              "SUMS")
+FLOATS = ("lse_desc", "delta_desc", "sum_desc")             # descriptors of float32
 
 
 @dataclass(frozen=True)
@@ -101,9 +103,11 @@ def call_of(plan, p, absent=(), label="") -> Call:
     """Return the call of a plan at a problem, by example; `absent` tensors are None."""
     kind = DTYPES[_what(p).partition(" ")[0]]
     given: dict = {name: "*fp32" if name in STATISTICS else f"*{kind}" for name in plan.tensors}
-    given |= dict.fromkeys([name for name in given if name.startswith("scale")], 1.0)
+    given |= dict.fromkeys([name for name in given if "scale" in name and name.islower()], 1.0)
+    if "LOCKS" in given:
+        given["LOCKS"] = "*i32"
     for name, block in plan.blocks.items():                 # the 8-bit kernel writes bfloat16
-        held = "bf16" if (name, kind) == ("o_desc", "fp8e4nv") else kind
+        held = "fp32" if name in FLOATS else "bf16" if (name, kind) == ("o_desc", "fp8e4nv") else kind
         given[name] = f"tensordesc<{held}{block}>"
     given |= dict.fromkeys(absent) | plan.constants | plan.sizes(p) | dict.fromkeys(plan.tables, "*i32")
     options = {"num_warps": 4, "num_stages": 3} | plan.options
@@ -166,8 +170,8 @@ def gluon_call(*, arch, fp8=False, SPECIALIZED=True, config=None, **choices) -> 
                    label=" ".join((f"{c.BLOCK_M}×{c.BLOCK_N}, {workers}, {c.STAGES} stages", *said)))
 
 
-def gradient_call(*, arch, part, config=None, **choices) -> Call:
-    """Call a Gluon kernel of a backward as its backend does."""
+def gradient_call(*, arch, part, config=None, has_dlse=False, **choices) -> Call:
+    """Call a kernel of the Gluon backend's backward as the backend does."""
     from flashlib.kernels.backends.gluon import BACKEND
     from flashlib.kernels.configs import GluonBackwardConfig
 
@@ -175,8 +179,12 @@ def gradient_call(*, arch, part, config=None, **choices) -> Call:
     if (reason := BACKEND.refusal(p, "backward")) is not None:
         raise ValueError(reason)
     c = GluonBackwardConfig(*(config or BACKEND.table(p, "backward")))._replace(**choices)
-    stages = f"{c.STAGES}" if part == "dkdv" else f"{c.K_STAGES} and {c.V_STAGES}"
-    return call_of(BACKEND.plan(p, "backward", c)[part], p, label=f"{stages} stages")
+    plans = BACKEND.plan(p, "backward", c)
+    if part not in plans:
+        raise ValueError(f"head_dim: the kernels at {p.D} are of {', '.join(plans)}, got one of {part}")
+    label = {"dq": f"{c.K_STAGES} and {c.V_STAGES} stages", "dkdv": f"{c.STAGES} stages",
+             "fused": f"{c.STAGES} stages"}.get(part, "")
+    return call_of(plans[part], p, () if has_dlse else ("DLSE",) if part == "before" else (), label)
 
 
 def softmax_call(*, arch, dtype="bfloat16", impl="fused", M=4096, N=4096) -> Call:
@@ -219,7 +227,11 @@ KERNELS: dict[str, tuple[str, Callable[..., Call], tuple[str, ...]]] = {
     **{f"flash_bwd_{part}_hopper_kernel": (
         f"{_HOME}.gluon.backward_{part}", partial(gradient_call, part=part),
         (*SIZES, "config", *stages))
-       for part, stages in (("dkdv", ("STAGES",)), ("dq", ("K_STAGES", "V_STAGES")))},
+       for part, stages in (("dkdv", ("STAGES",)), ("dq", ("K_STAGES", "V_STAGES")),
+                            ("fused", ("STAGES",)))},
+    "flash_bwd_statistics_kernel": (f"{_HOME}.triton.sums", partial(gradient_call, part="before"),
+                                    (*SIZES, "has_dlse")),
+    "flash_bwd_sum_kernel": (f"{_HOME}.triton.sums", partial(gradient_call, part="after"), SIZES),
     **{f"softmax_{impl}_fwd_kernel": (f"{_HOME}.softmax", partial(softmax_call, impl=impl),
                                       ("dtype", "M", "N")) for impl in ("3pass", "online", "fused")},
 }

@@ -464,17 +464,22 @@ def flash_bwd_fused_hopper_kernel(q_desc, k_desc, v_desc, do_desc, lse_desc, del
     place = head // (H // GROUP), head % (H // GROUP), tile
     walk = walk_of(tile, key_tiles, sizes, o)
     heads = key_heads * GROUP
-    keys = dk_desc, dv_desc, tiles, bars, place, walk, scale, scale_log2, sizes
-    asked = q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, tiles, bars, place, walk, sizes, o
-    added = sum_desc, LOCKS, tiles, bars, place, walk, heads, sizes
     if apart(o):
         gl.warp_specialize([
-            (by_keys, (*keys, 0, o)), (by_keys, (*keys, 1, o)),
-            (by_queries, (tiles, bars, walk, sizes, o)), (ask, asked),
-            (add, (*added, 0, o)), (add, (*added, 1, o)),
+            (by_keys, (dk_desc, dv_desc, tiles, bars, place, walk, scale, scale_log2, sizes, 0, o)),
+            (by_keys, (dk_desc, dv_desc, tiles, bars, place, walk, scale, scale_log2, sizes, 1, o)),
+            (by_queries, (tiles, bars, walk, sizes, o)),
+            (ask, (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, tiles, bars, place, walk, sizes,
+                   o)),
+            (add, (sum_desc, LOCKS, tiles, bars, place, walk, heads, sizes, 0, o)),
+            (add, (sum_desc, LOCKS, tiles, bars, place, walk, heads, sizes, 1, o)),
         ], [4, 4, 1, 1, 1], registers_of(o))
     else:
         gl.warp_specialize([
-            (by_keys, (*keys, 0, o)), (by_keys, (*keys, 1, o)), (ask, asked),
-            (add, (*added, 0, o)), (add, (*added, 1, o)),
+            (by_keys, (dk_desc, dv_desc, tiles, bars, place, walk, scale, scale_log2, sizes, 0, o)),
+            (by_keys, (dk_desc, dv_desc, tiles, bars, place, walk, scale, scale_log2, sizes, 1, o)),
+            (ask, (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, tiles, bars, place, walk, sizes,
+                   o)),
+            (add, (sum_desc, LOCKS, tiles, bars, place, walk, heads, sizes, 0, o)),
+            (add, (sum_desc, LOCKS, tiles, bars, place, walk, heads, sizes, 1, o)),
         ], [4, 1, 1, 1], registers_of(o))

@@ -87,7 +87,7 @@ class Waiting:
 
 
 class Copy(Agent):
-    """A tile on its way from global to shared memory, or back, where it may be added to what is there."""
+    """A tile on its way from global to shared memory, or back, there perhaps to be added."""
 
     def __init__(self, program, descriptor, at, view, barrier=None, adds=False):
         super().__init__(program, f"the copy of {descriptor.name}", program.current.clock)

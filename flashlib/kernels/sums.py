@@ -86,4 +86,4 @@ def after_on_cpu(sums, dq, p: Problem, head_dim: int, scale: float) -> None:
     x = x.reshape(p.B * p.H, -1, rows, head_dim)
     if head_dim == 64:
         x = x.mT
-    dq.copy_((x.reshape(p.B, p.H, -1, head_dim)[:, :, :p.N_Q, :p.D] * scale))
+    dq.copy_(x.reshape(p.B, p.H, -1, head_dim)[:, :, :p.N_Q, :p.D] * scale)

@@ -17,7 +17,7 @@ from flashlib.kernels.gluon.meanings import meaning_of  # noqa: E402
 from flashlib.kernels.problem import Problem  # noqa: E402
 from flashlib.masks import visits, window_of  # noqa: E402
 from tests.kernels.budget import cancellation_floor, score  # noqa: E402
-from tests.kernels.problems import Shape, dense, problem, solve  # noqa: E402
+from tests.kernels.problems import Shape, dense, problem  # noqa: E402
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -107,29 +107,13 @@ def test_the_kernel_in_8_bits_is_as_near_as_8_bits_are(D, causal):
         assert (o - right).norm() <= 0.08 * right.norm()
 
 
-@pytest.mark.parametrize("D", [136, 192, 256])
-@pytest.mark.parametrize("causal, window", MASKS)
-def test_the_backward_is_right_on_every_shape(D, causal, window):
-    for seed, shape in enumerate(SHAPES[:4]):
-        given = problem(Shape(*shape, D, causal, window), HALVES[seed % 2], seed=seed,
-                        with_lse=seed % 2 == 1)
-        got = solve(given, lambda *x, **y: flashlib.flash_attention(*x, **y, impl="gluon"))
-        require_right(got, given, ("dQ", "dK", "dV"))
-
-
-def arguments_of(given, part="forward", config=None):
-    """Return (kernel, grid, arguments by name, the tensors that are written)."""
+def arguments_of(given, config=None):
+    """Return (kernel, grid, arguments by name) of the forward."""
     q, k, v = given[:3]
-    p = gluon.on_hopper(Problem.of(q, k, v, q, q, window=window_of(given.causal, given.window)))
-    direction = "forward" if part == "forward" else "backward"
-    launch = plans.launches_for(gluon.BACKEND, p, direction, config)[part]
+    p = gluon.on_hopper(Problem.of(q, k, v, window=window_of(given.causal, given.window)))
+    launch = plans.launches_for(gluon.BACKEND, p, "forward", config)["forward"]
     lse, o = torch.zeros(q.shape[:3]), torch.zeros_like(q)
-    scale = q.shape[3] ** -0.5
-    leading = {"forward": (q, k, v, o, lse, gluon.factor(scale)),
-               "dkdv": (q, k, v, given.do, lse, lse, torch.zeros_like(k), torch.zeros_like(v), scale,
-                        gluon.factor(scale)),
-               "dq": (q, k, v, given.do, lse, lse, o, scale, gluon.factor(scale))}[part]
-    values = launch.bound(*leading)
+    values = launch.bound(q, k, v, o, lse, gluon.factor(q.shape[3] ** -0.5))
     kernel = launch.plan.kernel
     return kernel.kernel, launch.grid[0], dict(zip(kernel.arg_names, values, strict=True))
 
@@ -141,15 +125,6 @@ def test_every_order_gives_the_same_bits(D, causal, window):
     kernel, grid, arguments = arguments_of(given)
     runs = orders(kernel, grid, arguments, ("o_desc", "LSE"), seeds=range(4), meanings=meaning_of)
     assert len(runs) == 6 and len({tuple(sorted(r.counts.items())) for r in runs}) == 1
-
-
-@pytest.mark.parametrize("part, written", [("dkdv", ("dk_desc", "dv_desc")), ("dq", ("dq_desc",))])
-@pytest.mark.parametrize("causal", [False, True])
-def test_every_order_gives_the_same_gradients(part, written, causal):
-    given = problem(Shape(1, 2, 1, 130, 200, 256, causal), torch.bfloat16)
-    kernel, grid, arguments = arguments_of(given, part)
-    orders(
-        kernel, grid, arguments, written, seeds=range(3), meanings=meaning_of)
 
 
 def closed_form(given, config):

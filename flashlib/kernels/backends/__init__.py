@@ -69,7 +69,7 @@ def order(p: Problem, impl: str, direction: str) -> tuple[str, ...]:
         if p.device.type != "cuda":
             return ("reference",)
         # On an H200 Triton's is faster at 16; the fused backward has no recorded time of its own yet.
-        return ("gluon", "triton") if p.D > (16 if direction == "forward" else 128) else ("triton",)
+        return ("gluon", "triton") if (16 if direction == "forward" else 128) < p.D else ("triton",)
     if (impl, direction) == ("gluon", "backward"):          # Triton's needs only O and lse
         return ("gluon", "triton")
     return (impl,)

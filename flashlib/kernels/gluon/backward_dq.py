@@ -35,6 +35,7 @@ from flashlib.kernels.gluon.parts import (
     store_tile,
 )
 
+
 @gluon.jit
 def visited(start, sizes, o):
     """Return (begin, end), counted in key tiles: the 128 rows from `start` see keys of these."""

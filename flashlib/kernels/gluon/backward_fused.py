@@ -13,10 +13,8 @@ at a query tile of its own and comes round, so that no two meet at one tile; wha
 come round goes to a second sum, or programs would wait for one another in a circle.
 """
 
-from triton._C.libtriton import ir
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language import _core
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
@@ -25,7 +23,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from flashlib.kernels.aggregates import aggregate
 from flashlib.kernels.gluon.backward_parts import (
     SAME,
     Options,
@@ -34,131 +31,25 @@ from flashlib.kernels.gluon.backward_parts import (
     place_of,
     query_tiles,
 )
+from flashlib.kernels.gluon.fused_parts import (
+    BEGIN,
+    GIVE,
+    TAKE,
+    allocate_fused,
+    apart,
+    held,
+    parts_of,
+    reduce_tile,
+    registers_of,
+)
 from flashlib.kernels.gluon.parts import (
     ROWS,
-    barriers,
     load_tile,
     mma_layout,
     my_turn,
     next_slot,
     store_tile,
-    tiles_of,
 )
-
-# Two accumulators that begin with numbers; otherwise ptxas would compute one product after the other.
-BEGIN = gl.constexpr("mov.b32 $0, $2; mov.b32 $1, $3;")
-# Wait until a lock has a number: then what others have added is visible to this program's copies.
-TAKE = gl.constexpr("""{ .reg .pred p; .reg .b32 v;
-AGAIN: ld.acquire.gpu.global.b32 v, [$1]; setp.ne.s32 p, v, $2; @p bra AGAIN;
-fence.proxy.async; mov.b32 $0, v; }""")
-# Of one warp: when all that its copies add has landed, count a lock up.
-GIVE = gl.constexpr("""{ .reg .pred p; cp.async.bulk.wait_group 0; fence.proxy.async;
-bar.warp.sync -1; elect.sync _|p, -1; @p red.release.gpu.global.add.s32 [$1], 1; mov.b32 $0, 0; }""")
-
-
-@_core.builtin
-def reduce_tile(descriptor, at, source, _semantic=None):
-    """Ask the copy engine to add a tile of shared memory to global memory.
-
-    PTX ISA, `cp.reduce.async.bulk.tensor`; Gluon has no name for it, its compiler has.
-    """
-    at = _semantic._convert_to_ir_values(at, require_i64=False)
-    _semantic.builder.create_async_tma_reduce(ir.DESCRIPTOR_REDUCE_KIND.ADD, descriptor.handle, at,
-                                              source.handle)
-
-
-@gluon.constexpr_function
-def apart(o):
-    """Tell whether a third warpgroup makes dQ, as registers allow up to 64 columns."""
-    return o.HEAD_DIM <= 64
-
-
-@gluon.constexpr_function
-def held(o):
-    """Tell whether K and V are operands in registers."""
-    return o.HEAD_DIM == 64 or (o.HEAD_DIM == 32 and not (o.IS_CAUSAL or o.RAGGED))
-
-
-@gluon.constexpr_function
-def registers_of(o):
-    """Return the registers of a thread of each partition but the first."""
-    if o.HEAD_DIM > 64:
-        return [240, 24, 24, 24]
-    return [*((192, 104) if o.HEAD_DIM == 64 else (200, 88)), 24, 24, 24]
-
-
-@gluon.constexpr_function
-def parts_of(o):
-    """Return in how many parts a tile of dQ leaves."""
-    return 1 if o.HEAD_DIM <= 64 else 2
-
-
-@aggregate
-class Tiles:
-    """Shared memory: K and V, rings of Q, dO and their statistics, two tiles each of dSᵀ and dQ."""
-
-    k: gl.shared_memory_descriptor
-    v: gl.shared_memory_descriptor
-    q: gl.shared_memory_descriptor
-    do: gl.shared_memory_descriptor
-    lse: gl.shared_memory_descriptor
-    delta: gl.shared_memory_descriptor
-    ds: gl.shared_memory_descriptor
-    dq: gl.shared_memory_descriptor
-
-    @gluon.constexpr_function
-    def __init__(self, k, v, q, do, lse, delta, ds, dq):
-        self.k, self.v, self.q, self.do, self.lse, self.delta = k, v, q, do, lse, delta
-        self.ds, self.dq = ds, dq
-
-
-@aggregate
-class Bars:
-    """Barriers: a *full* one says that a tile is there, an *empty* one that it may be overwritten."""
-
-    fixed_full: gl.shared_memory_descriptor
-    fixed_empty: gl.shared_memory_descriptor
-    full: gl.shared_memory_descriptor
-    empty: gl.shared_memory_descriptor
-    ds_full: gl.shared_memory_descriptor
-    ds_empty: gl.shared_memory_descriptor
-    dq_full: gl.shared_memory_descriptor
-    dq_empty: gl.shared_memory_descriptor
-
-    @gluon.constexpr_function
-    def __init__(self, fixed_full, fixed_empty, full, empty, ds_full, ds_empty, dq_full,
-                 dq_empty):
-        self.fixed_full, self.fixed_empty = fixed_full, fixed_empty
-        self.full, self.empty = full, empty
-        self.ds_full, self.ds_empty = ds_full, ds_empty
-        self.dq_full, self.dq_empty = dq_full, dq_empty
-
-
-@gluon.jit
-def allocate_fused(k_desc, q_desc, lse_desc, sum_desc, o):
-    """Return `Tiles` and `Bars`."""
-    DS_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, ROWS], k_desc.dtype)
-    PARTS: gl.constexpr = parts_of(o)
-    tiles = Tiles(tiles_of(k_desc, 2), tiles_of(k_desc, 2), tiles_of(q_desc, o.STAGES),
-                  tiles_of(q_desc, o.STAGES), tiles_of(lse_desc, o.STAGES),
-                  tiles_of(lse_desc, o.STAGES),
-                  gl.allocate_shared_memory(k_desc.dtype, [4, ROWS, ROWS], DS_LAYOUT),
-                  tiles_of(sum_desc, 2 * PARTS))
-    bars = Bars(barriers(1), barriers(1), barriers(o.STAGES), barriers(o.STAGES), barriers(4),
-                barriers(4), barriers(2 * PARTS), barriers(2 * PARTS))
-    mbarrier.init(bars.fixed_full.index(0), count=1)
-    mbarrier.init(bars.fixed_empty.index(0), count=1)
-    for s in gl.static_range(o.STAGES):
-        mbarrier.init(bars.full.index(s), count=1)
-        mbarrier.init(bars.empty.index(s), count=2)
-    for s in gl.static_range(4):
-        mbarrier.init(bars.ds_full.index(s), count=1)
-        mbarrier.init(bars.ds_empty.index(s), count=1)
-    for s in gl.static_range(2 * PARTS):
-        mbarrier.init(bars.dq_full.index(s), count=1)
-        mbarrier.init(bars.dq_empty.index(s), count=1)
-    fence_async_shared()
-    return tiles, bars
 
 
 @gluon.jit
@@ -307,13 +198,13 @@ def by_keys(dk_desc, dv_desc, tiles, bars, place, walk, scale, scale_log2, sizes
     mbarrier.wait(bars.fixed_full.index(0), 0)
     k = tiles.k.index(w).reshape([ROWS, o.HEAD_DIM])
     v = tiles.v.index(w).reshape([ROWS, o.HEAD_DIM])
-    if held(o):
+    if held(o, MASKED):
         operands = (k.load(gl.DotOperandLayout(0, mma_layout(ROWS), 2)),
                     v.load(gl.DotOperandLayout(0, mma_layout(ROWS), 2)))
     else:
         operands = k, v
     slot, phase, i = 0, 0, 0
-    for member in range(sizes.GROUP):
+    for _member in range(sizes.GROUP):
         m = start
         if MASKED:
             for _ in range(cut):
@@ -343,7 +234,7 @@ def by_keys(dk_desc, dv_desc, tiles, bars, place, walk, scale, scale_log2, sizes
 def by_queries(tiles, bars, walk, sizes, o):
     """Compute dQ of every query tile: at 64 columns its transpose, with Kᵀ in registers."""
     K_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, mma_layout(ROWS), 2)
-    begin, end, start, cut = walk
+    begin, end, _start, _cut = walk
     mbarrier.wait(bars.fixed_full.index(0), 0)
     if o.HEAD_DIM == 64:
         k_0 = tiles.k.index(0).reshape([ROWS, o.HEAD_DIM]).permute([1, 0]).load(K_LAYOUT)
@@ -378,7 +269,7 @@ def add(sum_desc, LOCKS, tiles, bars, place, walk, heads, sizes, w: gl.constexpr
     HEIGHT: gl.constexpr = sum_desc.block_type.shape[0]
     b, hk, tile = place
     all_keys, all_queries = gl.cdiv(sizes.N_K, o.BLOCK_N), gl.cdiv(sizes.N_Q, o.BLOCK_M)
-    begin, end, start, cut = walk
+    begin, end, start, _cut = walk
     steps, phase = end - begin, 0
     for member in range(sizes.GROUP):
         head = b * sizes.H + hk * sizes.GROUP + member
@@ -410,7 +301,7 @@ def add(sum_desc, LOCKS, tiles, bars, place, walk, heads, sizes, w: gl.constexpr
 def ask(q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, tiles, bars, place, walk, sizes, o):
     """Ask for a key tile, and for the tiles of Q and dO that see it, as slots become free."""
     b, hk, tile = place
-    begin, end, start, cut = walk
+    begin, end, start, _cut = walk
     mbarrier.expect(bars.fixed_full.index(0), 4 * k_desc.block_type.nbytes)
     for w in gl.static_range(2):
         key = tile * o.BLOCK_N + w * ROWS
@@ -469,8 +360,8 @@ def flash_bwd_fused_hopper_kernel(q_desc, k_desc, v_desc, do_desc, lse_desc, del
             (by_keys, (dk_desc, dv_desc, tiles, bars, place, walk, scale, scale_log2, sizes, 0, o)),
             (by_keys, (dk_desc, dv_desc, tiles, bars, place, walk, scale, scale_log2, sizes, 1, o)),
             (by_queries, (tiles, bars, walk, sizes, o)),
-            (ask, (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, tiles, bars, place, walk, sizes,
-                   o)),
+            (ask, (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, tiles, bars, place, walk,
+                   sizes, o)),
             (add, (sum_desc, LOCKS, tiles, bars, place, walk, heads, sizes, 0, o)),
             (add, (sum_desc, LOCKS, tiles, bars, place, walk, heads, sizes, 1, o)),
         ], [4, 4, 1, 1, 1], registers_of(o))
@@ -478,8 +369,8 @@ def flash_bwd_fused_hopper_kernel(q_desc, k_desc, v_desc, do_desc, lse_desc, del
         gl.warp_specialize([
             (by_keys, (dk_desc, dv_desc, tiles, bars, place, walk, scale, scale_log2, sizes, 0, o)),
             (by_keys, (dk_desc, dv_desc, tiles, bars, place, walk, scale, scale_log2, sizes, 1, o)),
-            (ask, (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, tiles, bars, place, walk, sizes,
-                   o)),
+            (ask, (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, tiles, bars, place, walk,
+                   sizes, o)),
             (add, (sum_desc, LOCKS, tiles, bars, place, walk, heads, sizes, 0, o)),
             (add, (sum_desc, LOCKS, tiles, bars, place, walk, heads, sizes, 1, o)),
         ], [4, 1, 1, 1], registers_of(o))

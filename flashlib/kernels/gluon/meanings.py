@@ -8,7 +8,7 @@ import re
 import numpy as np
 
 from flashlib.interpreter.tasks import Hazard, line
-from flashlib.kernels.gluon import backward_fused, backward_parts, forward, forward_fp8, softmax
+from flashlib.kernels.gluon import backward_parts, forward, forward_fp8, fused_parts, softmax
 from flashlib.quant import round_to
 
 TAU = re.compile(r"setp\.gt\.f32 grows, s, ([\d.]+);")
@@ -25,8 +25,8 @@ def _both(program, *x):
 def _take(program, lock, count):
     """Programs run one after the other here: what a lock waits for has come, or never will."""
     if int(lock.value) != int(count):
-        raise Hazard(f"{line()}: {program.current.name} waits for ever: its lock is {int(lock.value)},"
-                     f" and should become {int(count)}")
+        raise Hazard(f"{line(__file__)}: {program.current.name} waits for ever: its lock is"
+                     f" {int(lock.value)}, and should become {int(count)}")
     return count
 
 
@@ -85,8 +85,8 @@ def _to_e4m3(program, x):
 
 
 _MEANINGS = {
-    forward.KEEP_PAIRS.value: _same, backward_fused.BEGIN.value: _both,
-    backward_fused.TAKE.value: _take, backward_fused.GIVE.value: _give, softmax.HIDE.value: _hide,
+    forward.KEEP_PAIRS.value: _same, fused_parts.BEGIN.value: _both,
+    fused_parts.TAKE.value: _take, fused_parts.GIVE.value: _give, softmax.HIDE.value: _hide,
     softmax.HIDE_OUTSIDE.value: _hide_outside, softmax.ONE_OF_FOUR.value: _exp2(1),
     softmax.TWO_OF_FOUR.value: _exp2(2), backward_parts.KEEP.value: _keep,
     backward_parts.KEEP_INSIDE.value: _keep_inside, forward_fp8.TO_E4M3.value: _to_e4m3,

@@ -1,4 +1,4 @@
-"""The passes around the fused backward in Triton: statistics of the rows before it, sums of dQ after it.
+"""The passes around the fused backward, in Triton: the rows' statistics before, the sums of dQ after.
 
 The kernel between them is `flashlib.kernels.gluon.backward_fused`.
 """

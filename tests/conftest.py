@@ -18,8 +18,9 @@ settings.load_profile("ci" if os.environ.get("CI") else "course")
 
 
 # The files that take longest, those first: one process would end on one of them, and the other wait.
-LONG = ("lens/test_gluon.py", "kernels/test_interpreter.py", "lens/test_defaults.py",
-        "algorithms/test_attention.py", "algorithms/test_backward.py", "algorithms/test_properties.py",
+LONG = ("lens/test_gluon.py", "lens/test_gluon_settings.py", "kernels/test_interpreter.py",
+        "lens/test_defaults.py", "algorithms/test_attention.py", "algorithms/test_backward.py",
+        "algorithms/test_backward_accounting.py", "algorithms/test_properties.py",
         "algorithms/test_windows.py", "models/test_traffic.py", "kernels/test_kernel_mutants.py",
         "lens/test_report.py", "course/exercises/test_interpreted.py", "kernels/test_backends.py")
 

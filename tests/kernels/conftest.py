@@ -1,5 +1,8 @@
 """Fixtures of tests that plan a launch: no plan and nothing tuned before, a GPU that is not there."""
 
+import itertools
+import types
+
 import pytest
 
 
@@ -37,3 +40,20 @@ def gpu(monkeypatch, nothing_kept):
 def hopper(gpu):
     """Make the CPU pass for a Hopper GPU of four SMs, as far as plans go."""
     gpu(9, 0)
+
+
+@pytest.fixture
+def stub_driver(monkeypatch, nothing_kept):
+    """Make Triton's driver a GPU that does nothing, where descriptors encode to what they describe."""
+    import triton
+
+    from flashlib.kernels import plans
+
+    streams = itertools.count(70)
+    active = types.SimpleNamespace(get_current_device=lambda: 3,
+                                   get_current_stream=lambda device: (device, next(streams)))
+    monkeypatch.setattr(triton.runtime, "driver", types.SimpleNamespace(active=active))
+    monkeypatch.setattr(plans, "make_tensordesc_arg",
+                        lambda described, meta: ["map", *described, meta["elem_size"]])
+    monkeypatch.setattr(plans, "_slow", {})
+    monkeypatch.setattr(plans, "_pinned", set())

@@ -5,7 +5,6 @@ Every check takes a `Where` and raises AssertionError, or returns a sentence to 
 
 from __future__ import annotations
 
-import itertools
 import math
 import tempfile
 import time
@@ -16,10 +15,10 @@ from unittest import mock
 import torch
 
 from flashlib.course.bench.attention import microseconds
-from flashlib.kernels import flash_attention, flash_attention_fp8
+from flashlib.kernels import flash_attention
 from flashlib.kernels.configs import configs_for
+from tests.kernels import gpu_checks_gluon
 from tests.kernels.behaviours import TOLERANCE, close, require
-from tests.kernels.budget import cancellation_floor, score
 from tests.kernels.problems import Problem, Shape, dense, off, problem, solve
 
 FULL = 2 ** 31
@@ -374,71 +373,6 @@ def check_graph_outlives_its_plans(where, N=1024):
     return f"{grown} more plans for {MOST_PROBLEMS + 299} lengths and more"
 
 
-FP8_LENGTHS = ((256, 256), (1024, 1024), (513, 257), (1000, 1000), (300, 100), (64, 2048),
-               (1088, 1088))
-
-
-def check_fp8(where, attention=None, lengths=FP8_LENGTHS, heads=40):
-    """FP8 on a Hopper GPU: a few per cent from float64, with masks, ragged ends and groups."""
-    if attention is None:
-        if where.device == "cpu" or torch.cuda.get_device_capability()[0] != 9:
-            return "left out: needs a Hopper GPU"
-        attention = flash_attention_fp8
-    worst = 0.0
-    for D, causal, (N_Q, N_K) in itertools.product((64, 128, 256), (False, True), lengths):
-        case = Shape(2, heads if N_Q > 1024 else 4, 2, N_Q, N_K, D, causal)
-        given = problem(case, torch.bfloat16, device=where.device)
-        o, lse = attention(given.q, given.k, given.v, causal=causal, return_lse=True)
-        O, LSE = dense(given)[:2]
-        require(torch.equal(torch.isfinite(lse), torch.isfinite(LSE)), f"lse, {case}")
-        error = ((o.double() - O).norm() / O.norm()).item()
-        worst = max(worst, error)
-        require(error < 0.1, f"O is off by {error:.3g}, {case}")
-    return f"worst relative error {worst:.3f}"
-
-
-def check_interpreted(where):
-    """The Gluon kernels on the GPU and in the interpreter agree by the accuracy rule, case by case."""
-    from triton import knobs
-
-    rng, worst, cases = torch.Generator().manual_seed(0), 0.0, 0
-    masks = ((False, None), (True, None), (False, (40, 10)), (False, (None, 30)))
-    for seed, (D, (causal, window)) in enumerate(itertools.product((32, 64, 128, 256), masks)):
-        dtype = (torch.float16, torch.bfloat16)[seed // 4 % 2 ^ seed % 2]
-        for most in (70, 150, 300, 300, 600, 600, 600):
-            Nq, Nk = torch.randint(1, most, (2,), generator=rng).tolist()
-            given = problem(Shape(1, 2, 1 + seed % 2, Nq, Nk, D, causal, window), dtype, seed=seed)
-            on_gpu = Problem(*(x.to(where.device) if torch.is_tensor(x) else x for x in given))
-            backward = D > 128 and not (window or (causal and Nq > Nk))
-            got = _of_gluon(on_gpu, backward)
-            try:
-                knobs.runtime.interpret = True
-                expected = _of_gluon(given, backward)
-            finally:
-                knobs.runtime.interpret = False
-            cases += 1
-            for name, x, y, z in zip(("O", "lse", "dQ", "dK", "dV"), got, expected,
-                                     dense(given, dtype), strict=False):
-                if name == "lse":
-                    torch.testing.assert_close(x.cpu(), y, rtol=1e-5, atol=1e-5)
-                else:
-                    result = score(x.cpu(), y.double(), z, floor=cancellation_floor(given))
-                    require(result.ratio <= 1, f"{name} of {given.q.shape} on {Nk} keys, {causal},"
-                            f" {window}: {result.error:.1e} > {result.allowed:.1e}")
-                    worst = max(worst, result.ratio)
-    require(cases >= 100, f"{cases} cases")
-    return f"{cases} cases agree, at worst {worst:.2f} of what is allowed"
-
-
-def _of_gluon(given, backward):
-    """Return O and lse of the Gluon kernels, and with `backward` the gradients."""
-    if backward:
-        return solve(given, lambda *x, **y: flash_attention(*x, **y, impl="gluon"))
-    options = {} if given.window is None else {"window": given.window}
-    with torch.no_grad():
-        return flash_attention(*given[:3], causal=given.causal, return_lse=True, impl="gluon",
-                               **options)
-
-
-ALONE = {name.removeprefix("check_"): value for name, value in list(globals().items())
-         if name.startswith("check_") and value.__module__ == __name__}
+ALONE = {name.removeprefix("check_"): value
+         for name, value in [*globals().items(), *vars(gpu_checks_gluon).items()]
+         if name.startswith("check_")}

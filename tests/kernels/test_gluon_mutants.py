@@ -5,12 +5,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton.experimental.gluon")
 
-from tests.kernels.gluon_mutated import (  # noqa: E402
-    ARITHMETIC,
-    CHECKS,
-    MUTANTS,
-    SYNCHRONISATION,
-)
+from tests.kernels.gluon_bugs import ARITHMETIC, MUTANTS, SYNCHRONISATION  # noqa: E402
+from tests.kernels.gluon_mutated import CHECKS  # noqa: E402
 from tests.kernels.once import run_once  # noqa: E402
 
 pytestmark = pytest.mark.slow

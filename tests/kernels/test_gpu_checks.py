@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from flashlib.kernels import flash_attention  # noqa: E402
-from tests.kernels import gpu_checks  # noqa: E402
+from tests.kernels import gpu_checks, gpu_checks_gluon  # noqa: E402
 from tests.kernels.budget import Grid  # noqa: E402
 from tests.kernels.gpu_checks import Where  # noqa: E402
 from tests.kernels.run_gpu import Outcome, run_all, run_task, statistics, tasks  # noqa: E402
@@ -75,7 +75,7 @@ def test_the_check_of_fp8_sees_a_wrong_kernel():
         return flash_attention(q, k, v, return_lse=return_lse)
 
     few = ((33, 29), (40, 64))
-    assert gpu_checks.check_fp8(here, flash_attention, few).startswith("worst relative error 0.0")
+    assert gpu_checks_gluon.check_fp8(here, flash_attention, few).startswith("worst relative error 0.0")
     with pytest.raises(AssertionError):
-        gpu_checks.check_fp8(here, unmasked, few)
-    assert gpu_checks.check_fp8(here) == "left out: needs a Hopper GPU"
+        gpu_checks_gluon.check_fp8(here, unmasked, few)
+    assert gpu_checks_gluon.check_fp8(here) == "left out: needs a Hopper GPU"

@@ -91,7 +91,7 @@ def test_every_algorithm_has_a_closed_form_and_every_closed_form_a_test():
     for name in FUNCTIONS.keys() - elsewhere:
         assert hasattr(traffic, name), f"flashlib.algorithms has {name}: write models.traffic.{name}"
     tested = {*FORWARD, *SOFTMAX, "naive_matmul", "tiled_matmul"}
-    tested |= {"flash_backward", "standard_training_forward", "standard_backward"}  # test_backward.py
+    tested |= {"flash_backward", "standard_training_forward", "standard_backward"}  # its accounting
     tested |= {"unfused_matmuls", "fused_matmuls"}         # test_chained_matmul.py
     written = {form.id for form in forms()}
     assert written == tested, f"a closed form without a test or an algorithm: {written ^ tested}"

@@ -18,7 +18,8 @@ from flashlib.kernels.backends import DIRECTIONS, choose, named  # noqa: E402
 from flashlib.kernels.problem import Problem  # noqa: E402
 
 ROOT = Path(flashlib.__file__).parent.parent
-DTYPES = ("bfloat16", "float16", "float32", "float64")
+HALVES = ("bfloat16", "float16")
+DTYPES = (*HALVES, "float32", "float64")
 # Every backend is asked for every dtype, in one process for what the process was before.
 CALLS = f"""
 import json, sys, torch
@@ -80,14 +81,22 @@ def test_the_interpreter_refuses_other_dtypes(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("interpreter", [False, True], ids=["", "interpreter"])
-def test_gluon_refuses_cpu_tensors(dtype, interpreter):
-    """Whatever the dtype, and with the interpreter as well: Gluon has none."""
+def test_without_the_interpreter_gluon_refuses_cpu_tensors(dtype):
     pytest.importorskip("triton")
-    kind, message = said("gluon", dtype, interpreter=interpreter)
+    kind, message = said("gluon", dtype)
     assert kind == "NotImplementedError"
-    assert message.startswith("impl: 'gluon' expected tensors on a Hopper GPU, got cpu")
-    assert "no interpreter" in message and message.endswith("use impl='reference'")
+    assert message.startswith("impl: 'gluon' on CPU tensors needs the interpreter")
+    assert "TRITON_INTERPRET=1" in message and message.endswith("use impl='reference'")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_gluon_interpreter_refuses_what_the_kernels_do(dtype):
+    pytest.importorskip("triton")
+    kind, message = said("gluon", dtype, interpreter=True)
+    assert kind == "NotImplementedError"
+    expected = "a head dimension D of at least 16, got 4" if dtype in HALVES else (
+        f"float16 or bfloat16, got torch.{dtype}")
+    assert message == f"impl: 'gluon' expected {expected}; use impl='auto'"
 
 
 @pytest.mark.parametrize("impl", ["gluon", "triton"])

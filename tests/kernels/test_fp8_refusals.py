@@ -11,13 +11,6 @@ def tensors(D=64, N=8, dtype=torch.bfloat16):
     return [torch.randn(1, 2, N, D, dtype=dtype) for _ in range(3)]
 
 
-@pytest.fixture
-def hopper(monkeypatch):
-    """Make a CPU tensor look as if it lay on a Hopper GPU, up to the launch."""
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
-    monkeypatch.setattr(torch.Tensor, "device", property(lambda self: torch.device("cuda")))
-
-
 def test_the_cpu_is_refused():
     with pytest.raises(NotImplementedError, match=r"q: FP8 attention expected .* Hopper GPU, got cpu"):
         flash_attention_fp8(*tensors())

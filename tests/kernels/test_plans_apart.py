@@ -6,7 +6,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from flashlib.kernels import plans  # noqa: E402
-from flashlib.kernels.backends.triton import BACKEND, _row_statistics  # noqa: E402
+from flashlib.kernels.backends.triton import BACKEND  # noqa: E402
+from flashlib.kernels.delta import statistics  # noqa: E402
 from flashlib.kernels.problem import Problem  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("nothing_kept")
@@ -56,5 +57,5 @@ def test_row_statistics_come_aligned_and_contiguous():
     """A plan was compiled for aligned ones: lse and its gradient may lie anywhere."""
     for x in (heads(2, 3, 5, dtype=torch.float32, shift=1), heads(2, 5, 3, dtype=torch.float32).mT,
               heads(2, 3, 5, dtype=torch.float32)):
-        rows = _row_statistics(x)
+        rows = statistics(x)
         assert rows.data_ptr() % 16 == 0 and rows.is_contiguous() and torch.equal(rows, x)

@@ -159,7 +159,8 @@ def parts(got, names: str, where: str = "", *, right: tuple = ()) -> tuple:
     """
     row = isinstance(given(got), tuple | list) or (isinstance(got, np.ndarray) and got.ndim == 1)
     if not row or len(got) != names.count(",") + 1:
-        raise Wrong(f"{where}expected a tuple {names}, got {type(got).__name__}")
+        many = f"a {type(got).__name__} of {len(got)}" if row else type(got).__name__
+        raise Wrong(f"{where}expected a tuple {names}, got {many}")
     held = tuple(got)
     for order in itertools.permutations(range(len(right))):
         if all(_same(held[n], right[place]) for n, place in enumerate(order)):

@@ -139,6 +139,8 @@ def check_stages(stages):
             expect_close(got[0], cut, f"cut of {where}", mistakes={
                 "the first row sees its own key, too: a + 1 keys":
                     min(Nk // BN, max(a + shift, 0) // BN) * BN,
+                "everything is masked: right, but the tiles that the first row sees wholly need none":
+                    0,
                 "the diagonal starts in the top left corner: add Nk − Nq":
                     min(Nk // BN, (a + 1) // BN) * BN,
                 "the first row of the tile decides: what the last row sees, the first may not":
@@ -149,8 +151,6 @@ def check_stages(stages):
                 "rounded up: the tile that the first row's diagonal cuts needs a mask":
                     min(-(-max(a + 1 + shift, 0) // BN) * BN, Nk),
                 "these are tiles: count keys": cut // BN,
-                "everything is masked: right, but the tiles that the first row sees wholly need none":
-                    0,
                 "a row that sees nothing gives 0, not a negative number":
                     (a + 1 + shift) // BN * BN if a + 1 + shift < 0 else np.nan})
     return "keys 0 … cut cost no comparison at all."

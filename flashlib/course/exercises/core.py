@@ -13,6 +13,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from numbers import Rational
 from pathlib import Path
 
 import numpy as np
@@ -189,6 +190,8 @@ def expect_close(got, expected, what: str, *, mistakes: dict[str, np.ndarray] | 
     array = np.asarray(given(got))
     if array.shape != expected.shape:
         raise Wrong(f"{what}: expected shape {expected.shape}, got {array.shape}")
+    if array.dtype == object and all(isinstance(x, Rational) for x in array.flat):
+        array = array.astype(float)                             # as Fraction, which is exact
     if array.dtype == object or not np.issubdtype(array.dtype, np.number):
         raise Wrong(f"{what}: expected numbers, got {got!r}")
     if array.dtype == np.float32 and expected.dtype == np.float64 and rtol >= 1e-9:

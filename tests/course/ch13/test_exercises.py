@@ -101,7 +101,7 @@ WRONG = [
      lambda x, r: np.where(_amax(x, r) > 0, _amax(x, r) / 448, np.inf), "the scale inf"),
     (ch13.check_block_scales,
      lambda x, r: _amax(x, r) / 448 if _amax(x, r).all() else np.ones(len(_amax(x, r))),
-     "for the block of zeros alone"),
+     "a block of ones after one of zeros"),
     (ch13.check_block_scales, lambda x, r: np.maximum(_amax(x, r), 1) / 448, "expected"),
     (ch13.check_block_scales, lambda x, r: np.maximum(_amax(x, r) / 448, 1e-3), "expected"),
     (ch13.check_rotate, lambda x, s: quant.rotate(x, s) * np.sqrt(len(s)), "divide by √d"),
@@ -156,7 +156,7 @@ def test_fractions_decimals_and_eight_bit_floats_are_welcome():
                                                     for a in _amax(x, rows)])
 
 
-@pytest.mark.parametrize("single", ["Q", "QK", "QKV"])
+@pytest.mark.parametrize("single", ["QK", "QKV"])
 def test_float32_is_welcome_where_tensors_are_handed_on(single, capsys):
     def prepare(Q, K, V, signs):
         ready = dict(zip("QKV", right.prepare(Q, K, V, signs), strict=True))

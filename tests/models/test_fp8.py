@@ -95,6 +95,24 @@ def test_why_blocks_change_so_little():
     assert whole > 1.2 * whole_blocks, "for whole numbers it matters"
 
 
+def test_a_row_that_keeps_its_largest_entry_exactly_needs_no_rotation():
+    """A scale a row halves the error, and no longer does if the largest entry is not 448."""
+    rng, squares = np.random.default_rng(0), []
+    for seed in range(4):
+        p = fp8.paper_problem(seed, N=4096, rows=256)
+        squares.append([fp8.error(p, fp8.Recipe("", block=block, rotation=turn), seed=seed) ** 2
+                        for block, turn in ((None, False), (1, False), (None, True))])
+        Q, K, V = (quant.round_to(x / scale) * scale for x in (p.Q, p.K, p.V)
+                   for scale in [(quant.scales(x, block=1) * rng.uniform(1, 2, len(x)))[:, None]])
+        S = Q[p.rows] @ K.T / np.sqrt(Q.shape[1])
+        P = np.exp(S - S.max(axis=1, keepdims=True))
+        O = quant.round_to(256 * P) @ V / 256 / P.sum(axis=1, keepdims=True)
+        squares[-1].append(p.share @ ((O - p.O) ** 2).mean(axis=1))
+    plain, by_row, turned, off_by_up_to_two = np.sqrt(np.mean(squares, axis=0))
+    assert by_row == pytest.approx(turned, rel=0.15) and plain > 1.8 * by_row
+    assert off_by_up_to_two == pytest.approx(plain, rel=0.2)
+
+
 def test_what_the_rotation_mends_are_the_logits_that_weigh():
     p = fp8.paper_problem(1, N=4096, rows=256)
     before, after = (fp8.dissect(p, fp8.Recipe("", block=128, rotation=turn)) for turn in (False, True))

@@ -5,7 +5,7 @@
 Needs a Hopper GPU. `grouped` has our forward with ever fewer heads of K and V, and where Nsight Compute
 (`ncu`) may read hardware counters, which bytes shrink with them. `few_rows` has, for 1,024 queries, the
 tile of 128 rows that the table takes there beside that of 192. Every case is held against float64
-first. Notebooks 11 and 12 show the results.
+first. Notebooks 10, 11 and 12 show the results.
 """
 
 from flashlib.course.bench import gluon_ablation, harness, profiler

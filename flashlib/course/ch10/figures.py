@@ -38,6 +38,7 @@ _JOINED = (
     ("if mask.skips(rows, keys)", ("begin, whole, cut, end =",), ""),
     ("Kj, Vj = sram.load", ("k = load_rows", "v = load_rows"), "K"),
     ("Sij[...] = (Qi @ Kj.T)", ("qk = tl.dot",), "S"),
+    ("if (visible := mask.visible", ("seen = visible(",), ""),
     ("Sij[...] = np.where(visible", ("qk = tl.where(seen",), "S"),
     ("m_new = np.maximum", ("m_new = tl.maximum",), "m"),
     ("alpha = np.exp", ("alpha = tl.exp2",), "m"),

@@ -1,7 +1,5 @@
 """Exercises of chapter 13: e4m3 by hand, scales per block, a fast rotation, and where it belongs."""
 
-from fractions import Fraction
-
 import numpy as np
 
 from flashlib import quant
@@ -9,15 +7,20 @@ from flashlib.course.exercises.core import Wrong, exercise, expect_close, given,
 
 __all__ = ["check_block_scales", "check_by_hand", "check_prepare", "check_rotate", "hint", "solution"]
 
-NUMBERS = (19.0, 0.07, 0.004, 500.0)
+NUMBERS = (19.0, 0.07, 0.005, 500.0)
+
+
+def _floats(got):
+    """Return an array of numbers, whatever holds them: fractions, decimals, eight-bit floats."""
+    got = np.asarray(given(got))
+    return got.astype(float) if got.ndim and got.dtype.kind in "OV" else got
 
 
 @exercise("13.1", "Round four numbers by hand", difficulty=1, minutes=5, solution="by_hand",
           hints=("Between 2ⁿ and 2ⁿ⁺¹ there are eight steps, each of 2ⁿ/8. Which n is it for 19?",
-                 "A tie goes to the neighbor whose mantissa is even. Below 2⁻⁶ all steps are 2⁻⁹, and"
-                 " the largest value is 448."))
+                 "A tie goes to the even mantissa. Below 2⁻⁶ all steps are 2⁻⁹; the largest is 448."))
 def check_by_hand(by_hand):
-    """Accept `by_hand() -> (four numbers)`: 19, 0.07, 0.004 and 500 in e4m3, scale 1."""
+    """Accept `by_hand() -> (four numbers)`: 19, 0.07, 0.005 and 500 in e4m3, scale 1."""
     got = given(by_hand())
     if np.shape(got) != (4,):
         raise Wrong(f"expected four numbers, got {got!r}")
@@ -27,17 +30,15 @@ def check_by_hand(by_hand):
          "between 16 and 32 the values are 2 apart: e4m3 does not round to whole numbers": 19},
         {"the nearest is 9 steps of 1/128": 0.0625, "that is one step too far": 0.078125,
          "between 1/16 and 1/8 a step is 1/128": 0.07},
-        {"0.004 is not lost: subnormals reach down to 2⁻⁹": 0,
-         "below 2⁻⁶ a step is 2⁻⁹ = 0.00195": 0.004, "two steps of 2⁻⁹ are nearer": 0.001953125},
+        {"0.005 is not lost: subnormals reach down to 2⁻⁹": 0,
+         "below 2⁻⁶ a step is 2⁻⁹ = 0.00195": 0.005, "three steps of 2⁻⁹ are nearer": 2 / 512,
+         "below 2⁻⁶ the steps stop shrinking: they stay 2⁻⁹ = 0.00195": 10 / 2048},
         {"512 would need one more exponent: beyond 448 it saturates": 512,
-         "480 would be 1.875 · 2⁸, but that code is NaN": 480,
-         "500 is no value of e4m3": 500, "the conversion saturates, it makes no infinity": np.inf,
-         "the conversion saturates: 448": np.nan})
-    got = [float(answer) if isinstance(answer, Fraction) else answer for answer in got]
-    for value, answer, expected, names in zip(NUMBERS, got, right, mistakes, strict=True):
+         "480 would be 1.875 · 2⁸, but that code is NaN": 480, "500 is no value of e4m3": 500,
+         "the conversion saturates, it makes no infinity": np.inf, "it saturates: 448": np.nan})
+    for value, answer, expected, names in zip(NUMBERS, _floats(got), right, mistakes, strict=True):
         if isinstance(answer, int | float | np.number) and 0 < abs(answer - expected) < 1e-3 * expected:
-            raise Wrong(f"{value:g}: you are at the right step; give it exactly, as a fraction for"
-                        " instance")
+            raise Wrong(f"{value:g}: you are at the right step; give it exactly, say, as a fraction")
         expect_close(answer, expected, f"{value:g}", mistakes=names)
     return "three significant bits and one that is implied: a relative step of 1/8 to 1/16."
 
@@ -57,8 +58,7 @@ def check_block_scales(block_scales):
         x = rng.normal(size=shape) * np.geomspace(least, 300, shape[0])[:, None]
         x[0, 0] = -np.abs(x).max(initial=0) * 1.5
         expected, amax = quant.scales(x, block=rows), _amax(x, rows)
-        got = given(block_scales(x.copy(), rows))
-        blocks, got = len(expected), np.asarray(got)
+        got, blocks = _floats(block_scales(x.copy(), rows)), len(expected)
         if got.shape == (len(x),) != (blocks,):
             raise Wrong(f"one scale per row, {len(x)} of them: {rows} rows share one, so {blocks}")
         if got.shape == (rows,) != (blocks,):
@@ -83,12 +83,11 @@ def check_block_scales(block_scales):
                 np.where(amax > 1, expected, 1.0),
             "mapped the root mean square: the outlier would saturate": np.array(
                 [np.sqrt(np.mean(x[n:n + rows] ** 2)) for n in range(0, len(x), rows)]) / 448})
-    zeros = np.zeros((4, 2))
-    zeros[2:] = 1.0
     with np.errstate(all="ignore"):
-        got = np.asarray(block_scales(zeros, 2))
-        if not np.isfinite(zeros / np.repeat(got, 2)[:, None]).all():
-            raise Wrong("a block of zeros got the scale 0, and 0/0 is NaN: take 1 there")
+        got = _floats(block_scales(np.repeat([[0.0, 0.0], [1.0, 1.0]], 2, axis=0), 2))
+        if not np.isfinite(0 / got[0] * got[0]):
+            raise Wrong(f"a block of zeros got the scale {got[0]:g}, which makes NaN of it: take 1")
+    expect_close(got[1:], [1 / 448], "scale of a block of ones after one of zeros")
     return "a block pays for its own outliers only."
 
 
@@ -140,11 +139,11 @@ def check_rotate(rotate):
                 _overwritten(x * signs) / np.sqrt(d),
             "this is the first round alone: go on with distances 2, 4, …, d/2":
                 _butterflies(x * signs, stop=d // 2) / np.sqrt(d),
+            "every round had distance 1: the distance doubles from round to round":
+                _butterflies(x * signs, stop=d // 2) / np.sqrt(d / 4),
             "nothing was mixed: the signs alone spread no outlier": x * signs}
-        if d == 8 and n == 3 and np.shape(got) == np.shape(x) and np.allclose(
-                np.linalg.norm(np.asarray(got, float), axis=1), np.linalg.norm(x, axis=1)) and (
-                np.allclose(np.sort(np.abs(got)), np.sort(np.abs(expected)))
-                and not np.allclose(got, expected)):
+        if d == 8 and np.shape(got) == x.shape and not np.allclose(got, expected) and np.allclose(
+                np.sort(np.abs(got)), np.sort(np.abs(expected))):
             raise Wrong("the right numbers in another order or with other signs: sum first, then"
                         " difference, at i and i + h")
         expect_close(got, expected, f"rotated rows, d = {d}", mistakes=mistakes)
@@ -153,8 +152,7 @@ def check_rotate(rotate):
 
 @exercise("13.4", "Rotate what may be rotated", difficulty=2, minutes=8, solution="prepare",
           hints=("(QR)(KR)ᵀ = Q RRᵀ Kᵀ. When does R disappear?",
-                 "O = PV is a weighted mean of V's rows. If every row of V were rotated, what would O"
-                 " be?"))
+                 "O = PV is a weighted mean of V's rows. If each were rotated, what would O be?"))
 def check_prepare(prepare):
     """Accept `prepare(Q, K, V, signs) -> (Q, K, V)`: attention of the result is unchanged."""
     rng = np.random.default_rng(134)
@@ -162,9 +160,10 @@ def check_prepare(prepare):
     Q[2, 5], K[4, 5], V[1, 3] = 30.0, -25.0, 40.0
     signs = quant.random_signs(16, seed=3)
     got = given(prepare(Q.copy(), K.copy(), V.copy(), signs.copy()))
-    if not isinstance(got, tuple | list) or len(got) != 3 or any(np.shape(a) != (6, 16) for a in got):
+    if not isinstance(got, tuple | list | np.ndarray) or list(map(np.shape, got)) != 3 * [(6, 16)]:
         raise Wrong("expected a tuple (Q, K, V), each of shape (6, 16)")
-    q, k, v = (np.asarray(a, float) for a in got)
+    q, k, v = (np.asarray(a) for a in got)
+    product, near = q @ k.T, 1e-4 if np.float32 in (q.dtype, k.dtype) else 1e-9
 
     def turned(now, before):
         return np.allclose(now, quant.rotate(before, signs))
@@ -179,11 +178,11 @@ def check_prepare(prepare):
         raise Wrong("K was turned the other way: (QR)(KR)ᵀ, the same R for both")
     if turned(q, K) and turned(k, Q):
         raise Wrong("Q and K changed places: return them in the order in which they came")
-    if not np.allclose(q @ k.T, Q @ K.T) and all(
+    if not np.allclose(product, Q @ K.T, atol=near) and all(
             np.allclose(np.linalg.norm(now, axis=1), np.linalg.norm(before, axis=1))
             for now, before in ((q, Q), (k, K))):
         raise Wrong("Q and K were turned by different rotations: in (QR)(KR)ᵀ it is the same R")
-    expect_close(q @ k.T, Q @ K.T, "QKᵀ of what you return", rtol=1e-9, atol=1e-9)
+    expect_close(product, Q @ K.T, "QKᵀ of what you return", atol=near)
     expect_close(v, V, "V, which must stay as it is")
     if max(np.abs(q).max() / 30, np.abs(k).max() / 25) > 0.6:
         raise Wrong("QKᵀ is unchanged, but the outliers were not spread: use quant.rotate")

@@ -13,6 +13,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from numbers import Rational
 from pathlib import Path
 
 import numpy as np
@@ -159,7 +160,8 @@ def parts(got, names: str, where: str = "", *, right: tuple = ()) -> tuple:
     """
     row = isinstance(given(got), tuple | list) or (isinstance(got, np.ndarray) and got.ndim == 1)
     if not row or len(got) != names.count(",") + 1:
-        raise Wrong(f"{where}expected a tuple {names}, got {type(got).__name__}")
+        many = f"a {type(got).__name__} of {len(got)}" if row else type(got).__name__
+        raise Wrong(f"{where}expected a tuple {names}, got {many}")
     held = tuple(got)
     for order in itertools.permutations(range(len(right))):
         if all(_same(held[n], right[place]) for n, place in enumerate(order)):
@@ -188,6 +190,8 @@ def expect_close(got, expected, what: str, *, mistakes: dict[str, np.ndarray] | 
     array = np.asarray(given(got))
     if array.shape != expected.shape:
         raise Wrong(f"{what}: expected shape {expected.shape}, got {array.shape}")
+    if array.dtype == object and all(isinstance(x, Rational) for x in array.flat):
+        array = array.astype(float)                             # as Fraction, which is exact
     if array.dtype == object or not np.issubdtype(array.dtype, np.number):
         raise Wrong(f"{what}: expected numbers, got {got!r}")
     if array.dtype == np.float32 and expected.dtype == np.float64 and rtol >= 1e-9:

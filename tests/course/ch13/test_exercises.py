@@ -1,5 +1,6 @@
 """The checks of chapter 13 accept the solution and name each seeded mistake."""
 
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -21,6 +22,13 @@ def _hand(place, value):
     return by_hand
 
 
+def _endless():
+    """Round as if there were no subnormals: an eighth of the power of two below, however small."""
+    clipped = np.minimum(ch13.NUMBERS, 448)
+    steps = 2.0 ** (np.floor(np.log2(clipped)) - 3)
+    return np.rint(clipped / steps) * steps
+
+
 def _amax(x, rows, measure=lambda b: np.abs(b).max()):
     return np.array([measure(x[n:n + rows]) for n in range(0, len(x), rows)])
 
@@ -40,6 +48,13 @@ def _in_place(x, signs):
     return y / np.sqrt(x.shape[1])
 
 
+def _always_next(x, signs):
+    y = x * signs
+    for _ in range(int(np.log2(x.shape[1]))):
+        y = np.stack([y[:, ::2] + y[:, 1::2], y[:, ::2] - y[:, 1::2]], axis=2).reshape(x.shape)
+    return y / np.sqrt(x.shape[1])
+
+
 def _swapped(x, signs):
     return quant.rotate(x, signs)[:, ::-1]
 
@@ -54,13 +69,15 @@ WRONG = [
     (ch13.check_by_hand, _hand(1, 0.0625), "9 steps of 1/128"),
     (ch13.check_by_hand, _hand(1, 0.07), "a step is 1/128"),
     (ch13.check_by_hand, _hand(2, 0.0), "subnormals reach down"),
-    (ch13.check_by_hand, _hand(2, 0.004), "a step is 2⁻⁹"),
+    (ch13.check_by_hand, _hand(2, 0.005), "a step is 2⁻⁹"),
+    (ch13.check_by_hand, _hand(2, 2 / 512), "three steps"),
+    (ch13.check_by_hand, _endless, "steps stop shrinking"),
     (ch13.check_by_hand, _hand(3, 512), "saturates"),
     (ch13.check_by_hand, _hand(3, 480), "that code is NaN"),
     (ch13.check_by_hand, _hand(3, np.inf), "makes no infinity"),
     (ch13.check_by_hand, _hand(3, 500), "no value of e4m3"),
     (ch13.check_by_hand, _hand(1, 0.0703), "give it exactly"),
-    (ch13.check_by_hand, _hand(2, 0.003906), "give it exactly"),
+    (ch13.check_by_hand, _hand(2, 0.005859), "give it exactly"),
     (ch13.check_by_hand, lambda: (20, 0.07), "expected four numbers"),
     (ch13.check_block_scales, lambda x, r: 448 / _amax(x, r), "its inverse"),
     (ch13.check_block_scales, lambda x, r: _amax(x, r), "divide by 448"),
@@ -80,6 +97,11 @@ WRONG = [
     (ch13.check_block_scales, lambda x, r: _amax(x, r) / 448, "a block of zeros"),
     (ch13.check_block_scales,
      lambda x, r: np.where(_amax(x, r) > 1, _amax(x, r) / 448, 1.0), "a block of small numbers"),
+    (ch13.check_block_scales,
+     lambda x, r: np.where(_amax(x, r) > 0, _amax(x, r) / 448, np.inf), "the scale inf"),
+    (ch13.check_block_scales,
+     lambda x, r: _amax(x, r) / 448 if _amax(x, r).all() else np.ones(len(_amax(x, r))),
+     "a block of ones after one of zeros"),
     (ch13.check_block_scales, lambda x, r: np.maximum(_amax(x, r), 1) / 448, "expected"),
     (ch13.check_block_scales, lambda x, r: np.maximum(_amax(x, r) / 448, 1e-3), "expected"),
     (ch13.check_rotate, lambda x, s: quant.rotate(x, s) * np.sqrt(len(s)), "divide by √d"),
@@ -92,6 +114,7 @@ WRONG = [
     (ch13.check_rotate, lambda x, s: np.stack([
         (x * s)[:, ::2] + (x * s)[:, 1::2], (x * s)[:, ::2] - (x * s)[:, 1::2]], axis=2
     ).reshape(x.shape) / np.sqrt(len(s)), "first round alone"),
+    (ch13.check_rotate, _always_next, "distance doubles"),
     (ch13.check_rotate, _swapped, "another order"),
     (ch13.check_rotate, _other_sign, "other signs"),
     (ch13.check_prepare, lambda Q, K, V, s: [quant.rotate(a, s) for a in (Q, K, V)], "V was rotated"),
@@ -123,8 +146,36 @@ def test_the_number_by_hand_are_what_rounding_says():
     np.testing.assert_array_equal(right.by_hand(), quant.round_to(np.array(ch13.NUMBERS)))
 
 
-def test_fractions_are_welcome():
-    assert ch13.check_by_hand(lambda: (20, Fraction(9, 128), Fraction(1, 256), 448))
+def test_fractions_decimals_and_eight_bit_floats_are_welcome():
+    import ml_dtypes
+
+    assert ch13.check_by_hand(lambda: (20, Fraction(9, 128), Fraction(3, 512), 448))
+    assert ch13.check_by_hand(lambda: [Decimal(str(x)) for x in right.by_hand()])
+    assert ch13.check_by_hand(lambda: np.array(right.by_hand()).astype(ml_dtypes.float8_e4m3fn))
+    assert ch13.check_block_scales(lambda x, rows: [Fraction(float(a)) / 448 or 1
+                                                    for a in _amax(x, rows)])
+
+
+@pytest.mark.parametrize("single", ["QK", "QKV"])
+def test_float32_is_welcome_where_tensors_are_handed_on(single, capsys):
+    def prepare(Q, K, V, signs):
+        ready = dict(zip("QKV", right.prepare(Q, K, V, signs), strict=True))
+        return tuple(x.astype(np.float32) if name in single else x for name, x in ready.items())
+
+    assert ch13.check_prepare(prepare)
+    assert "float32" in capsys.readouterr().out
+
+
+def test_three_tensors_in_one_array_are_welcome():
+    assert ch13.check_prepare(lambda Q, K, V, signs: np.stack(right.prepare(Q, K, V, signs)))
+
+
+def test_eight_bit_tensors_are_not_taken_for_float32():
+    def prepare(Q, K, V, signs):
+        Q, K, V = right.prepare(Q, K, V, signs)
+        return *(quant.quantise(x).dequantise().astype(np.float32) for x in (Q, K)), V
+
+    assert not ch13.check_prepare(prepare)
 
 
 def test_a_random_orthogonal_matrix_is_welcome_where_any_rotation_will_do():

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import io
 import sys
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -148,6 +149,14 @@ def test_a_float32_answer_passes_with_a_word_about_it():
             expect_close(wrong.astype(np.float32), right, "x", mistakes={"half of it": -right})
 
 
+def test_fractions_are_numbers_and_other_objects_are_not():
+    expect_close([Fraction(1, 4), Fraction(3)], [0.25, 3.0], "x")
+    with pytest.raises(Wrong, match=r"x at \(0,\): expected 0.25, got 0.5"):
+        expect_close([Fraction(1, 2), Fraction(3)], [0.25, 3.0], "x")
+    with pytest.raises(Wrong, match="expected numbers"):
+        expect_close([Fraction(1, 4), "3"], [0.25, 3.0], "x")
+
+
 def test_parts_takes_tuples_lists_and_rows_and_names_another_order():
     m, o = 2.0, np.array([1.0, 2.0])
     for got in ((m, o), [m, o]):
@@ -155,6 +164,8 @@ def test_parts_takes_tuples_lists_and_rows_and_names_another_order():
     assert core.parts(np.array([3, 4]), "(Br, Bc)") == (3, 4)
     with pytest.raises(Wrong, match=r"in the order \(o, m\): return \(m, o\)"):
         core.parts((o, m), "(m, o)", right=(m, o))
+    with pytest.raises(Wrong, match="got a list of 3"):
+        core.parts([m, o, o], "(m, o)")
     for got in (m, o[:1], (m, o, o), np.ones((2, 2))):
         with pytest.raises(Wrong, match=r"expected a tuple \(m, o\)"):
             core.parts(got, "(m, o)")

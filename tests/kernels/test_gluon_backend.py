@@ -12,6 +12,7 @@ from flashlib.kernels import configs, plans  # noqa: E402
 from flashlib.kernels.backends import choose, gluon  # noqa: E402
 from flashlib.kernels.gluon.parts import registers_of  # noqa: E402
 from flashlib.kernels.problem import CAUSAL, FULL, Problem  # noqa: E402
+from flashlib.masks import Window  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("nothing_kept")
 
@@ -37,16 +38,32 @@ def test_other_devices_are_refused(gpu, capability, words):
         choose(Problem.of(GOOD, GOOD, GOOD), "gluon", "forward")
 
 
-@pytest.mark.parametrize("D, name", [(64, "triton"), (128, "triton"), (130, "triton"), (136, "gluon"),
-                                     (192, "gluon"), (256, "gluon")])
-def test_wide_heads_take_its_backward(hopper, D, name):
+@pytest.mark.parametrize("D, auto, asked", [
+    (16, "triton", "gluon"), (64, "triton", "gluon"), (128, "triton", "gluon"),
+    (130, "triton", "triton"), (136, "gluon", "gluon"), (256, "gluon", "gluon")])
+def test_who_takes_its_backward(hopper, D, auto, asked):
+    """By itself only a wide head, as long as the fused kernel has no recorded time."""
     x = half(1, 2, 128, D)
     p = Problem.of(x, x, x, x, x)
-    assert choose(p, "gluon", "backward").name == choose(p, "auto", "backward").name == name
+    assert choose(p, "auto", "backward").name == auto
+    assert choose(p, "gluon", "backward").name == asked
     assert choose(p, "triton", "backward").name == "triton"
-    if D < 129 or D % 8:
-        expected = "the copy engine" if D % 8 else f"of 129 or more that 8 divides, got {D}"
-        assert expected in gluon.BACKEND.refusal(p, "backward")
+    if D % 8:
+        assert "the copy engine" in gluon.BACKEND.refusal(p, "backward")
+
+
+@pytest.mark.parametrize("D, window, sums, together", [
+    (32, FULL, 2, 1), (64, FULL, 2, 1), (128, CAUSAL, 1, 2), (96, Window(9, 9), 1, 1)])
+def test_a_fused_backward_brings_its_grids(hopper, D, window, sums, together):
+    q, k = half(2, 6, 300, D), half(2, 3, 1000, D)
+    p = Problem.of(q, k, k, q, q, window=window)
+    made = plans.launches_for(gluon.BACKEND, p, "backward", None, False)
+    assert list(made) == ["before", "fused", "after"]
+    halves = 2 if D > 64 else 1
+    assert made["before"].grid[0] == 2 * 6 * 5 and made["before"].arguments["SUMS"] == sums
+    assert made["fused"].grid[0] == 2 * 3 * 8 and made["after"].grid[0] == 2 * 6 * 5 * halves
+    found = made["fused"].arguments
+    assert found["TOGETHER"] == together and found["RAGGED"] is True and found["GROUP"] == 2
 
 
 def test_a_backward_brings_its_grids_and_the_heads_that_go_together(hopper):

@@ -81,9 +81,9 @@ def test_a_key_tile_is_visited_by_the_query_tiles_that_see_it(N_Q, N_K, block_m,
 
 def place_of(pid, heads, count, together, last_first):
     """Run the device function on plain numbers."""
-    plain = types.SimpleNamespace(minimum=min, program_id=lambda axis: pid)
+    plain = types.SimpleNamespace(minimum=min)
     code = backward_parts.place_of.fn.__code__
-    return types.FunctionType(code, {"gl": plain})(heads, count, together, last_first)
+    return types.FunctionType(code, {"gl": plain})(pid, heads, count, together, last_first)
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 12), st.booleans())

@@ -1,4 +1,4 @@
-"""The Gluon backward of wide heads, compiled for Hopper: what must hold without a GPU."""
+"""The Gluon backwards, compiled for Hopper: what must hold without a GPU."""
 
 import functools
 import re
@@ -26,6 +26,35 @@ def compiled(dtype):
     return list(zip(cases, lens.compile_many(cases, workers=WORKERS), strict=True))
 
 
+FUSED = "flash_bwd_fused_hopper_kernel"
+# Bytes that spill where a mask and 128 columns meet, none of them where tiles are multiplied.
+SPILLS = {32: 0, 64: 0, 128: 80}
+
+
+@functools.cache
+def fused(dtype):
+    """Return (case, report) of the fused kernel at all its widths in each call."""
+    calls = [*CALLS[:5], {"causal": True, "Nk": 4001}]
+    cases = [lens.request(FUSED, arch="sm_90", **{"head_dim": d, "dtype": dtype, **call})
+             for d in SPILLS for call in calls]
+    return list(zip(cases, lens.compile_many(cases, workers=WORKERS), strict=True))
+
+
+def multiplying(sass):
+    """Return the parts of machine code between a branch back and its target that hold a product."""
+    code, labels, found = [], {}, []
+    for text in sass.splitlines():
+        if label := re.match(r"(\.L\w+):", text):
+            labels[label[1]] = len(code)
+        elif instruction := re.match(r"\s*/\*[0-9a-f]+\*/\s+(.*?);", text):
+            code.append(instruction[1])
+            back = re.search(r"BRA.*?(\.L\w+)", code[-1])
+            if back and labels.get(back[1], len(code)) < len(code) - 100:
+                found.append(range(labels[back[1]], len(code)))
+    inner = [r for r in found if not any(r.start <= o.start and o.stop <= r.stop for o in found if o != r)]
+    return [part for r in inner if "HGMMA" in (part := "\n".join(code[i] for i in r))]
+
+
 DTYPES = pytest.mark.parametrize(
     "dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.matrix)])
 
@@ -46,6 +75,28 @@ def test_it_fits_and_no_sum_is_atomic(dtype):
         assert "cp.async.bulk.tensor.4d.global" in report.ptx, str(case)     # gradients leave by copies
 
 
+@DTYPES
+def test_the_fused_kernel_fits_and_spills_where_no_tile_is_multiplied(dtype):
+    for case, report in fused(dtype):
+        most = SPILLS[case.given["head_dim"]]
+        assert report.spill_store_bytes <= most, f"{case}: {report.spill_store_bytes} B"
+        assert not report.warnings, f"{case}: {report.warnings}"
+        assert report.fits and report.matrix_family == "wgmma", str(case)
+        loops = multiplying(report.sass)
+        assert len(loops) >= 2, f"{case}: each warpgroup of keys has a loop"
+        assert not [x for loop in loops for x in loop.splitlines() if re.search("STL|LDL", x)], str(case)
+
+
+@DTYPES
+def test_its_sums_leave_by_ordered_adds_of_the_copy_engine(dtype):
+    for case, report in fused(dtype):
+        assert "cp.reduce.async.bulk.tensor.2d.global" in report.ptx, str(case)
+        assert "ld.acquire.gpu.global.b32" in report.ptx, str(case)
+        atomics = re.findall(r"\b(?:atom|red)\.[\w.]*global[\w.]*", report.ptx)
+        kinds = {name.partition(".")[0] for name in atomics}
+        assert kinds == {"atom", "red"} and not [x for x in atomics if "f32" in x or "f16" in x], atomics
+
+
 def test_one_binary_serves_all_heads_and_lengths():
     for name in KERNELS:
         sizes = ({"heads": 16}, {"heads": 7, "kv_heads": 1, "Nq": 640, "Nk": 1280})
@@ -54,7 +105,8 @@ def test_one_binary_serves_all_heads_and_lengths():
 
 
 @pytest.mark.parametrize("choices, words", [
-    ({"head_dim": 128}, "head dimension D of 129 or more"), ({"head_dim": 250}, "the copy engine"),
+    ({"head_dim": 128}, "the kernels at 128 are of before, fused, after, got one of dkdv"),
+    ({"head_dim": 250}, "the copy engine"),
     ({"head_dim": 256, "dtype": "float32"}, "float16 or bfloat16")])
 def test_what_the_kernels_cannot_do_is_named(choices, words):
     with pytest.raises(ValueError, match=words):

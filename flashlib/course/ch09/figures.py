@@ -199,7 +199,7 @@ def pointer_block(shape, strides, block, program: int, masked: bool, title: str,
         side, sectors: what the fixed axes show.
     """
     row, col, at, inside, on = touched(shape, strides, block, program, masked)
-    fig = theme.figure(3.5, layout=None)
+    fig = theme.figure(2.9, layout=None)
     ax = fig.add_axes((0.03, 0.29, 0.45, 0.69))
     for r, c in np.ndindex(*shape):
         rect(ax, c, r, 1, 1, fc="white", ec=GREY, lw=0.5)

@@ -140,6 +140,9 @@ def plan_and_chip(schedule: Schedule, rows: Sequence[Mapping], *, tile: int, cyc
         cycles: how much both show.  source: where and when the rows were recorded.
     """
     parts = {"simulated": list(_simulated(schedule)), "recorded": list(_recorded(rows))}
+    begun = [row for row in rows if row["event"] == "step"]
+    between = [b["cycles"] - a["cycles"] for a, b in itertools.pairwise(begun)
+               if a["warpgroup"] == b["warpgroup"] and b["step"] == a["step"] + 1]
     fig = theme.figure(2.75, layout=None)
     ax = fig.add_axes((0.2, 0.155, 0.785, 0.72))
     ax.set(xlim=(0, cycles), ylim=(4.35, -0.05))
@@ -171,7 +174,8 @@ def plan_and_chip(schedule: Schedule, rows: Sequence[Mapping], *, tile: int, cyc
     return theme.describe(fig, f"Two warpgroups over {cycles:,.0f} cycles, simulated above, {source}"
                                " below: both alternate between Q·Kᵀ and softmax, one while the other"
                                " does the opposite; a key tile takes"
-                               f" {schedule.cycles_per_tile:,.0f} cycles in the simulation.")
+                               f" {schedule.cycles_per_tile:,.0f} cycles in the simulation, and a median"
+                               f" of {np.median(between):,.0f} in the record.")
 
 
 @styled
@@ -194,7 +198,7 @@ def clock_falls(clock) -> Figure:
     ax.set_xlabel("share of a busy SM's cycles in which its tensor cores work", fontsize=SMALL)
     ax.set_ylabel("clock meanwhile, GHz", fontsize=SMALL)
     ax.tick_params(labelsize=TINY)
-    return theme.describe(fig, "The more of the time the tensor cores work, the lower the clock:"
+    return theme.describe(fig, "In 16 bits, the more of the time the tensor cores work, the lower the clock:"
                                f" {'; '.join(words)}; a large matmul {matmul:.2f} GHz.")
 
 

@@ -190,7 +190,6 @@ class TestCopyEngine:
         with pytest.raises(Hazard, match=r"tile holds \[4, 16\] of fp16, and x_desc moves \[8, 16\]"):
             run(kernel, 1, {"x_desc": tile_of(numbers(16, 16))})
 
-
     @pytest.mark.parametrize("fenced", [True, False])
     def test_what_threads_wrote_is_copied_over_after_a_fence_only(self, fenced):
         def kernel(x_desc, FENCED):
@@ -206,7 +205,7 @@ class TestCopyEngine:
         if fenced:
             run(kernel, 1, given)
         else:
-            with pytest.raises(Hazard, match=r"overwrites tile, which .* wrote at .*fence_async_shared"):
+            with pytest.raises(Hazard, match=r"overwrites tile, which .* wrote at .*fence_async"):
                 run(kernel, 1, given)
 
 

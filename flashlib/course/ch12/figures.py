@@ -174,8 +174,8 @@ def plan_and_chip(schedule: Schedule, rows: Sequence[Mapping], *, tile: int, cyc
     return theme.describe(fig, f"Two warpgroups over {cycles:,.0f} cycles, simulated above, {source}"
                                " below: both alternate between Q·Kᵀ and softmax, one while the other"
                                " does the opposite; a key tile takes"
-                               f" {schedule.cycles_per_tile:,.0f} cycles in the simulation, and a median"
-                               f" of {np.median(between):,.0f} in the record.")
+                               f" {schedule.cycles_per_tile:,.0f} cycles in the simulation, and a"
+                               f" median of {np.median(between):,.0f} in the record.")
 
 
 @styled
@@ -198,8 +198,8 @@ def clock_falls(clock) -> Figure:
     ax.set_xlabel("share of a busy SM's cycles in which its tensor cores work", fontsize=SMALL)
     ax.set_ylabel("clock meanwhile, GHz", fontsize=SMALL)
     ax.tick_params(labelsize=TINY)
-    return theme.describe(fig, "In 16 bits, the more of the time the tensor cores work, the lower the clock:"
-                               f" {'; '.join(words)}; a large matmul {matmul:.2f} GHz.")
+    return theme.describe(fig, "In 16 bits, the more of the time the tensor cores work, the lower"
+                               f" the clock: {'; '.join(words)}; a large matmul {matmul:.2f} GHz.")
 
 
 @styled

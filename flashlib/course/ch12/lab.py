@@ -119,4 +119,5 @@ def hazard_lab(left_out="the wait for a free slot", slots=2, order="late", keys=
         "slots": base.choice((1, 2, 3, 4, 6), slots, "slots of the ring"),
         "order": base.choice(ORDERS, order, "copies land", kind="toggle"),
         "keys": base.choice((16, 32, 64), keys, "keys of a tile"),
-    }, functools.partial(draw_run, lines=LINES), note="128 queries, 128 keys, d = 64, run in the interpreter: steps, not cycles.")
+    }, functools.partial(draw_run, lines=LINES),
+        note="128 queries, 128 keys, d = 64, run in the interpreter: steps, not cycles.")

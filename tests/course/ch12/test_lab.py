@@ -83,7 +83,7 @@ class TestHazards:
         assert len({sizes_of(lab.figure(left_out=left_out, slots=slots))
                     for left_out in edited_kernels.LEFT_OUT for slots in (1, 2, 6)}) == 1
         still, alone = (lab.figure(left_out="nothing"), draw_run("nothing"))
-        assert alone.get_size_inches()[1] < still.get_size_inches()[1]      # no room is left for nothing
+        assert alone.get_size_inches()[1] < still.get_size_inches()[1]      # without room for nothing
 
     def test_every_choice_draws(self):
         lab = hazard_lab()

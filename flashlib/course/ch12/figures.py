@@ -188,7 +188,8 @@ def clock_falls(clock) -> Figure:
         mark, color = ("D", "#999933") if row["impl"].startswith("fp8") else ("o", "#31688E")
         ax.plot([share], [ghz], mark, ms=6.5, color=color, mfc="#FFFFFF" if row["causal"] else color)
         name = row["impl"].replace("fp8_block", "8 bits")
-        beside(ax, name, (share, ghz), (8, 4), fontsize=TINY)
+        left = {"ha": "right"} if row["causal"] else {}
+        beside(ax, name, (share, ghz), (-8 if left else 8, 4), fontsize=TINY, **left)
         words.append(f"{name}{', causal' * row['causal']} {share:.2f}, {ghz:.2f} GHz")
     matmul = clock.number("ceiling_matmul_clock_hz") / 1e9
     ax.axhline(matmul, color=GREY, lw=0.9, ls=":")

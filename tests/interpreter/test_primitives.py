@@ -190,6 +190,24 @@ class TestCopyEngine:
         with pytest.raises(Hazard, match=r"tile holds \[4, 16\] of fp16, and x_desc moves \[8, 16\]"):
             run(kernel, 1, {"x_desc": tile_of(numbers(16, 16))})
 
+    @pytest.mark.parametrize("fenced", [True, False])
+    def test_what_threads_wrote_is_copied_over_after_a_fence_only(self, fenced):
+        def kernel(x_desc, FENCED):
+            tile, full = shared(8, 16), ready()
+            fence_async_shared()
+            tile.store(gl.zeros([8, 16], gl.float16, SQUARE))
+            if FENCED:
+                fence_async_shared()
+            mbarrier.expect(full, x_desc.block_type.nbytes)
+            load_tile(x_desc, [0, 0], full, tile)
+            mbarrier.wait(full, 0)
+        given = {"x_desc": tile_of(numbers(8, 16)), "FENCED": fenced}
+        if fenced:
+            run(kernel, 1, given)
+        else:
+            with pytest.raises(Hazard, match=r"overwrites tile, which .* wrote at .*fence_async"):
+                run(kernel, 1, given)
+
 
 class TestProducts:
     @pytest.mark.parametrize("order", ["late", "early", 3])

@@ -1,5 +1,6 @@
 """Exercises of chapter 09: pointers, ragged ends, online softmax, programs per SM, a tiled matmul."""
 
+import math
 from itertools import combinations
 
 import numpy as np
@@ -94,9 +95,10 @@ def check_row_max(row_max_kernel):
         what, y = f"{M} rows of {N}" + f" in rows of {stride}" * (stride > N), out["Y"]
         what += f", BLOCK = {BLOCK}"
         loads = seen.of("X", "load")
-        if stride > N and all(t.lanes.flat[0] == t.program[0] * N for t in loads):
-            raise Wrong(f"{what}: row {M - 1} was looked for at {M - 1} · N: rows need not follow each"
-                        " other, a row's address is X + row · stride_xm")
+        for step, size in (("N", N), ("BLOCK", BLOCK)):
+            if size != stride and all(t.lanes.flat[0] == t.program[0] * size for t in loads):
+                raise Wrong(f"{what}: row {M - 1} was looked for at {M - 1} · {step}: a row's address"
+                            " is X + row · stride_xm")
         for touch in loads:
             beyond = touch.mask & ((touch.lanes // stride != touch.program[0])
                                    | (touch.lanes % stride >= N))
@@ -114,6 +116,9 @@ def check_row_max(row_max_kernel):
             " is not low enough": np.where(np.arange(M) == 0, np.maximum(top, y[0]), top)
                 if y[0] > x[0].max() else top + 1,
             "the last element is missing: the mask is col < N": x[:, :-1].max(axis=1),
+            "+∞ won: masked lanes must count as −∞": np.full(M, np.inf),
+            "this is the smallest number of the row": x.min(axis=1),
+            "tl.argmax gives the place of the maximum: its number is tl.max": x.argmax(axis=1),
             "nothing was stored for some rows: Y + row is where the result goes":
                 np.where(np.arange(M) == 0, y[0], 77)})
     return "no lane left its row, and −∞ never wins."
@@ -148,6 +153,12 @@ def check_online(online_kernel):
         what += f", in rows of {N + pad} of X and {N + 2 * pad} of Y" * (pad > 0)
         if not seen.of("Y", "store"):
             raise Wrong(f"{what}: nothing was stored in Y")
+        if scale < 9 and not far and np.isnan(y).all():
+            raise Wrong(f"{what}: every weight is NaN. Is it 0 · ∞ or ∞ / ∞? The old l is multiplied by"
+                        " exp(m − m_new), not by exp(m_new − m)")
+        if np.isposinf(y).all():
+            raise Wrong(f"{what}: every weight is ∞: m still holds its first value, because a step has"
+                        " to end with m = m_new")
         lost = ~(np.nan_to_num(y) > 0).any(axis=1)
         if far and lost.any():
             k = int(np.argmax(lost))
@@ -213,12 +224,21 @@ def _wrong_softmaxes(x: np.ndarray, BLOCK: int) -> dict[str, np.ndarray]:
         return np.concatenate(parts, axis=1)
 
     e = np.exp(x - x.max(axis=1, keepdims=True))
+    whole = e * (np.arange(N) < N // BLOCK * BLOCK)
+    base2 = np.exp2(x - x.max(axis=1, keepdims=True))
     first = np.exp(blocks[0] - blocks[0].max(axis=1, keepdims=True))
     with np.errstate(all="ignore"):
         wrong = {
             "divided while l was still growing: a second loop has to come after the first": so_far(),
             "only the first BLOCK columns were worked on: loop over all blocks of the row":
                 np.pad(first / first.sum(axis=1, keepdims=True), ((0, 0), (0, N - first.shape[1]))),
+            "every step took the first BLOCK columns: add start to the column": np.pad(
+                first / first.sum(axis=1, keepdims=True) / len(blocks),
+                ((0, 0), (0, N - first.shape[1]))),
+            "the last, shorter block was left out: the loop has to reach N":
+                whole / whole.sum(axis=1, keepdims=True),
+            "these are powers of 2, not of e: exp2(x) is exp(x · ln 2)":
+                base2 / base2.sum(axis=1, keepdims=True),
             "the old l was not rescaled: multiply it by exp(m − m_new)": run(lambda m, new: 1.0),
             "l was rescaled with the wrong sign: the factor is exp(m − m_new)":
                 run(lambda m, new: np.exp(new - m)),
@@ -244,20 +264,24 @@ def _wrong_softmaxes(x: np.ndarray, BLOCK: int) -> dict[str, np.ndarray]:
 def check_programs_per_sm(programs_per_sm):
     """Accept `programs_per_sm(registers, shared_bytes, num_warps) -> int` for an H100."""
     sm = hardware.get("H100").sm
-    cases = ((16, 0, 4), (251, 98_304, 4), (168, 16_384, 4), (64, 65_536, 4), (128, 114_688, 8),
-             (32, 1_024, 1), (32, 38_912, 4), (40, 0, 16), (255, 0, 1))
-    got = given([programs_per_sm(*case) for case in cases])
-    right = [occupancy(sm, threads=32 * w, registers=r, shared_bytes=s).programs
-             for r, s, w in cases]
-    if got == right:
-        return "the scarcest resource decides; the lens names it, and counts registers in their steps."
 
     def alone(r, s, w, *, kept=1024):
         return {"registers": 65536 // (32 * w * r), "warps": 64 // w, "slots": 32,
                 "shared": 233472 // (s + kept) if s + kept else 32}
 
+    cases = ((16, 0, 4), (251, 98_304, 4), (168, 16_384, 4), (64, 65_536, 4), (128, 114_688, 8),
+             (32, 1_024, 1), (32, 38_912, 4), (40, 0, 16), (255, 0, 1), (16, 10_576, 2),
+             (32, 77_312, 4), (43, 0, 2))
+    got = given([programs_per_sm(*case) for case in cases])
+    right = [min(alone(*case).values()) for case in cases]
+    if got == right:
+        return "the scarcest resource decides; the lens names it, and counts registers in their steps."
+
     def without(*names):
         return lambda *case: min(v for k, v in alone(*case).items() if k not in names)
+
+    def exactly(r, s, w):
+        return min(65536 / (32 * w * r), 64 / w, 32, 233472 / (s + 1024))
 
     mistakes = {
         "the largest count decides nothing: the scarcest resource does":
@@ -271,8 +295,16 @@ def check_programs_per_sm(programs_per_sm):
         "an SM holds 32 programs at most": without("slots"),
         "each program takes 1,024 bytes of shared memory for the system":
             lambda *case: min(alone(*case, kept=0).values()),
+        "each program takes 1,024 bytes of its own: add them to what it asked for":
+            lambda r, s, w: min(without("shared")(r, s, w), (233472 - 1024) // s if s else 32),
+        "right for registers in steps, as the lens counts: here 43 are 43":
+            lambda r, s, w: occupancy(sm, threads=32 * w, registers=r, shared_bytes=s).programs,
+        "rounded up, but a part of a program does not run: round down, with //":
+            lambda *case: math.ceil(exactly(*case)),
+        "rounded to the nearest, but a part of a program does not run: round down, with //":
+            lambda *case: round(exactly(*case)),
         "a part of a program does not run: round down, with //":
-            lambda r, s, w: min(65536 / (32 * w * r), 64 / w, 32, 233472 / (s + 1024))}
+            exactly}
     runs_out = {"registers": "registers", "shared": "shared memory", "warps": "warps",
                 "slots": "room for programs (32)"}
     for missing in (*combinations(runs_out, 2), *combinations(runs_out, 3)):
@@ -295,32 +327,57 @@ def check_programs_per_sm(programs_per_sm):
 def check_matmul(matmul_kernel):
     """Accept `matmul_kernel(A, B, C, …, M, N, K, BLOCK)`: C = A B, program (i, j) owns one tile."""
     BLOCK = 16
-    for M, N, K, turned in ((16, 16, 16, False), (16, 16, 32, False), (32, 48, 32, False),
-                            (32, 16, 32, True), (20, 24, 40, False)):
+    for M, N, K, turned in ((16, 16, 16, ""), (16, 16, 32, ""), (32, 48, 32, ""), (32, 16, 32, "B"),
+                            (32, 16, 48, "A"), (32, 16, 16, "C"), (20, 24, 40, "")):
         rng = np.random.default_rng(95)
         a, b = (rng.normal(size=n).astype(np.float32) for n in ((M, K), (K, N)))
-        bs = (1, K) if turned else (N, 1)
-        out, seen = interpreted.launch(
-            matmul_kernel, (-(-M // BLOCK), -(-N // BLOCK)),
-            [("A", a), ("B", np.ascontiguousarray(b.T) if turned else b),
-             ("C", np.zeros((M, N), np.float32))], K, 1, *bs, N, 1, M, N, K, BLOCK=BLOCK)
-        what = f"{M} × {K} times {K} × {N}{', B transposed' * turned}"
+        memory = {"A": a, "B": b, "C": np.full((M, N), np.nan, np.float32)}
+        strides = {name: (x.shape[1], 1) for name, x in memory.items()}
+        if turned:
+            strides[turned] = (1, memory[turned].shape[0])
+            memory[turned] = np.ascontiguousarray(memory[turned].T)
+        grid = -(-M // BLOCK), -(-N // BLOCK)
+        out, seen = interpreted.launch(matmul_kernel, grid, memory.items(), *strides["A"],
+                                       *strides["B"], *strides["C"], M, N, K, BLOCK=BLOCK)
+        what = f"{M} × {K} times {K} × {N}" + f", {turned} transposed" * bool(turned)
+        c = out["C"].T if turned == "C" else out["C"]
         if seen.outside:
             raise Wrong(f"{what}: {seen.complaint()}")
-        c, last = out["C"], slice((K - 1) // BLOCK * BLOCK, K)
-        mistakes = {
-            "only the first BLOCK columns of A were used: loop over K in steps of BLOCK":
-                a[:, :BLOCK] @ b[:BLOCK],
-            "the tiles before the last are lost: add to acc": a[:, last] @ b[last],
-            "every element is 0: was the tile stored?": np.zeros((M, N))}
+        if seen.of("C", "load"):
+            raise Wrong(f"{what}: C is read, and nobody knows what lies there: start from tl.zeros")
+        if not seen.of("C", "store"):
+            raise Wrong(f"{what}: nothing was stored in C with tl.store")
+        mistakes = _wrong_products(a, b, BLOCK)
         if turned:
-            mistakes["B's rows need not follow each other: use both of its strides"] = (
-                a @ np.ascontiguousarray(b.T).reshape(K, N))
-        if K % BLOCK and np.abs(c - a @ b).max() > 1e-3:
-            mistakes["a tile that sticks out of K has to be masked in A and in B, with other=0.0"] = c
-        if any(not c[i:i + BLOCK, j:j + BLOCK].any() for i in range(0, M, BLOCK)
+            mistakes[f"{turned}'s rows need not follow each other: use both of its strides, and for"
+                     f" {turned} alone"] = c
+        if any(np.isnan(c[i:i + BLOCK, j:j + BLOCK]).all() for i in range(0, M, BLOCK)
                for j in range(0, N, BLOCK)):
             mistakes["some tiles were not written: program_id(0) counts rows of tiles, program_id(1)"
                      " columns"] = c
+        if np.isnan(c).any():
+            mistakes["some elements were not written: program (i, j) starts at row i · BLOCK and column"
+                     " j · BLOCK"] = c
+        if K % BLOCK:
+            mistakes["a tile that sticks out of K has to be masked in A and in B, with other=0.0"] = c
         expect_close(c, a @ b, what, rtol=1e-3, atol=1e-4, mistakes=mistakes)
     return "rows, columns and a walk along K: this loop is in every attention kernel, twice."
+
+
+def _wrong_products(a: np.ndarray, b: np.ndarray, BLOCK: int) -> dict[str, np.ndarray]:
+    """Return what the likely mistakes would give, by their diagnosis."""
+    (M, K), N = a.shape, b.shape[1]
+    last, whole, first = (K - 1) // BLOCK * BLOCK, K // BLOCK * BLOCK, a[:, :BLOCK] @ b[:BLOCK]
+    wrong = {"only the first BLOCK columns of A were used: loop over K in steps of BLOCK": first,
+             "every step took the first BLOCK columns of A: add start to k": -(-K // BLOCK) * first,
+             "the tiles before the last are lost: add to acc": a[:, last:] @ b[last:],
+             "the last, shorter tile along K was left out: the loop has to reach K":
+                 a[:, :whole] @ b[:whole],
+             "every element is 0: no product reached what was stored": np.zeros((M, N))}
+    if M == N == K:
+        wrong |= {"a row of A was taken for a column: stride_am belongs to the row": a.T @ b,
+                  "a row of B was taken for a column: stride_bk belongs to the row": a @ b.T,
+                  "a row of C was taken for a column: stride_cm belongs to the row": (a @ b).T,
+                  "A and B changed places: C = A B is tl.dot(a, b)": b @ a,
+                  "a * b multiplies place by place: a product of matrices is tl.dot(a, b)": a * b}
+    return {text: value for text, value in wrong.items() if not np.allclose(value, a @ b, atol=1e-3)}

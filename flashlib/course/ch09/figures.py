@@ -12,8 +12,8 @@ from flashlib.course.plots.parts import rect, sentences, whole
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, Figure, styled
 
 _PROGRAMS = ("#E6E6E6", "#C2C2C2", "#A2A2A2")
-_KERNELS = {"3pass": ("#222222", "o", "three passes"), "online": ("#8A6D3B", "s", "online, two"),
-            "fused": ("#A0527A", "D", "fused, one")}
+_KERNELS = {"3pass": ("#222222", "o", "three passes"), "online": ("#8A6D3B", "s", "online, two passes"),
+            "fused": ("#A0527A", "D", "fused, one pass")}
 SECTOR = 8                                                  # float32 numbers in 32 bytes
 
 
@@ -199,7 +199,7 @@ def pointer_block(shape, strides, block, program: int, masked: bool, title: str,
         side, sectors: what the fixed axes show.
     """
     row, col, at, inside, on = touched(shape, strides, block, program, masked)
-    fig = theme.figure(3.5, layout=None)
+    fig = theme.figure(2.9, layout=None)
     ax = fig.add_axes((0.03, 0.29, 0.45, 0.69))
     for r, c in np.ndindex(*shape):
         rect(ax, c, r, 1, 1, fc="white", ec=GREY, lw=0.5)
@@ -212,16 +212,18 @@ def pointer_block(shape, strides, block, program: int, masked: bool, title: str,
     ax.axis("off")
     strip = fig.add_axes((0.03, 0.05, 0.94, 0.15))
     hit = set((at[on] // SECTOR).tolist())
+    end = 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
     for n in range(sectors):
-        rect(strip, n, 0, 0.92, 1, fc=theme.tensor_color("x") if n in hit else "#F4F4F4", ec=GREY,
-             lw=0.7)
+        ours = n * SECTOR < end
+        rect(strip, n, 0, 0.92, 1, ec=GREY, lw=0.7, ls="-" if ours else (0, (1, 2)),
+             fc=theme.tensor_color("x") if n in hit else "#F4F4F4" if ours else "white")
     for place, ok in zip(at[on], inside[on], strict=True):
         rect(strip, place // SECTOR + 0.92 * (place % SECTOR) / SECTOR, 0.2, 0.92 / SECTOR, 0.6,
              fc=INK if ok else OVER, lw=0)
     strip.set(xlim=(0, sectors), ylim=(-0.05, 1.05))
     strip.axis("off")
-    fig.text(0.03, 0.225, "memory, in sectors of 32 bytes; dark: elements that a lane points to",
-             fontsize=SMALL)
+    fig.text(0.03, 0.225, "memory, in sectors of 32 bytes; dark: elements that a lane points to;"
+             " dotted: beyond the matrix", fontsize=SMALL)
     wild, least = int((on & ~inside).sum()), -(-int(on.sum()) // SECTOR)
     words = sentences(fig, [
         (title, INK),

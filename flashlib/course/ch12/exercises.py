@@ -18,6 +18,13 @@ __all__ = ["check_break_even", "check_multiply", "check_my_pingpong", "check_pla
            "check_split_registers", "hint", "solution"]
 
 
+def _plain(number):
+    """Return a `Fraction` as an integer or a float, and everything else as it is."""
+    if not isinstance(number, Fraction):
+        return number
+    return number.numerator if number.denominator == 1 else float(number)
+
+
 @exercise("12.1", "When exponentials take as long as matmuls", difficulty=1, minutes=5,
           solution="break_even",
           hints=("Per logit there is one exponential. How many matmul FLOPs are there per logit, in"
@@ -27,8 +34,7 @@ __all__ = ["check_break_even", "check_multiply", "check_my_pingpong", "check_pla
 def check_break_even(break_even):
     """Accept `break_even(matmul_flops, exps) -> d`; both rates per clock and SM."""
     for flops, exps in ((8192, 24), (4096, 16), (2048, 32)):
-        got, what = break_even(flops, exps), f"matmul_flops={flops}, exps={exps}"
-        got = float(got) if isinstance(got, Fraction) else got
+        got, what = _plain(break_even(flops, exps)), f"matmul_flops={flops}, exps={exps}"
         expect_close(got, flops / (4 * exps), what, mistakes={
             "there are two matmuls, Q·Kᵀ and P·V, with 2·d FLOPs a logit each": flops / (2 * exps),
             "a multiply-add counts as two FLOPs, and there are two matmuls": flops / exps,
@@ -38,7 +44,11 @@ def check_break_even(break_even):
             "two matmuls of 2·d FLOPs are 4·d, not 8·d": flops / (8 * exps),
             "this is the H200's answer in 16 bits; compute it from the arguments": 64,
             "the dimension at which both are equal need not be a whole number: do not round":
-                flops // (4 * exps)})
+                flops // (4 * exps),
+            "equally long is not the first d at which matmuls are longer: do not round up":
+                -(-flops // (4 * exps)),
+            "more exponentials a clock are done sooner: that takes a smaller d, so divide by them":
+                flops * exps / 4})
     return "below that dimension the exponentials are the longer part, in 8 bits already below 128."
 
 
@@ -50,9 +60,10 @@ def check_place(place):
     """Accept `place(index, stages) -> (slot, parity)`, as a consumer of a ring waits for it."""
     for stages in (3, 2, 1):
         got = [parts(place(i, stages), "(slot, parity)") for i in range(12)]
-        if not all(isinstance(number, numbers.Integral) for pair in got for number in pair):
-            odd = next(pair for pair in got if not isinstance(pair[0] + pair[1], numbers.Integral))
-            raise Wrong(f"expected two whole numbers, got {odd!r}: // divides and rounds down")
+        for pair in got:
+            if not all(isinstance(number, numbers.Integral) for number in pair):
+                raise Wrong(f"expected two whole numbers, got {pair!r}: // divides and rounds down, and"
+                            " a parity is 0 or 1")
         right = [(i % stages, i // stages % 2) for i in range(12)]
         expect_close(got, right, f"{stages} stages, tiles 0 to 11", mistakes={
             "the parity flips with every tile here; it flips when a slot is used again":
@@ -89,7 +100,7 @@ def check_place(place):
 def check_split_registers(split_registers):
     """Accept `split_registers(consumers) -> (producer, consumer)` registers of a thread."""
     for consumers in (2, 3, 4, 7):
-        few, many = parts(split_registers(consumers), "(producer, consumer)")
+        few, many = map(_plain, parts(split_registers(consumers), "(producer, consumer)"))
         best = (512 - 24) // consumers // 8 * 8
         what = f"{consumers} consumers: "
         if (few, many) == (best, 24):
@@ -132,8 +143,7 @@ def check_split_registers(split_registers):
                  "The last warpgroup arrives at turn[0] once, before its loop."))
 def check_my_pingpong(my_pingpong):
     """Accept `my_pingpong(sm, w)`, a consumer's plan for the simulator."""
-    if not inspect.isgeneratorfunction(my_pingpong):
-        given(my_pingpong(programs.sm_of(), 0))            # a stub says so itself
+    if not inspect.isgenerator(given(my_pingpong(programs.sm_of(), 0))):     # a stub says so itself
         raise Wrong("expected a function with `yield` in it, as `specialized` is")
     waited = Counter()
 
@@ -196,6 +206,7 @@ LIKELY = {
     "may still read": "memory is written again while a product or a copy reads it: wait for that first",
     "may still write": "a tile is used, or its memory asked for again, before it has come: one wait for"
                        " each phase, and the parity flips with every phase",
+    "a phase is 0 or 1": "a wait takes the parity of a phase, not its number",
     "ends before": "the program must not end while something of its own is under way",
 }
 
@@ -247,6 +258,7 @@ def check_multiply(multiply):
                 "all zeros: the products do not reach what is stored": 0 * each[0],
                 "this is X·Wᵀ, tile by tile: W lies as it is needed, without `permute`":
                     sum(a @ b.T for a, b in tiles),
+                "this is W·X, tile by tile: X stands on the left": sum(b @ a for a, b in tiles),
                 "only the last tile's product: with `use_acc=True`, acc is added to": each[-1],
                 "only the first tile's product: all `count` tiles count, X's column is 64·j": each[0],
                 "the first tile again and again: X's column and W's row are 64·j": count * each[0],

@@ -140,6 +140,9 @@ def plan_and_chip(schedule: Schedule, rows: Sequence[Mapping], *, tile: int, cyc
         cycles: how much both show.  source: where and when the rows were recorded.
     """
     parts = {"simulated": list(_simulated(schedule)), "recorded": list(_recorded(rows))}
+    begun = [row for row in rows if row["event"] == "step"]
+    between = [b["cycles"] - a["cycles"] for a, b in itertools.pairwise(begun)
+               if a["warpgroup"] == b["warpgroup"] and b["step"] == a["step"] + 1]
     fig = theme.figure(2.75, layout=None)
     ax = fig.add_axes((0.2, 0.155, 0.785, 0.72))
     ax.set(xlim=(0, cycles), ylim=(4.35, -0.05))
@@ -171,7 +174,8 @@ def plan_and_chip(schedule: Schedule, rows: Sequence[Mapping], *, tile: int, cyc
     return theme.describe(fig, f"Two warpgroups over {cycles:,.0f} cycles, simulated above, {source}"
                                " below: both alternate between Q·Kᵀ and softmax, one while the other"
                                " does the opposite; a key tile takes"
-                               f" {schedule.cycles_per_tile:,.0f} cycles in the simulation.")
+                               f" {schedule.cycles_per_tile:,.0f} cycles in the simulation, and a"
+                               f" median of {np.median(between):,.0f} in the record.")
 
 
 @styled
@@ -184,7 +188,8 @@ def clock_falls(clock) -> Figure:
         mark, color = ("D", "#999933") if row["impl"].startswith("fp8") else ("o", "#31688E")
         ax.plot([share], [ghz], mark, ms=6.5, color=color, mfc="#FFFFFF" if row["causal"] else color)
         name = row["impl"].replace("fp8_block", "8 bits")
-        beside(ax, name, (share, ghz), (8, 4), fontsize=TINY)
+        left = {"ha": "right"} if row["causal"] else {}
+        beside(ax, name, (share, ghz), (-8 if left else 8, 4), fontsize=TINY, **left)
         words.append(f"{name}{', causal' * row['causal']} {share:.2f}, {ghz:.2f} GHz")
     matmul = clock.number("ceiling_matmul_clock_hz") / 1e9
     ax.axhline(matmul, color=GREY, lw=0.9, ls=":")
@@ -194,8 +199,8 @@ def clock_falls(clock) -> Figure:
     ax.set_xlabel("share of a busy SM's cycles in which its tensor cores work", fontsize=SMALL)
     ax.set_ylabel("clock meanwhile, GHz", fontsize=SMALL)
     ax.tick_params(labelsize=TINY)
-    return theme.describe(fig, "The more of the time the tensor cores work, the lower the clock:"
-                               f" {'; '.join(words)}; a large matmul {matmul:.2f} GHz.")
+    return theme.describe(fig, "In 16 bits, the more of the time the tensor cores work, the lower"
+                               f" the clock: {'; '.join(words)}; a large matmul {matmul:.2f} GHz.")
 
 
 @styled

@@ -24,7 +24,7 @@ _LOOKS = {
 }
 _SAME = {"expect": "arrive", "load": "copy", "store": "copy"}
 _ENGINE = "the copy engine"
-_COPIES = 2.2                                               # rows that its lanes share
+_COPIES = 3.2                                               # rows that its lanes share
 
 
 @styled

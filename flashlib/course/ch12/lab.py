@@ -80,7 +80,7 @@ def ran(left_out, slots, order, keys):
     except Hazard as hazard:
         return hazard.events, hazard
     exact = torch.softmax(q.double() @ k.double().T / 8, 1) @ v.double()
-    return found.events[0], f"O differs from float64 by at most {float((o - exact).abs().max()):.0e}."
+    return found.events[0], f"O differs from float64 by at most {float((o - exact).abs().max()):.0e}"
 
 
 def leave_out_each(recorded):
@@ -95,13 +95,17 @@ def leave_out_each(recorded):
                             subsequent_indent="          "))
 
 
-def draw_run(left_out="the wait for a free slot", slots=2, order="late", keys=32):
-    """Draw what every task did until the end, or until something went wrong."""
+def draw_run(left_out="the wait for a free slot", slots=2, order="late", keys=32, lines=0):
+    """Draw what every task did until the end, or until something went wrong.
+
+    `lines` is for how many lines of remarks there is room at least, so that the axis of several
+    pictures stays where it is.
+    """
     events, came = ran(left_out, slots, order, keys)
     title = f"{128 // keys} key tiles, a ring of {slots}, " + (
         "nothing left out" if left_out == "nothing" else f"without {left_out}")
     remarks = [(came, "#31688E")] if isinstance(came, str) else interpreter_figures.wrong(came)
-    remarks += [("", OVER)] * (LINES - len(remarks))       # so that the axis stays where it is
+    remarks += [("", OVER)] * (lines - len(remarks))
     return interpreter_figures.steps(events, title, remarks, LONGEST.get(keys), TASKS)
 
 
@@ -115,4 +119,5 @@ def hazard_lab(left_out="the wait for a free slot", slots=2, order="late", keys=
         "slots": base.choice((1, 2, 3, 4, 6), slots, "slots of the ring"),
         "order": base.choice(ORDERS, order, "copies land", kind="toggle"),
         "keys": base.choice((16, 32, 64), keys, "keys of a tile"),
-    }, draw_run, note="128 queries, 128 keys, d = 64, run in the interpreter: steps, not cycles.")
+    }, functools.partial(draw_run, lines=LINES),
+        note="128 queries, 128 keys, d = 64, run in the interpreter: steps, not cycles.")

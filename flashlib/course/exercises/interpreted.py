@@ -15,6 +15,8 @@ import sys
 import tempfile
 import textwrap
 
+import numpy as np
+
 from flashlib.course.exercises.core import Wrong
 from flashlib.course.notebook.without_triton import why_not
 
@@ -66,7 +68,7 @@ def launch(kernel, grid, tensors, *arguments, **constants):
 
     made = {name: poisoned(array) for name, array in tensors}
     jitted = triton.jit(getattr(kernel, "fn", kernel))
-    with watch(**made) as seen:
+    with watch(**made) as seen, np.errstate(all="ignore"):  # a GPU does not warn of ∞ either
         try:
             with torch.no_grad():
                 jitted[grid](*made.values(), *arguments, **constants)
@@ -74,7 +76,9 @@ def launch(kernel, grid, tensors, *arguments, **constants):
             cause = error.__cause__ or error
             if isinstance(cause, NotImplementedError) and not str(cause):
                 raise NotImplementedError from None  # a stub with something before its last line
-            raise Wrong(f"the kernel raised {type(cause).__name__}: {cause}") from None
+            advice = (": a pointer is read with tl.load(X + …), a block folded with tl.max or tl.sum"
+                      if "not iterable" in str(cause) else "")
+            raise Wrong(f"the kernel raised {type(cause).__name__}: {cause}{advice}") from None
     return {name: tensor.numpy() for name, tensor in made.items()}, seen
 
 

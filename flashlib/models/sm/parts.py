@@ -52,6 +52,10 @@ class Op:
 
     def __post_init__(self):
         check_number(f"latency of {self.what}", self.latency, least=0)
+        for barriers in (self.arrives, self.passes):
+            if isinstance(barriers, str):
+                raise ValueError(f"barriers of {self.what}: expected a tuple, got {barriers!r}: with"
+                                 " one in it, a tuple ends in a comma")
         for unit, cycles in self.work.items():
             check_number(f"work of {self.what} on {unit}", cycles, least=0)
 

@@ -43,6 +43,9 @@ def stub(X, Y, xm, ym, N, BLOCK: tl.constexpr):
 OLD_X, OLD_Y = "row * stride_xm + col * stride_xn", "row * stride_ym + col * stride_yn"
 MASK, PAD = ", mask=col < N", 'other=float("-inf")'
 RESCALE = "l * tl.exp(m - m_new) +"
+A_AT = "m[:, None] * stride_am + k[None, :] * stride_ak"
+C_AT = "m[:, None] * stride_cm + n[None, :] * stride_cn"
+DOT = 'tl.dot(a, b, acc, input_precision="ieee")'
 CASES = [
     (ch09.check_transposed, right.double_kernel, [(OLD_X, "row * N + col")], "follow each other"),
     (ch09.check_transposed, right.double_kernel, [(OLD_X, "row * stride_xn + col * stride_xm")],
@@ -114,6 +117,63 @@ CASES = [
      "program_id(0)"), ("program_id(7)", "program_id(1)")], "counts rows of tiles"),
     (ch09.check_matmul, right.matmul_kernel, [("stride_cn, acc", "stride_cn, 0 * acc")],
      "every element"),
+    (ch09.check_row_max, right.row_max_kernel, [("stride_xm + col", "BLOCK + col")], "at 3 · BLOCK"),
+    (ch09.check_row_max, right.row_max_kernel, [("tl.max(", "tl.argmax(")], "place of the maximum"),
+    (ch09.check_row_max, right.row_max_kernel, [("tl.max(x, 0)", "max(x)")], "tl.max or tl.sum"),
+    (ch09.check_row_max, right.row_max_kernel, [(PAD, 'other=float("inf")')], "+∞ won"),
+    (ch09.check_row_max, right.row_max_kernel, [(PAD, 'other=float("inf")'), ("tl.max(", "tl.min(")],
+     "smallest number"),
+    (ch09.check_online, right.online_kernel, [(RESCALE, "l * tl.exp(m_new - m) +")],
+     "every weight is NaN"),
+    (ch09.check_online, right.online_kernel, [("        m = m_new\n", "")], "every weight is ∞"),
+    (ch09.check_online, right.online_kernel, [("range(0, N, BLOCK)",
+     "range(0, N // BLOCK * BLOCK, BLOCK)")], "has to reach N"),
+    (ch09.check_online, right.online_kernel, [("start + tl.arange", "tl.arange")], "add start"),
+    (ch09.check_online, right.online_kernel, [("tl.exp(", "tl.exp2(")], "powers of 2"),
+    (ch09.check_matmul, right.matmul_kernel, [(A_AT, "m[:, None] * K + k[None, :]")],
+     "A's rows need not"),
+    (ch09.check_matmul, right.matmul_kernel, [("k[None, :] * stride_ak", "k[None, :]")],
+     "A's rows need not"),
+    (ch09.check_matmul, right.matmul_kernel, [(C_AT, "m[:, None] * N + n[None, :]")],
+     "C's rows need not"),
+    (ch09.check_matmul, right.matmul_kernel, [(C_AT, "m[:, None] * stride_cm + n[None, :]")],
+     "C's rows need not"),
+    (ch09.check_matmul, right.matmul_kernel, [(C_AT,
+     "m[:, None] * stride_bk + n[None, :] * stride_bn")], "for B alone"),
+    (ch09.check_matmul, right.matmul_kernel, [(A_AT,
+     "m[:, None] * stride_ak + k[None, :] * stride_am")], "row of A was taken"),
+    (ch09.check_matmul, right.matmul_kernel, [("dot(a, b,", "dot(a, b.T,")], "row of B was taken"),
+    (ch09.check_matmul, right.matmul_kernel, [(C_AT,
+     "m[:, None] * stride_cn + n[None, :] * stride_cm")], "row of C was taken"),
+    (ch09.check_matmul, right.matmul_kernel, [("dot(a, b,", "dot(b, a,")], "changed places"),
+    (ch09.check_matmul, right.matmul_kernel, [(DOT, "acc + a * b")], "place by place"),
+    (ch09.check_matmul, right.matmul_kernel, [("tl.store(C", "tl.atomic_add(C")], "nothing was stored"),
+    (ch09.check_matmul, right.matmul_kernel, [("tl.zeros([BLOCK, BLOCK], tl.float32)",
+     "tl.load(C + " + C_AT + ", mask=(m < M)[:, None] & (n < N)[None, :])")], "C is read"),
+    (ch09.check_matmul, right.matmul_kernel, [("start + tl.arange", "tl.arange")], "add start to k"),
+    (ch09.check_matmul, right.matmul_kernel, [("range(0, K, BLOCK)",
+     "range(0, K // BLOCK * BLOCK, BLOCK)")], "has to reach K"),
+    (ch09.check_matmul, right.matmul_kernel, [("program_id(0) * BLOCK", "program_id(0)")],
+     "some elements were not written"),
+]
+LOOP = "for start in range(0, N, BLOCK):"
+FORMS = [                                                    # other texts that are right
+    (ch09.check_transposed, right.double_kernel, [("2 * x", "x + x"),
+     ("tl.program_id(0)", "tl.program_id(0).to(tl.int64)")]),
+    (ch09.check_row_max, right.row_max_kernel, [("mask=col < N, " + PAD, "mask=col < N"), (
+     "tl.max(x, 0)", 'tl.max(tl.where(col < N, x, float("-inf")))')]),
+    (ch09.check_row_max, right.row_max_kernel, [("+ col, mask=col < N, " + PAD,
+     "+ tl.minimum(col, N - 1)")]),
+    (ch09.check_online, right.online_kernel, [("tl.full([], -3e38, tl.float32)", 'float("-inf")'),
+     ("tl.full([], 0.0, tl.float32)", "0.0")]),
+    (ch09.check_online, right.online_kernel, [(LOOP, "for j in tl.range(tl.cdiv(N, BLOCK)):\n"
+     "        start = j * BLOCK")]),
+    (ch09.check_online, right.online_kernel, [("tl.exp(x - m) / l",
+     "tl.exp2((x - m) * 1.4426950408889634) / l")]),
+    (ch09.check_matmul, right.matmul_kernel, [(DOT, "acc + tl.dot(a, b)")]),
+    (ch09.check_matmul, right.matmul_kernel, [(DOT, "acc + tl.trans(tl.dot(b.T, a.T))")]),
+    (ch09.check_matmul, right.matmul_kernel, [("for start in range(0, K, BLOCK):", "for step in range("
+     "tl.cdiv(K, BLOCK)):\n        start = (tl.cdiv(K, BLOCK) - 1 - step) * BLOCK")]),
 ]
 
 if __name__ == "__main__":
@@ -128,4 +188,5 @@ if __name__ == "__main__":
     good = {check.__name__: check(answer).passed for check, answer in (
         (ch09.check_transposed, right.double_kernel), (ch09.check_row_max, right.row_max_kernel),
         (ch09.check_online, right.online_kernel), (ch09.check_matmul, right.matmul_kernel))}
-    print(json.dumps({"wrong": wrong, "right": good}))
+    forms = [str(check(mutant(solution, *changes))) for check, solution, changes in FORMS]
+    print(json.dumps({"wrong": wrong, "right": good, "forms": forms}))

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -9,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from flashlib import hardware
 from flashlib.course.ch09 import exercises as ch09
 from flashlib.course.ch09 import solutions as right
 from flashlib.course.exercises.core import ExerciseFailed
 from flashlib.course.notebook.without_triton import why_not
+from flashlib.models.occupancy import occupancy
 from tests.course.exercises.examine import examine, stub
 
 ROOT = Path(__file__).parents[3]
@@ -27,6 +30,10 @@ def _programs(registers, shared, warps, *, threads=32, slots=32, most=64, reserv
     return pick(counts)
 
 
+def _exactly(r, s, w):
+    return min(65536 / (32 * w * r), 64 / w, 32, 233472 / (s + 1024))
+
+
 WRONG = [
     (lambda *a: _programs(*a, threads=1), "registers can run out"),
     (lambda r, s, w: min(65536 // r, 64 // w, 32, 233472 // (s + 1024)), "each with registers"),
@@ -38,6 +45,13 @@ WRONG = [
     (lambda *a: _programs(*a, slots=10**6), "32 programs at most"),
     (lambda *a: _programs(*a, reserved=0), "1,024 bytes"),
     (lambda r, s, w: min(65536 / (r * 32 * w), 64 / w, 32, 233472 / (s + 1024)), "round down"),
+    (lambda r, s, w: min(65536 // (32 * w * r), 64 // w, 32, 232448 // max(s, 1)), "of its own"),
+    (lambda r, s, w: occupancy(hardware.get("H100").sm, threads=32 * w, registers=r,
+                               shared_bytes=s).programs, "43 are 43"),
+    (lambda *a: round(_exactly(*a)), "to the nearest"),
+    (lambda *a: math.ceil(_exactly(*a)), "rounded up"),
+    (lambda r, s, w: min(65536 // (32 * w * r), 64 // w, 32, 228 // (s // 1024 + 1)),
+     "expected 2, got 3"),
     (lambda r, s, w: 3.5, "expected"),
 ]
 RUNS_OUT = {"registers": lambda r, s, w: 65536 // (32 * w * r), "shared memory": lambda r, s, w:
@@ -64,8 +78,14 @@ def test_kernels_that_are_right_pass(verdicts):
 
 
 @needs_triton
+def test_other_right_kernels_pass(verdicts):
+    assert len(verdicts["forms"]) >= 9
+    assert [form for form in verdicts["forms"] if not form.startswith("✓")] == []
+
+
+@needs_triton
 def test_each_kernels_mistake_is_named(verdicts):
-    assert len(verdicts["wrong"]) >= 49
+    assert len(verdicts["wrong"]) >= 74
     unnamed = [case for case in verdicts["wrong"] if case[2] or case[1] not in case[3]]
     assert unnamed == []
     for check in ("check_transposed", "check_row_max", "check_online", "check_matmul"):

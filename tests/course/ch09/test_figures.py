@@ -61,7 +61,7 @@ def test_rates_are_shares_of_the_copy_and_predictions_dashed():
     lines = {tuple(np.round(line.get_ydata(), 3)): line for line in fig.axes[0].lines}
     assert (0.9, 0.8) in lines and (0.5, 0.4) in lines
     assert lines[0.5, 0.5].get_linestyle() == "--"
-    assert "float16 at 512: fused, one 0.80, three passes 0.40" in theme.alt_text(fig)
+    assert "float16 at 512: fused, one pass 0.80, three passes 0.40" in theme.alt_text(fig)
 
 
 def test_without_a_prediction_no_line_is_dashed_and_the_legend_names_none():
@@ -69,7 +69,7 @@ def test_without_a_prediction_no_line_is_dashed_and_the_legend_names_none():
     bare = figures.softmax_rates({"float16": series}, 1e12)
     assert {line.get_linestyle() for line in bare.axes[0].lines} == {"-"}
     labels = [t.get_text() for t in bare.legends[0].get_texts()]
-    assert labels == ["a copy", "three passes", "fused, one"]
+    assert labels == ["a copy", "three passes", "fused, one pass"]
     assert "predicted" not in theme.alt_text(bare)
     full = figures.softmax_rates({"float16": series}, 1e12, {"3pass": 0.5})
     assert full.legends[0].get_texts()[-1].get_text() == "predicted by its passes"

@@ -71,6 +71,10 @@ def impolite(sm, w):
         yield wait(f"turn[{w}]", lap % 2) if request.kind == "sync" else request
 
 
+def without_a_comma(sm, w):
+    yield run(sm.qk(w, 0, then=("turn[1]")))
+
+
 def naked(sm, w):
     yield sm.qk(w, 0)
 
@@ -104,6 +108,8 @@ WRONG = [
     (ch12.check_break_even, lambda f, e: 64, "compute it from the arguments"),
     (ch12.check_break_even, lambda f, e: f // e // 4, "do not round"),
     (ch12.check_break_even, lambda f, e: e / f, "upside down"),
+    (ch12.check_break_even, lambda f, e: -(-f // (4 * e)), "do not round up"),
+    (ch12.check_break_even, lambda f, e: f / 4 * e, "so divide by them"),
     (ch12.check_place, lambda i, n: (i % n, i % 2), "flips with every tile"),
     (ch12.check_place, lambda i, n: (i % n, 0), "never flips"),
     (ch12.check_place, lambda i, n: (i % n, i // n), "counts the laps"),
@@ -116,6 +122,7 @@ WRONG = [
     (ch12.check_place, lambda i, n: divmod(i, n), "divmod gives"),
     (ch12.check_place, lambda i, n: ((i + 1) % n, (i + 1) // n % 2), "tile 0 lies in slot 0"),
     (ch12.check_place, lambda i, n: (i % n, i / n % 2), "two whole numbers"),
+    (ch12.check_place, lambda i, n: (i % n, ("even", "odd")[i // n % 2]), "a parity is 0 or 1"),
     (ch12.check_split_registers, lambda c: (24, (512 - 24) / c), "multiples of 8"),
     (ch12.check_split_registers, lambda c: (512 // (c + 1) // 8 * 8,) * 2, "equal share"),
     (ch12.check_split_registers, lambda c: (24, 512 / c), "leaves nothing"),
@@ -123,6 +130,7 @@ WRONG = [
     (ch12.check_split_registers, lambda c: (24, (512 - 6) // c // 8 * 8), "a whole warpgroup"),
     (ch12.check_split_registers, lambda c: (40, (512 - 24) // c // 8 * 8), "an SM has 65,536"),
     (ch12.check_split_registers, lambda c: (24, 128), "the most that fit"),
+    (ch12.check_split_registers, lambda c: (Fraction(24), Fraction(488, c)), "multiples of 8"),
     (ch12.check_split_registers, lambda c: 240, "expected a tuple"),
     (ch12.check_split_registers, lambda c: ((512 - 24) // c // 8 * 8, 24), "in this order"),
     (ch12.check_split_registers, lambda c: (24 * 128, (512 - 24) // c // 8 * 8 * 128), "divide by 128"),
@@ -139,6 +147,7 @@ WRONG = [
      "waited for 9 of the 10 tiles of V"),
     (ch12.check_my_pingpong, generous, "hands it on twice"),
     (ch12.check_my_pingpong, impolite, "takes it without arriving"),
+    (ch12.check_my_pingpong, without_a_comma, "got 'turn[1]': with one in it, a tuple ends in a comma"),
     (ch12.check_my_pingpong, naked, "the operation QK 0: yield run"),
     (ch12.check_my_pingpong, nested, "`yield from` it"),
     (ch12.check_my_pingpong, early, "both warpgroups multiply at once"),
@@ -156,7 +165,9 @@ FORMS = [(ch12.check_break_even, lambda f, e: Fraction(f, 4 * e)),
          (ch12.check_break_even, lambda f, e: np.float64(f) / e / 4),
          (ch12.check_place, lambda i, n: np.array([i % n, i // n % 2])),
          (ch12.check_place, lambda i, n: [np.int64(i % n), np.int32(i // n) & 1]),
-         (ch12.check_split_registers, lambda c: np.array([24, (512 - 24) // c // 8 * 8]))]
+         (ch12.check_split_registers, lambda c: np.array([24, (512 - 24) // c // 8 * 8])),
+         (ch12.check_split_registers, lambda c: (24, Fraction(488 // c // 8 * 8))),
+         (ch12.check_my_pingpong, lambda sm, w: right.my_pingpong(sm, w))]
 
 TestAnswers = examine(right=CHECKS, wrong=WRONG)
 

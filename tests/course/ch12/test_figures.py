@@ -132,6 +132,7 @@ def test_plan_and_chip_begin_at_the_same_tile_on_one_axis():
         if zero < event.start < zero + 4000:
             assert round(event.start) in thin
     assert "drawn up" in ax.get_xlabel() and f"{s.cycles_per_tile:,.0f} cycles in" in alt_text(fig)
+    assert "a median of 2,600 in the record" in alt_text(fig)
 
 
 SASS = """

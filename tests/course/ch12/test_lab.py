@@ -79,8 +79,11 @@ class TestHazards:
         assert not any("no task" in text for text in words(draw_run("nothing", 2, keys=32)))
 
     def test_the_axis_stays_where_it_is(self):
-        assert len({sizes_of(draw_run(left_out, slots, "late", 32))
+        lab = hazard_lab()
+        assert len({sizes_of(lab.figure(left_out=left_out, slots=slots))
                     for left_out in edited_kernels.LEFT_OUT for slots in (1, 2, 6)}) == 1
+        still, alone = (lab.figure(left_out="nothing"), draw_run("nothing"))
+        assert alone.get_size_inches()[1] < still.get_size_inches()[1]      # without room for nothing
 
     def test_every_choice_draws(self):
         lab = hazard_lab()

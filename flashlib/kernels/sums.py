@@ -4,8 +4,6 @@ Before it, −lse / scale and −delta of all rows, and locks; after it, dQ from
 tensors, where the Gluon kernels run in the interpreter, NumPy's and torch's own operations do both.
 """
 
-import math
-
 import torch
 
 from flashlib.kernels import plans
@@ -16,6 +14,7 @@ from flashlib.kernels.triton.sums import flash_bwd_statistics_kernel, flash_bwd_
 KEYS = 2 * WARPGROUP_ROWS                                   # of a program of the fused kernel
 LINE = 256                                                  # numbers in a row of the sums
 O, DO = 3, 4                                                # places in a problem's layout
+UNWRITTEN = torch.finfo(torch.float32).max
 
 
 def tiles(p: Problem) -> int:
@@ -73,14 +72,14 @@ def before_on_cpu(o, do, lse, dlse, statistics, scale: float) -> None:
         to.zero_()
         to[:, :N_Q] = x.reshape(-1, N_Q)
     locks.zero_()
-    sums.fill_(math.nan)                                    # whoever reads what nobody wrote will show
+    sums.fill_(UNWRITTEN)
 
 
 def after_on_cpu(sums, dq, p: Problem, head_dim: int, scale: float) -> None:
-    """Do what the pass after does; where nobody wrote, the sums are NaN, and dQ is 0."""
+    """Do what the pass after does; where nobody wrote, the sums are `UNWRITTEN`, and dQ is 0."""
     rows, columns = shape(head_dim)
     x = sums.view(count(p), p.B * p.H, -1, head_dim // columns, columns // 8, rows // 16, 8, 4, 2, 2)
-    untouched = x.isnan().flatten(3).all(-1)
+    untouched = (x == UNWRITTEN).flatten(3).all(-1)
     x = torch.where(untouched[:, :, :, *[None] * 7], 0.0, x).sum(0)
     x = x.permute(0, 1, 4, 7, 5, 2, 3, 6, 8)                # head, tile, rows …, part, columns …
     x = x.reshape(p.B * p.H, -1, rows, head_dim)

@@ -29,7 +29,7 @@ from tests.mutants.edits import edited
 KERNELS = Path(flashlib.__file__).parent / "kernels" / "gluon"
 # Fresh copies are made in this order; each finds the functions of those before it.
 MODULES = ("parts", "softmax", "forward", "forward_fp8", "forward_unspecialized", "backward_parts",
-           "backward_dkdv", "backward_dq")
+           "backward_dkdv", "backward_dq", "fused_parts", "backward_fused")
 
 
 def patched(module, *edits):
@@ -118,12 +118,25 @@ def check_largest():
     differs(("O",), 1, 1, 1, 8, 64, 32, edit=edit, scale=0.6926473)
 
 
-def check_backward_ragged():
+def check_backward_ragged(D=192):
     """All logits far below those of keys that do not exist, which would be 0."""
     def edit(given):
         given.q.fill_(1.0), given.k.fill_(-1.0)
         return given
-    differs(BACKWARD, 1, 1, 1, 64, 70, 192, edit=edit, scale=1.0)
+    differs(BACKWARD, 1, 1, 1, 64, 70, D, edit=edit, scale=1.0)
+
+
+def check_unseen_nan():
+    """A value that is NaN, and that the mask hides from all rows but the last, as is their O."""
+    from flashlib.kernels.backends import gluon
+    from flashlib.kernels.problem import CAUSAL, Problem
+
+    q, k, v, do, *_ = problem(Shape(1, 1, 1, 128, 128, 64, True), torch.float16)
+    v[:, :, 127] = float("nan")
+    p = Problem.of(q, k, v, q, do, window=CAUSAL)
+    dq, _, _ = gluon.BACKEND.backward(q, k, v, torch.zeros_like(q), torch.zeros(1, 1, 128), do, None, p,
+                                      0.1)
+    require(not dq[:, :, :127].isnan().any(), "dQ: error nan")
 
 
 def fp8(Nq, Nk, D, grow=False):
@@ -176,6 +189,14 @@ CHECKS = {
     "backward_causal": lambda: differs(BACKWARD, 1, 1, 1, 130, 200, 192, True, scale=0.1),
     "backward_window": lambda: differs(BACKWARD, 1, 1, 1, 300, 300, 192, False, (70, 3), scale=0.1),
     "backward_ragged": check_backward_ragged,
+    "fused_32": lambda: differs(BACKWARD, 1, 1, 1, 200, 300, 32, scale=0.1),
+    "fused_64": lambda: differs(BACKWARD, 1, 2, 2, 300, 300, 64, scale=0.1),
+    "fused_128": lambda: differs(BACKWARD, 1, 1, 1, 300, 300, 128, scale=0.1),
+    "fused_group": lambda: differs(BACKWARD, 2, 4, 2, 70, 70, 32, scale=0.1),
+    "fused_causal": lambda: differs(BACKWARD, 1, 1, 1, 250, 300, 64, True, scale=0.1),
+    "fused_window": lambda: differs(BACKWARD, 1, 1, 1, 300, 300, 64, False, (70, 90), scale=0.1),
+    "fused_ragged": lambda: check_backward_ragged(64),
+    "fused_nan": check_unseen_nan,
 }
 
 

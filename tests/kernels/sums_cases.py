@@ -43,7 +43,7 @@ def after(p, visited, scale):
     head_dim = gluon.head_dim_of(p)
     x = torch.randn(sums.buffers(p, head_dim)[3].shape)
     parts = x.view(sums.count(p), sums.tiles(p), -1)
-    parts[~visited] = float("nan")
+    parts[~visited] = sums.UNWRITTEN
     got, twin = (torch.full((p.B, p.H, p.N_Q, p.D), 9.0, dtype=torch.float32) for _ in range(2))
     Launch(sums.after(p, head_dim), p)(x, got, scale)
     sums.after_on_cpu(x, twin, p, head_dim, scale)

@@ -27,7 +27,6 @@ from flashlib.kernels.gluon.backward_parts import (
     SAME,
     Options,
     Sizes,
-    keep,
     place_of,
     query_tiles,
 )
@@ -35,9 +34,11 @@ from flashlib.kernels.gluon.fused_parts import (
     BEGIN,
     GIVE,
     TAKE,
+    UNLESS_0,
     allocate_fused,
     apart,
     held,
+    keep_seen,
     parts_of,
     reduce_tile,
     registers_of,
@@ -154,7 +155,7 @@ def step(sums, operands, tiles, bars, at, m, first_key, scale_log2, sizes, w: gl
     if MASKED:
         row = gl.expand_dims(m * ROWS + gl.arange(0, ROWS, BY_ROW), 0)
         key = gl.expand_dims(first_key + gl.arange(0, ROWS, gl.SliceLayout(1, S_LAYOUT)), 1)
-        p = keep(p, row, key, sizes, o)
+        p = keep_seen(p, row, key, sizes, o)
     p_operand = gl.convert_layout(p.to(dtype), OPERAND)
     if apart(o):
         dv = warpgroup_mma(p_operand, do, dv, is_async=True)
@@ -163,7 +164,8 @@ def step(sums, operands, tiles, bars, at, m, first_key, scale_log2, sizes, w: gl
         dp = warpgroup_mma_wait(0, deps=[dp])
     ds = p * dp
     if MASKED:                                              # a dP that nobody may see can be NaN
-        ds = keep(ds, row, key, sizes, o)
+        ds = gl.inline_asm_elementwise(UNLESS_0, "=r,r,r", [ds, p], dtype=gl.float32, is_pure=True,
+                                       pack=1)
     ds = ds.to(dtype)
     if apart(o):
         mbarrier.wait(bars.ds_empty.index(buf * 2 + w), turn ^ 1)

@@ -7,10 +7,17 @@ from triton.experimental.gluon.language import _core
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
 from flashlib.kernels.aggregates import aggregate
+from flashlib.kernels.gluon.backward_parts import KEEP, keep
 from flashlib.kernels.gluon.parts import ROWS, barriers, tiles_of
 
 # Two accumulators that begin with numbers; otherwise ptxas would compute one product after the other.
 BEGIN = gl.constexpr("mov.b32 $0, $2; mov.b32 $1, $3;")
+# A number, or 0 where its key lies outside of the row's window: a register less than `KEEP_INSIDE`.
+KEEP_BETWEEN = gl.constexpr("""{ .reg .pred seen; .reg .s32 off; sub.s32 off, $2, $3;
+setp.ge.s32 seen, off, $4; setp.le.and.s32 seen, off, $5, seen; selp.f32 $0, $1, 0f00000000, seen; }""")
+# A number, or 0 where another one is 0.
+UNLESS_0 = gl.constexpr("""{ .reg .pred none; setp.eq.f32 none, $2, 0f00000000;
+selp.f32 $0, 0f00000000, $1, none; }""")
 # Wait until a lock has a number: then what others have added is visible to this program's copies.
 TAKE = gl.constexpr("""{ .reg .pred p; .reg .b32 v;
 AGAIN: ld.acquire.gpu.global.b32 v, [$1]; setp.ne.s32 p, v, $2; @p bra AGAIN;
@@ -55,6 +62,22 @@ def registers_of(o):
 def parts_of(o):
     """Return in how many parts a tile of dQ leaves."""
     return 1 if o.HEAD_DIM <= 64 else 2
+
+
+@gluon.jit
+def keep_seen(x, row, key, sizes, o):
+    """Return x, and 0 where a row may not see a key or there is none; rows that do not exist may."""
+    if sizes.window is not None:
+        left, right = sizes.window
+        on = row + (sizes.N_K - sizes.N_Q)                  # the key that a row lies on: bottom right
+        x = gl.inline_asm_elementwise(KEEP_BETWEEN, "=r,r,r,r,r,r", [x, key, on, -left, right],
+                                      dtype=gl.float32, is_pure=True, pack=1)
+        if o.RAGGED:
+            x = gl.inline_asm_elementwise(KEEP, "=r,r,r,r", [x, key, sizes.N_K - 1], dtype=gl.float32,
+                                          is_pure=True, pack=1)
+    else:
+        x = keep(x, row, key, sizes, o)
+    return x
 
 
 @aggregate

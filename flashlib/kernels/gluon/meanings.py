@@ -49,6 +49,10 @@ def _keep(program, x, key, last):
     return np.where(key <= last, x, np.float32(0))
 
 
+def _keep_between(program, x, key, on, left, right):
+    return np.where((key - on >= left) & (key - on <= right), x, np.float32(0))
+
+
 def _keep_inside(program, x, key, on, left, right, last):
     seen = (key - on >= left) & (key - on <= right) & (key <= last) & (on <= last)
     return np.where(seen, x, np.float32(0))
@@ -86,6 +90,7 @@ def _to_e4m3(program, x):
 
 _MEANINGS = {
     forward.KEEP_PAIRS.value: _same, fused_parts.BEGIN.value: _both,
+    fused_parts.KEEP_BETWEEN.value: _keep_between, fused_parts.UNLESS_0.value: lambda program, x, y: np.where(y == 0, np.float32(0), x),
     fused_parts.TAKE.value: _take, fused_parts.GIVE.value: _give, softmax.HIDE.value: _hide,
     softmax.HIDE_OUTSIDE.value: _hide_outside, softmax.ONE_OF_FOUR.value: _exp2(1),
     softmax.TWO_OF_FOUR.value: _exp2(2), backward_parts.KEEP.value: _keep,

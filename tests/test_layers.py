@@ -30,7 +30,7 @@ LAYERS = [
     {"lens"},
     {"course", "course.chapter", "course.notebook"},
     {"course.plots"},
-    {"course.chapter.figures", "course.chapter.kernels"},
+    {"course.chapter.figures", "course.chapter.kernels", "course.chapter.ranks"},
     {"course.widgets", "course.exercises", "course.bench"},
     {"course.chapter.lab", "course.chapter.exercises", "course.chapter.solutions", "__main__"},
 ]

@@ -220,7 +220,7 @@ KERNELS: dict[str, tuple[str, Callable[..., Call], tuple[str, ...]]] = {
         f"{_HOME}.gluon.backward_{part}", partial(gradient_call, part=part),
         (*SIZES, "config", *stages))
        for part, stages in (("dkdv", ("STAGES",)), ("dq", ("K_STAGES", "V_STAGES")))},
-    **{f"softmax_{impl}_fwd_kernel": (f"{_HOME}.softmax", partial(softmax_call, impl=impl),
+    **{f"softmax_{impl}_fwd_kernel": (f"{_HOME}.triton.softmax", partial(softmax_call, impl=impl),
                                       ("dtype", "M", "N")) for impl in ("3pass", "online", "fused")},
 }
 

@@ -49,7 +49,7 @@ lint: $(stamp) ## check the code's style, and that no notebook's outputs are sta
 	$(py) -m ruff check .
 	@$(py) scripts/render_notebooks.py --stale
 
-types: $(stamp) ## check the types of what a reader calls (pyproject.toml lists the files)
+types: $(stamp) ## check the types of all that is neither course nor device code
 	@$(py) -c "import basedpyright" 2>/dev/null || { \
 	    echo "Installing basedpyright (280 MB, with the Node that it runs on) into .venv ..."; \
 	    $(py) -m pip install -q -r tests/types/requirements.txt -c requirements.lock; }

@@ -81,13 +81,13 @@ def transformed() -> bool:
     return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
 
 
-def _no_second_derivative(*_):
+def _no_second_derivative(ctx, *_):
     raise NotImplementedError(
         "flash_attention: double backward is not offered, so its gradients cannot be differentiated"
         " again; torch.nn.functional.scaled_dot_product_attention can, with SDPBackend.MATH")
 
 
-def _no_tangents(*_):
+def _no_tangents(ctx, *_):
     raise NotImplementedError(
         "flash_attention: forward-mode derivatives (jvp, jacfwd, dual tensors) are not offered; use"
         " backward, torch.func.grad, vjp or jacrev")
@@ -113,17 +113,18 @@ class Attention(torch.autograd.Function):
         return output
 
     @staticmethod
-    def backward(ctx, do, dlse):
-        inputs = *ctx.saved_tensors, do, dlse, *ctx.options
+    def backward(ctx, *gradients):
+        inputs = *ctx.saved_tensors, *gradients, *ctx.options
         # With create_graph the gradient has to remember that it cannot be differentiated.
-        gradients = Gradient.apply(*inputs) if torch.is_grad_enabled() else backward(*inputs)
-        return *gradients, None, None, None, None
+        dq, dk, dv = Gradient.apply(*inputs) if torch.is_grad_enabled() else backward(*inputs)
+        return dq, dk, dv, None, None, None, None
 
 
-class TransformedAttention(Attention):
+class TransformedAttention(torch.autograd.Function):
     """The same in the form that torch.func takes, which costs each call some microseconds more."""
 
     forward = staticmethod(forward)
+    backward = staticmethod(Attention.backward)
     setup_context = staticmethod(_save_for_call)
     jvp = staticmethod(_no_tangents)
 

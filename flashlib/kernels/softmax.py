@@ -1,106 +1,25 @@
-"""Softmax three ways in Triton: in three passes, online in two, and fused in one.
+"""Softmax by one of three Triton kernels: in three passes, online in two, or fused in one.
 
-The NumPy pages that they follow are in `flashlib.algorithms.softmax`. Taught in notebook 09.
+Taught in notebook 09.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-import triton
-import triton.language as tl
+from triton import knobs
 
 from flashlib.kernels.ops import transformed
+from flashlib.kernels.triton.softmax import (
+    softmax_3pass_fwd_kernel,
+    softmax_fused_fwd_kernel,
+    softmax_online_fwd_kernel,
+)
 
-# Stands for −∞ in a running maximum: the lowest float32, so that −∞ minus it is −∞ and not NaN.
-LOWEST = tl.constexpr(-3.4028234663852886e38)
 IMPLS = ("fused", "online", "3pass")
 LONGEST_FUSED_ROW = 32_768
-
-
-@triton.jit
-def softmax_3pass_fwd_kernel(X, Y, stride_xm, stride_xn, stride_ym, stride_yn, N,
-                             BLOCK_N: tl.constexpr):
-    """Write the softmax of one row, which is read three times: maximum, sum, division.
-
-    Args:
-        X, Y: pointers to matrices of rows.  stride_*: in elements, from row to row, from column to
-            column.  N: columns.  BLOCK_N: columns that come at a time.
-    """
-    row = tl.program_id(0).to(tl.int64)
-    x_row, y_row = X + row * stride_xm, Y + row * stride_ym
-    m = tl.full([BLOCK_N], LOWEST, tl.float32)              # one running maximum per lane
-    for start in tl.range(0, N, BLOCK_N):                   # pass 1: reads N
-        col = start + tl.arange(0, BLOCK_N)
-        x = tl.load(x_row + col.to(tl.int64) * stride_xn, mask=col < N, other=float("-inf"))
-        m = tl.maximum(m, x.to(tl.float32))
-    m = tl.max(m, 0)
-    l = tl.zeros([BLOCK_N], tl.float32)
-    for start in tl.range(0, N, BLOCK_N):                   # pass 2: reads N
-        col = start + tl.arange(0, BLOCK_N)
-        x = tl.load(x_row + col.to(tl.int64) * stride_xn, mask=col < N, other=float("-inf"))
-        l += tl.exp(x.to(tl.float32) - m)
-    l = tl.sum(l, 0)
-    l = tl.where(l == 0.0, 1.0, l)                          # a row of −∞ gives zeros
-    for start in tl.range(0, N, BLOCK_N):                   # pass 3: reads N, writes N
-        col = start + tl.arange(0, BLOCK_N)
-        x = tl.load(x_row + col.to(tl.int64) * stride_xn, mask=col < N, other=float("-inf"))
-        y = tl.exp(x.to(tl.float32) - m) / l
-        tl.store(y_row + col.to(tl.int64) * stride_yn, y.to(Y.dtype.element_ty), mask=col < N)
-
-
-@triton.jit
-def softmax_online_fwd_kernel(X, Y, stride_xm, stride_xn, stride_ym, stride_yn, N,
-                              BLOCK_N: tl.constexpr):
-    """Write the softmax of one row, which is read twice: maximum and sum together, division.
-
-    Milakov & Gimelshein 2018, arXiv:1805.02867, Algorithm 3, by blocks. Arguments as in
-    `softmax_3pass_fwd_kernel`.
-    """
-    row = tl.program_id(0).to(tl.int64)
-    x_row, y_row = X + row * stride_xm, Y + row * stride_ym
-    m, l = tl.full([], LOWEST, tl.float32), tl.full([], 0.0, tl.float32)
-    for start in tl.range(0, N, BLOCK_N):                   # pass 1: reads N
-        col = start + tl.arange(0, BLOCK_N)
-        x = tl.load(x_row + col.to(tl.int64) * stride_xn, mask=col < N, other=float("-inf"))
-        x = x.to(tl.float32)
-        m_new = tl.maximum(m, tl.max(x, 0))
-        l = l * tl.exp(m - m_new) + tl.sum(tl.exp(x - m_new), 0)
-        m = m_new
-    l = tl.where(l == 0.0, 1.0, l)                          # a row of −∞ gives zeros
-    for start in tl.range(0, N, BLOCK_N):                   # pass 2: reads N, writes N
-        col = start + tl.arange(0, BLOCK_N)
-        x = tl.load(x_row + col.to(tl.int64) * stride_xn, mask=col < N, other=float("-inf"))
-        y = tl.exp(x.to(tl.float32) - m) / l
-        tl.store(y_row + col.to(tl.int64) * stride_yn, y.to(Y.dtype.element_ty), mask=col < N)
-
-
-@triton.jit
-def softmax_fused_fwd_kernel(X, Y, stride_xm, stride_xn, stride_ym, stride_yn, M, N,
-                             BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr):
-    """Write the softmax of whole rows that stay in registers between their only load and their store.
-
-    Args:
-        X, Y, stride_*, N: as in `softmax_3pass_fwd_kernel`.  M: rows.
-        BLOCK_M: rows that come at a time.  BLOCK_N: N rounded up to a power of 2.
-        STAGES: row blocks in flight; with fewer programs than row blocks, one computes while the
-            next ones load.
-    """
-    col = tl.arange(0, BLOCK_N)
-    first, step = tl.program_id(0) * BLOCK_M, tl.num_programs(0) * BLOCK_M
-    for start in tl.range(first, M, step, num_stages=STAGES):
-        row = (start + tl.arange(0, BLOCK_M)).to(tl.int64)
-        inside = (row < M)[:, None] & (col < N)[None, :]
-        x = tl.load(X + row[:, None] * stride_xm + col.to(tl.int64)[None, :] * stride_xn, mask=inside,
-                    other=float("-inf")).to(tl.float32)     # reads N per row
-        m = tl.maximum(tl.max(x, 1), LOWEST)
-        p = tl.exp(x - m[:, None])
-        l = tl.sum(p, 1)
-        y = p / tl.where(l == 0.0, 1.0, l)[:, None]         # a row of −∞ gives zeros
-        tl.store(Y + row[:, None] * stride_ym + col.to(tl.int64)[None, :] * stride_yn,
-                 y.to(Y.dtype.element_ty), mask=inside)     # writes N per row
 
 
 def softmax(x: torch.Tensor, *, impl: Literal["fused", "online", "3pass"] = "fused") -> torch.Tensor:
@@ -147,17 +66,18 @@ class _Softmax(torch.autograd.Function):
         ctx.save_for_forward(output)
 
     @staticmethod
-    def backward(ctx, dy):
-        return _Softmax.jvp(ctx, dy, None), None
+    def backward(ctx, *gradients):
+        return _Softmax.jvp(ctx, *gradients), None
 
     @staticmethod
-    def jvp(ctx, dx, _):
+    def jvp(ctx, *changes):
         (y,) = ctx.saved_tensors
-        p, change = y.float(), dx.float()
+        p, change = y.float(), changes[0].float()
         return (p * (change - (p * change).sum(-1, keepdim=True))).to(y.dtype)
 
     @staticmethod
-    def vmap(info, in_dims, x, impl):
+    def vmap(info, in_dims, *inputs):
+        x, impl = inputs
         return _Softmax.apply(x.movedim(in_dims[0], 0), impl), 0
 
 
@@ -165,13 +85,14 @@ def launch(x, y, impl, config=None):
     """Run one kernel on matrices that were checked; `config` replaces the table's choice."""
     M, N = x.shape
     strides = (*x.stride(), *y.stride())
+    kernel: Any                                             # what Triton makes of it takes options too
     if impl == "fused" and N <= LONGEST_FUSED_ROW:
         BLOCK_M, num_warps, per_sm, stages = config or fused_config(N, x.element_size())
-        programs = triton.cdiv(M, BLOCK_M)
+        programs = -(-M // BLOCK_M)
         if per_sm:
             programs = min(programs, per_sm * _sms(x.device))
-        softmax_fused_fwd_kernel[(programs,)](
-            x, y, *strides, M, N, BLOCK_M, triton.next_power_of_2(N), stages, num_warps=num_warps)
+        kernel = softmax_fused_fwd_kernel
+        kernel[(programs,)](x, y, *strides, M, N, BLOCK_M, _padded(N), stages, num_warps=num_warps)
         return
     kernel = softmax_3pass_fwd_kernel if impl == "3pass" else softmax_online_fwd_kernel
     BLOCK_N, num_warps = config or streaming_config(N)
@@ -183,7 +104,7 @@ def fused_config(N: int, itemsize: int) -> tuple[int, int, int, int]:
 
     Measured on an H200: what counts is how many bytes a program holds.
     """
-    row_bytes = triton.next_power_of_2(N) * itemsize
+    row_bytes = _padded(N) * itemsize
     if row_bytes <= 4096:
         return 4096 // row_bytes, 2, 0, 1
     if row_bytes <= 16384:
@@ -197,8 +118,13 @@ def fused_config(N: int, itemsize: int) -> tuple[int, int, int, int]:
 
 def streaming_config(N: int) -> tuple[int, int]:
     """Return BLOCK_N and num_warps of the kernels that walk along a row."""
-    BLOCK_N = min(4096, max(16, triton.next_power_of_2(N)))
+    BLOCK_N = min(4096, max(16, _padded(N)))
     return BLOCK_N, max(1, BLOCK_N // 512)
+
+
+def _padded(N: int) -> int:
+    """Return the columns of a program that holds a row: N up to a power of 2."""
+    return 1 << (N - 1).bit_length()
 
 
 @functools.cache
@@ -225,7 +151,7 @@ def _check(x, impl):
         if x.dtype == torch.bfloat16 and capability < (8, 0):
             raise NotImplementedError("x: bfloat16 needs compute capability 8.0 or newer: use float16")
         return
-    if not triton.knobs.runtime.interpret:
+    if not knobs.runtime.interpret:
         raise NotImplementedError(
             "x: a CPU tensor needs Triton's interpreter: set TRITON_INTERPRET=1 before Python starts,"
             " or use torch.softmax")

@@ -232,7 +232,7 @@ KERNELS: dict[str, tuple[str, Callable[..., Call], tuple[str, ...]]] = {
     "flash_bwd_statistics_kernel": (f"{_HOME}.triton.sums", partial(gradient_call, part="before"),
                                     (*SIZES, "has_dlse")),
     "flash_bwd_sum_kernel": (f"{_HOME}.triton.sums", partial(gradient_call, part="after"), SIZES),
-    **{f"softmax_{impl}_fwd_kernel": (f"{_HOME}.softmax", partial(softmax_call, impl=impl),
+    **{f"softmax_{impl}_fwd_kernel": (f"{_HOME}.triton.softmax", partial(softmax_call, impl=impl),
                                       ("dtype", "M", "N")) for impl in ("3pass", "online", "fused")},
 }
 

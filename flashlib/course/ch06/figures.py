@@ -8,19 +8,22 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.collections import LineCollection, PolyCollection
-from matplotlib.colors import TwoSlopeNorm
+from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
 
 from flashlib.course.plots import stage, theme
 from flashlib.course.plots.animation import Animation, animate
 from flashlib.course.plots.causal import face, tile_kinds
 from flashlib.course.plots.parts import bare, cells, heading, rect, sentences
-from flashlib.course.plots.region import LESS_MORE
 from flashlib.course.plots.replay import Replay
 from flashlib.course.plots.theme import FAINT, GREY, INK, OVER, SMALL, TINY, human_bytes, styled
 from flashlib.course.plots.traffic import ordered, sram_gauge
 from flashlib.course.plots.visits import tile_visits
 from flashlib.machine.traffic import Traffic
+
+# Teal is less, brown is more: apart under every color deficiency, and red stays for "does not fit".
+LESS_MORE = LinearSegmentedColormap.from_list("flashlib_ratio", [
+    "#0B5C55", "#5AB0A5", "#CBE8E3", "#FBFBFB", "#EBD9B4", "#C08F43", "#7A4A0C"])
 
 
 @styled

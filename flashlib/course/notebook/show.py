@@ -76,20 +76,11 @@ def kernel_text(module: str, name: str, part: str = "all") -> str:
                       "body": textwrap.dedent("\n".join(body)).splitlines()}[part])
 
 
-def ir(text: str, only: str = "", *, limit: int = 24) -> None:
-    """Print the operations of a TTIR, TTGIR, PTX or SASS text without where they come from.
+def ir_lines(text: str, only: str = "") -> list[str]:
+    """Return the operations of a TTIR, TTGIR, PTX or SASS text without where they come from.
 
     `only`: a regular expression; lines that do not match are left out.
     """
-    kept = ir_lines(text, only)
-    for line in kept[:limit]:
-        print(line if len(line) <= 100 else line[:99] + "…")
-    if len(kept) > limit:
-        print(f"… and {len(kept) - limit} more")
-
-
-def ir_lines(text: str, only: str = "") -> list[str]:
-    """Return the lines that `ir` prints, all of them and in full."""
     lines = [re.sub(r"\s*loc\(.*$", "", line.rstrip()) for line in text.splitlines()
              if not line.lstrip().startswith(("#loc", ".loc", "//", ".file", "}"))]
     lines = [re.sub(r"\s*/\*[0-9a-f]+\*/\s*", "  ", line) for line in lines]

@@ -11,11 +11,11 @@ from flashlib.lazy import attach
 _HOMES = {
     "TENSOR_COLORS": "theme", "WIDTH": "theme", "describe": "theme", "figure": "theme",
     "human_bytes": "theme", "style": "theme", "styled": "theme", "subplots": "theme",
-    "tensor_color": "theme", "use_theme": "theme", "version_style": "theme",
+    "tensor_color": "theme", "version_style": "theme",
     "show": "matrices", "register_formatters": "matrices",
     "tile_visits": "visits", "key_frames": "visits", "compare": "visits",
     "traffic_bars": "traffic", "sram_gauge": "traffic", "sweep": "curves",
-    "roofline": "roofline", "ratio_map": "region", "causal_rows": "causal", "gantt": "gantt",
+    "roofline": "roofline", "causal_rows": "causal", "gantt": "gantt",
     "origin": "parts", "animate": "animation",
 }
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 import numpy as np
-from matplotlib.patches import Polygon
 from matplotlib.ticker import FuncFormatter
 
 from flashlib import hardware
@@ -123,37 +122,3 @@ def _places():
     yield from ((10, -3, "left"), (0, -14, "center"), (9, -13, "left"), (-10, -3, "right"))
     for dy in range(28, 160, 14):
         yield from ((10, -dy, "left"), (0, -dy, "center"), (-10, -dy, "right"))
-
-
-def decades(ax, gpu, costs: Mapping[str, Traffic], dtype: str, *, reach: tuple[float, float],
-            depth: float, ticks: tuple[float, float, float], side: bool = False) -> tuple[dict, tuple]:
-    """Draw a roof over decades of intensity by hand: a tenth of the time of axes with ticks.
-
-    Args:
-        reach: the first decade at least, and what is free beyond the last point.
-        depth: how many decades of FLOP/s are free below the lowest point.
-        ticks: how far below the floor a tick ends, its number stands, and the axis' name.
-        side: whether there is a line at the left, too.
-    Returns:
-        {label: (x, y)} of the costs, and (left, right, floor, top, knee), all in decades.
-    """
-    top = np.log10(float(gpu.matmul_flops_per_s[dtype]))
-    knee = np.log10(model.ridge(gpu, dtype))
-    points = {label: (np.log10(c.intensity), np.log10(c.flops / model.time_s(c, gpu, dtype).time_s))
-              for label, c in costs.items()}
-    x0 = min([reach[0]] + [x for x, _ in points.values()]) - 0.15
-    x1 = max([3.5] + [x for x, _ in points.values()]) + reach[1]
-    start = top - (knee - x0)
-    low = min([start] + [y for _, y in points.values()]) - depth
-    ax.axis("off")
-    ax.add_patch(Polygon([(x0, low), (x0, start), (knee, top), (knee, low)], fc="#EFF3F8", lw=0))
-    ax.add_patch(Polygon([(knee, low), (knee, top), (x1, top), (x1, low)], fc="#F6F4EC", lw=0))
-    ax.plot([x0, knee, x1], [start, top, top], color=_ROOF, lw=2, zorder=2, gid="roof")
-    corners = [(x0, top)] * side + [(x0, low), (x1, low)]
-    ax.plot(*zip(*corners, strict=True), color="#555555", lw=0.8)
-    for x in range(int(np.ceil(x0)), int(x1) + 1):
-        ax.plot([x, x], [low, low - ticks[0]], color="#555555", lw=0.8)
-        ax.text(x, low - ticks[1], f"{10.0**x:,g}", ha="center", va="top", fontsize=SMALL, color=GREY)
-    ax.text((x0 + x1) / 2, low - ticks[2], "arithmetic intensity, FLOP per byte of HBM", ha="center",
-            va="bottom", fontsize=SMALL, color=INK)
-    return points, (x0, x1, low, top, knee)

@@ -79,11 +79,6 @@ def styled(draw: Callable) -> Callable:
     return wrapper
 
 
-def use_theme() -> None:
-    """Make the style of the course that of the whole session, for figures of your own."""
-    mpl.rcParams.update(_settings())
-
-
 class Picture(Figure):
     """A matplotlib figure that shows itself as a PNG, with its alt text in place of a repr."""
 

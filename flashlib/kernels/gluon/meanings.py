@@ -89,12 +89,13 @@ def _to_e4m3(program, x):
 
 
 _MEANINGS = {
-    forward.KEEP_PAIRS.value: _same, fused_parts.BEGIN.value: _both,
-    fused_parts.KEEP_BETWEEN.value: _keep_between, fused_parts.UNLESS_0.value: lambda program, x, y: np.where(y == 0, np.float32(0), x),
-    fused_parts.TAKE.value: _take, fused_parts.GIVE.value: _give, softmax.HIDE.value: _hide,
-    softmax.HIDE_OUTSIDE.value: _hide_outside, softmax.ONE_OF_FOUR.value: _exp2(1),
-    softmax.TWO_OF_FOUR.value: _exp2(2), backward_parts.KEEP.value: _keep,
-    backward_parts.KEEP_INSIDE.value: _keep_inside, forward_fp8.TO_E4M3.value: _to_e4m3,
+    forward.KEEP_PAIRS.value: _same, fused_parts.BEGIN.value: _both, fused_parts.TAKE.value: _take,
+    fused_parts.GIVE.value: _give, fused_parts.KEEP_BETWEEN.value: _keep_between,
+    fused_parts.UNLESS_0.value: lambda program, x, y: np.where(y == 0, np.float32(0), x),
+    softmax.HIDE.value: _hide, softmax.HIDE_OUTSIDE.value: _hide_outside,
+    softmax.ONE_OF_FOUR.value: _exp2(1), softmax.TWO_OF_FOUR.value: _exp2(2),
+    backward_parts.KEEP.value: _keep, backward_parts.KEEP_INSIDE.value: _keep_inside,
+    forward_fp8.TO_E4M3.value: _to_e4m3,
 }
 
 

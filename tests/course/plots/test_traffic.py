@@ -141,19 +141,3 @@ def test_roofline_shows_measurements_beside_predictions():
 def test_roofline_refuses_a_measurement_without_a_cost():
     with pytest.raises(ValueError, match="expected labels of costs"):
         plots.roofline("A100", COSTS, measured={"v9": 1.0})
-
-
-def test_ratio_map_hatches_what_does_not_fit_and_draws_the_border():
-    ratio = np.array([[2.0, 0.5], [2.0, 0.5]])
-    fits = np.array([[True, True], [True, False]])
-    ax = plots.ratio_map([8, 16], [8, 16], ratio, fits=fits, mark={"here": (8, 16)}).axes[0]
-    assert len(parts(ax, "does not fit")) == 1
-    (border,) = parts(ax, "equal")
-    assert [s.tolist() for s in border.get_segments()] == [[[0.5, -0.5], [0.5, 0.5]]]
-    assert len(parts(ax, "mark")) == 1
-    assert len(parts(ax, "value")) == 3
-
-
-def test_ratio_map_checks_its_shape():
-    with pytest.raises(ValueError, match=r"ratio: expected shape \(2, 3\)"):
-        plots.ratio_map([8, 16], [8, 16, 32], np.ones((3, 2)))

@@ -4,7 +4,7 @@ from typing import Literal, Never, overload
 
 import torch
 
-from flashlib.arguments import check_scale
+from flashlib.arguments import check_choice, check_scale
 from flashlib.kernels import ops
 from flashlib.kernels.autocast import of_one_dtype
 from flashlib.kernels.configs import BACKENDS
@@ -170,6 +170,5 @@ def check_arguments(q, k, v, causal, scale, return_lse, impl):
         raise TypeError(f"causal: expected True or False, got {causal!r}")
     if not isinstance(return_lse, bool):
         raise TypeError(f"return_lse: expected True or False, got {return_lse!r}")
-    if impl not in IMPLS:
-        raise ValueError(f"impl: expected one of {IMPLS}, got {impl!r}")
+    check_choice("impl", impl, IMPLS)
     return q, k, v, _check_factor(scale, D)

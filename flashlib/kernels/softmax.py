@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from triton import knobs
 
+from flashlib.arguments import check_choice
 from flashlib.kernels.ops import transformed
 from flashlib.kernels.triton.softmax import (
     softmax_3pass_fwd_kernel,
@@ -142,8 +143,7 @@ def _check(x, impl):
                         f"{'a nested tensor' if x.is_nested else x.layout}")
     if x.ndim == 0:
         raise ValueError("x: expected at least one axis, got a single number")
-    if impl not in IMPLS:
-        raise ValueError(f"impl: expected one of {IMPLS}, got {impl!r}")
+    check_choice("impl", impl, IMPLS)
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise TypeError(f"x: expected float16, bfloat16 or float32, got {x.dtype}")
     if x.is_cuda:

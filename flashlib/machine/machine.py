@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from flashlib.arguments import check_block, check_plain
+from flashlib.arguments import check_block, check_choice, check_plain
 from flashlib.errors import HBMReadError, SRAMOverflow
 from flashlib.machine.trace import Event, Trace
 from flashlib.machine.traffic import Moved, Traffic
@@ -197,8 +197,7 @@ class Machine:
 
     def bytes_of(self, kind: str) -> int:
         """Return the size in bytes of one element of this kind, "stats" for instance."""
-        if kind not in KINDS:
-            raise ValueError(f"kind: expected one of {KINDS}, got {kind!r}")
+        check_choice("kind", kind, KINDS)
         return getattr(self, f"{kind}_bytes")
 
     def hbm(self, *, kind: str = "element", **arrays: np.ndarray) -> Any:

@@ -131,8 +131,7 @@ def predict(gpu, config: Config, *, batch: int, heads: int, N: int, d: int,
         spills: registers beyond 255 go through L1 and back for every tile.
         shapes: tiles too small for the tensor cores slow them down.
     """
-    if level not in LEVELS:
-        raise ValueError(f"level: expected one of {LEVELS}, got {level!r}")
+    check_choice("level", level, LEVELS)
     gpu, depth = hardware.get(gpu), LEVELS.index(level)
     check_choice("dtype", dtype, tuple(gpu.matmul_flops_per_s))
     for name, size in (("batch", batch), ("heads", heads), ("N", N), ("d", d)):

@@ -11,7 +11,7 @@ one run. Notebooks 12 and 13 show the product.
 import sys
 
 from flashlib.course.bench import harness, profiler
-from flashlib.course.bench.harness import case_of, device_for, is_hopper, torch
+from flashlib.course.bench.harness import case_of, only_on_hopper, torch
 from flashlib.course.bench.provenance import collect, options_for, write
 from flashlib.course.notebook import show
 
@@ -81,9 +81,7 @@ def main(argv=None):
     """Count, measure, print the factors and write the CSV file."""
     options = options_for(__spec__, __doc__, argv, probe=probe, milliseconds={
         "type": int, "default": 400, "help": "how long each kernel runs back to back"})
-    device_for()
-    if not is_hopper():
-        return
+    only_on_hopper()
     from flashlib.course.bench.clock_stamp import clock_of
 
     harness.warm_all(warm, CASES)

@@ -9,7 +9,7 @@ rounds in which the variants alternate. Notebooks 12, 13 and 14 show the results
 import statistics
 
 from flashlib.course.bench import binaries, harness
-from flashlib.course.bench.harness import case_of, device_for, flops, is_hopper, torch
+from flashlib.course.bench.harness import case_of, flops, only_on_hopper, torch
 from flashlib.course.bench.provenance import collect, options_for, write
 from flashlib.masks import Window
 
@@ -189,9 +189,7 @@ def _warm(case):
 def main(argv=None):
     """Check, measure, print a table and write the CSV files."""
     options = options_for(__spec__, __doc__, argv, rounds=ROUNDS)
-    device_for()
-    if not is_hopper():
-        return
+    only_on_hopper()
     kinds = {"ablation": (ablation, SHAPES), "fp8": (fp8, FP8_SHAPES)}
     cases = [(kind, shape, causal) for kind, (_, shapes) in kinds.items() for shape in shapes
              for causal in (False, True)]

@@ -9,7 +9,7 @@ their own, which are ended after `LIMIT_S`. Notebook 12 shows the result.
 import sys
 
 from flashlib.course.bench import gluon_ablation, harness
-from flashlib.course.bench.harness import case_of, device_for, is_hopper, torch
+from flashlib.course.bench.harness import case_of, only_on_hopper, torch
 from flashlib.course.bench.provenance import collect, options_for, write
 from flashlib.course.notebook import show
 
@@ -55,9 +55,8 @@ def measure(options):
 def main(argv=None):
     """Run both parts, each in a process of its own."""
     options = options_for(__spec__, __doc__, argv, rounds=9)
-    device_for()
-    if is_hopper() and not (harness.finishes(LIMIT_S, check_tiny)
-                            and harness.finishes(LIMIT_S, measure, options)):
+    only_on_hopper()
+    if not (harness.finishes(LIMIT_S, check_tiny) and harness.finishes(LIMIT_S, measure, options)):
         sys.exit(f"A kernel of notebook 12 failed here, or took longer than {LIMIT_S} s.")
 
 

@@ -9,7 +9,7 @@ first. Notebooks 10, 11 and 12 show the results.
 """
 
 from flashlib.course.bench import gluon_ablation, harness, profiler
-from flashlib.course.bench.harness import case_of, device_for, is_hopper
+from flashlib.course.bench.harness import case_of, only_on_hopper
 from flashlib.course.bench.provenance import collect, options_for, write
 from flashlib.course.notebook import show
 
@@ -68,9 +68,7 @@ def few_rows(rounds):
 def main(argv=None):
     """Count, check, time, print and write the CSV files."""
     options = options_for(__spec__, __doc__, argv, probe=probe, rounds=9)
-    device_for()
-    if not is_hopper():
-        return
+    only_on_hopper()
     counters = profiler.by_case(__spec__.name, dict.fromkeys(CASES, "flash_fwd"), COUNTERS)
     head = collect(options.command, dtype="bfloat16", inputs="standard normal",
                    timing=harness.ALTERNATING, flops="4 B H N N d forward, half if causal")

@@ -61,6 +61,13 @@ def is_hopper() -> bool:
     return False
 
 
+def only_on_hopper() -> None:
+    """Leave where there is no GPU, and without an error where the GPU is no Hopper."""
+    device_for()
+    if not is_hopper():
+        sys.exit(0)
+
+
 def case_of(shape, **first) -> dict:
     """Return the columns that name a (B, H, N, d) shape in every file, others before them."""
     B, H, N, d = shape

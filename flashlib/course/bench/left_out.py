@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from flashlib.course.bench import harness
-from flashlib.course.bench.harness import case_of, device_for, is_hopper, torch
+from flashlib.course.bench.harness import case_of, only_on_hopper, torch
 from flashlib.course.bench.provenance import collect, options_for, write
 from flashlib.course.ch12.edited_kernels import LEFT_OUT, edited
 from flashlib.course.notebook import show
@@ -54,9 +54,8 @@ def measure(options):
 def main(argv=None):
     """Measure where the GPU is a Hopper."""
     options = options_for(__spec__, __doc__, argv)
-    device_for()
-    if is_hopper():
-        measure(options)
+    only_on_hopper()
+    measure(options)
 
 
 if __name__ == "__main__":

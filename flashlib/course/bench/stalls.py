@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from flashlib.course.bench import profiler
-from flashlib.course.bench.harness import case_of, device_for, inputs, is_hopper, torch
+from flashlib.course.bench.harness import case_of, inputs, only_on_hopper, torch
 from flashlib.course.bench.provenance import collect, options_for, write
 from flashlib.course.notebook import show
 
@@ -141,9 +141,7 @@ def _profile() -> tuple[str, list[int]]:
 def main(argv=None):
     """Measure, print and write the CSV file."""
     options = options_for(__spec__, __doc__, argv, probe=probe)
-    device_for()
-    if not is_hopper():
-        return
+    only_on_hopper()
     try:
         text, cycles = _profile()
     except profiler.NoCounters as reason:

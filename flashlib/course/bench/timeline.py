@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from flashlib.course.bench import gluon_ablation as bench
-from flashlib.course.bench.harness import case_of, device_for, flops, is_hopper, torch
+from flashlib.course.bench.harness import case_of, flops, only_on_hopper, torch
 from flashlib.course.bench.provenance import collect, options_for, write
 
 SHAPES = [(4, 16, 4096, 128, False), (4, 16, 4096, 128, True)]      # (B, H, N, d, causal)
@@ -191,9 +191,7 @@ def measure(shape, module, rounds=7):
 def main(argv=None):
     """Measure and write the CSV file."""
     options = options_for(__spec__, __doc__, argv)
-    device_for()
-    if not is_hopper():
-        return
+    only_on_hopper()
     rows, rates = [], {}
     with tempfile.TemporaryDirectory() as folder:
         module = load(Path(folder))

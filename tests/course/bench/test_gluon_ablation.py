@@ -116,8 +116,7 @@ def test_it_writes_the_columns_and_keys_that_were_recorded(monkeypatch, tmp_path
         return lambda shape, causal, rounds: [
             gluon_ablation.row_of(kind, shape, causal, [500.0, 700.0, 600.0]) | more]
 
-    monkeypatch.setattr(gluon_ablation, "device_for", lambda: "cuda")
-    monkeypatch.setattr(gluon_ablation, "is_hopper", lambda: True)
+    monkeypatch.setattr(gluon_ablation, "only_on_hopper", lambda: None)
     monkeypatch.setattr(gluon_ablation.harness, "warm_all", lambda function, cases: None)
     monkeypatch.setattr(gluon_ablation, "ablation", some("full", registers=168, spilled_words=0))
     monkeypatch.setattr(gluon_ablation, "fp8", some("own_bf16", rmse=1e-4, ratio_to_bf16=1.0))

@@ -77,9 +77,9 @@ class _Lines:
 def walk(algorithm, causal: bool, QKV) -> dict:
     """Run an algorithm on a machine, and return its code, events and steps.
 
-    An event is (op, tensor, rows, columns, bytes), its op one of `OPS`: those of the machine, and "skip"
-    for a tile that was left out. A step is (line, events so far, and the matmul FLOPs, vector FLOPs
-    and exponentials that the line added).
+    An event is (op, tensor, rows, columns, bytes), its op one of `OPS`: those of the machine, and
+    "skip" for a tile that was left out. A step is (line, events so far, and the matmul FLOPs, vector
+    FLOPs and exponentials that the line added).
     """
     machine, lines, seen = Machine(), _Lines(algorithm), []
     code = inspect.unwrap(algorithm).__code__

@@ -1,8 +1,19 @@
 // Quantities for people, letter for letter as flashlib.hardware.human writes them.
 
-/** Three significant digits as Python's `:.3g`, for 1 ≤ |x| < 100; smaller ones without an exponent. */
-const three = (x: number) => String(+x.toPrecision(3));
-export const int = (n: number) => Math.round(n).toLocaleString("en-US");
+/** Round half to even, as Python and NumPy do. */
+export function rint(x: number) {
+  const low = Math.floor(x), rest = x - low;
+  if (rest !== 0.5) return rest < 0.5 ? low : low + 1;
+  return low % 2 === 0 ? low : low + 1;
+}
+export const int = (n: number) => rint(n).toLocaleString("en-US");
+
+/** Three significant digits as Python's `:.3g`: an exact tie, such as 42.25, goes to the even digit. */
+function three(x: number) {
+  const shift = Math.abs(x) >= 10 ? 10 : 100;
+  const tie = Math.abs(x) >= 1 && /^-?\d{3}50*$/.test(x.toPrecision(60).replace(".", ""));
+  return String(tie ? rint(x * shift) / shift : +x.toPrecision(3));
+}
 
 export function human(value: number, unit: string, binary = false): string {
   const steps: [number, string][] = binary ? [[2 ** 20, "Mi"], [2 ** 10, "Ki"]]

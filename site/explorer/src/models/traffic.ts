@@ -1,4 +1,5 @@
 // The closed forms of flashlib.models.traffic, number for number: tests/site/explorer holds them to Python.
+import { rint } from "../format";
 import { ceilDiv, gridOf, windowOf, type Grid, type Row, type Window } from "./grid";
 
 export type Moved = [read: number, write: number];
@@ -19,13 +20,7 @@ type Held = [string, number][];
 
 const STATS = new Set(["m", "l", "lse", "delta", "dlse"]);
 export const bytesOf = (cost: Cost) => cost.readBytes + cost.writeBytes;
-
-/** Round half to even, as Python and NumPy do. */
-export function rint(x: number) {
-  const low = Math.floor(x), rest = x - low;
-  if (rest !== 0.5) return rest < 0.5 ? low : low + 1;
-  return low % 2 === 0 ? low : low + 1;
-}
+export const flopsOf = (cost: Cost) => cost.matmulFlops + cost.vectorFlops + cost.exps;
 
 const sum = (rows: Row[], f: (r: Row) => number) => rows.reduce((total, r) => total + f(r), 0);
 const sizes = (p: Sizes) => [p.elementBytes ?? 2, p.statsBytes ?? 4, p.accumulatorBytes ?? 4] as const;
@@ -169,5 +164,5 @@ export function standardBackward(p: { Nq: number; Nk: number; d: number } & Size
     [["dS", e * area], ["Q", e * rows], ["dK", a * keys]],
   ]);
   return costOf(moved(e, s, { Q: [rows, 0], K: [keys, 0], V: [keys, 0], dO: [2 * rows, 0], dQ: [0, rows], dK: [0, keys],
-    dV: [0, keys], P: [area, 0], dP: [area, area], dS: [2 * area, area] }), 8 * area * d, 5 * area, 0, held);
+    dV: [0, keys], P: [2 * area, 0], dP: [area, area], dS: [2 * area, area] }), 8 * area * d, 5 * area, 0, held);
 }

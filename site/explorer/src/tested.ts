@@ -1,0 +1,5 @@
+// What the tests call from node; no page loads it.
+export * from "./models/traffic";
+export { gridOf, keysOf, windowOf } from "./models/grid";
+export { rateName, ridge, timeOf } from "./models/roofline";
+export { human, humanBytes, humanRoom } from "./format";

@@ -1,4 +1,4 @@
-/* built by site/explorer/build.mjs; sources 65fca46870bee70cb9c28cff0cad09f4841680f0d42c1e2627dcc61c18518513 */
+/* built by site/explorer/build.mjs; sources faad64443ed57a6183e0ec2e4c11db51e46c1167923d7eb04d734831d9c0605b */
 "use strict";var flashExplorer=(()=>{var j0=Object.defineProperty;var z1=Object.getOwnPropertyDescriptor;var G1=Object.getOwnPropertyNames;var D1=Object.prototype.hasOwnProperty;var U1=(e,t)=>{for(var o in t)j0(e,o,{get:t[o],enumerable:!0})},X1=(e,t,o,s)=>{if(t&&typeof t=="object"||typeof t=="function")for(let r of G1(t))!D1.call(e,r)&&r!==o&&j0(e,r,{get:()=>t[r],enumerable:!(s=z1(t,r))||s.enumerable});return e};var Y1=e=>X1(j0({},"__esModule",{value:!0}),e);var Ee={};U1(Ee,{mount:()=>q0,mountAll:()=>C0,render:()=>Le});var I0=`.fx{--fx-ink:#1f2328;--fx-dim:#59616b;--fx-line:#c3ccd6;--fx-paper:#fff;--fx-soft:#f3f6fa;--fx-bad:#b42b0c;--fx-accent:#1f5f8b;
 --fx-Q:#332288;--fx-K:#ddcc77;--fx-V:#117733;--fx-S:#88ccee;--fx-P:#999933;--fx-O:#cc6677;--fx-m:#5f5f5f;--fx-l:#8c8c8c;--fx-lse:#b4b4b4;--fx-delta:#cfcfcf;--fx-other:#7a869a;
 --fx-on-Q:#fff;--fx-on-V:#fff;--fx-on-m:#fff;--fx-on:#17191c;--fx-hatch:#fff;

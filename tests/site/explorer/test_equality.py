@@ -1,13 +1,20 @@
 """The explorers' numbers are those of `flashlib.models`: on random shapes, every field, exactly."""
 
 import random
+from collections import Counter
 
 import numpy as np
 import pytest
 
-from flashlib import hardware
+from flashlib import Machine, hardware
+from flashlib.algorithms.flash_v1 import flash_v1
+from flashlib.algorithms.flash_v2 import flash_v2
+from flashlib.algorithms.one_pass import one_pass_attention
+from flashlib.algorithms.softmax import safe_softmax
+from flashlib.course.ch04 import lab
 from flashlib.course.plots.theme import human_bytes, human_room
 from flashlib.hardware import human
+from flashlib.masks import mask_of, tile_class, tiles
 from flashlib.models import roofline, traffic
 from scripts.explorer_data import gpus
 
@@ -97,3 +104,64 @@ def test_quantities_are_written_as_python_writes_them(node):
     assert node(calls) == want
     floats = np.random.default_rng(3).uniform(1, 1e6, 500).tolist()
     assert node([("human", v, "B") for v in floats]) == [human(v, "B") for v in floats]
+
+
+def test_tiles_are_counted_as_the_mask_classes_them(node):
+    rng = random.Random(23)
+    calls, wants = [], []
+    for _ in range(300):
+        Nq, Nk = rng.randint(1, 90), rng.randint(1, 90)
+        Br, Bc, causal = rng.randint(1, 30), rng.randint(1, 30), rng.random() < 0.5
+        window = rng.choice([None, rng.randint(0, 60)])
+        mask = mask_of(causal, Nq, Nk, None if window is None else (window, window))
+        kinds = Counter(tile_class(mask, rows, keys) for rows in tiles(Nq, Br) for keys in tiles(Nk, Bc))
+        calls.append(("tallyOf", {"Nq": Nq, "Nk": Nk, "Br": Br, "Bc": Bc, "causal": causal, "window": window}))
+        wants.append({"full": kinds["full"], "cut": kinds["partial"], "skipped": kinds["skip"]})
+    assert node(calls) == wants
+
+
+def test_what_is_held_at_the_peak_is_what_the_machine_holds(node):
+    rng, data = random.Random(24), np.random.default_rng(24)
+    for _ in range(12):
+        Nq, Nk, d = rng.randint(1, 40), rng.randint(1, 40), rng.choice([4, 8])
+        sizes = {"Br": rng.randint(1, 20), "Bc": rng.randint(1, 20)}
+        Q, K, V = (data.standard_normal((n, d)) for n in (Nq, Nk, Nk))
+        causal = rng.random() < 0.5
+        for algorithm in (flash_v1, flash_v2):
+            machine = Machine()
+            algorithm(Q, K, V, **sizes, causal=causal, machine=machine)
+            want = Counter()
+            for name, _, size in machine.peak_tiles:
+                want[name] += size
+            shape = {"Nq": Nq, "Nk": Nk, "d": d, "causal": causal, **sizes}
+            (got,) = node([(FORMS[algorithm.__name__], shape)])
+            assert Counter(dict(got["held"])) == want, (algorithm.__name__, shape)
+
+
+def test_softmax_steps_are_those_of_the_tested_algorithms(node):
+    rng = np.random.default_rng(25)
+    for n in (1, 2, 5, 16):
+        x, v = rng.normal(0, 6, n), rng.normal(0, 2, n)
+        three, two, one = node([("steps", method, x.tolist(), v.tolist()) for method in "321"])
+        assert [len(three), len(two), len(one)] == [3 * n, 2 * n, n + 1]
+        weights = safe_softmax(x[None])[0]
+        m, l, factor = lab.walk(x)
+        for k in range(n):
+            assert three[k]["m"] == m[k] and three[2 * n + k]["p"] == pytest.approx(weights[k], rel=1e-14)
+            for s in (two[k], one[k]):
+                assert s["m"] == m[k]
+                assert [s["l"], s["alpha"]] == pytest.approx([l[k], factor[k]], rel=1e-14)
+            O, lse = one_pass_attention(np.ones((1, 1)), x[:k + 1, None], v[:k + 1, None], scale=1.0)
+            assert one[k]["o"] / one[k]["l"] == pytest.approx(O[0, 0], rel=1e-12, abs=1e-14)
+            assert one[k]["m"] + np.log(one[k]["l"]) == pytest.approx(lse[0], rel=1e-14)
+        for last in (three[-1], two[-1], one[-1]):
+            assert last["o"] == pytest.approx(O[0, 0], rel=1e-12, abs=1e-14)
+        reads = [steps[-1]["loads"] for steps in (three, two, one)]
+        assert reads == [3 * n, 2 * n, n]
+
+
+def test_hidden_keys_and_typing_errors(node):
+    hidden, one, text, many = node([
+        ("stepsOf", "-inf, 2 −inf; 1e0"), ("parse", "1"), ("parse", "1 two"), ("parse", "1 " * 17)])
+    assert hidden[-1]["o"] is not None and hidden[0]["l"] == 0 and hidden[-1]["l"] == pytest.approx(1 + np.exp(-1))
+    assert one == [1] and text == "“two” is no number." and many.startswith("At most 16")

@@ -13,8 +13,8 @@ const power = (a: string, b: string) => `e<sup>${a} ${b.startsWith("−") ? `+ $
 
 /** What a step does, one line for m, one for ℓ, one for o; HTML. */
 function formulas(s: Step, x: number[], v: number[], method: Method): string[] {
-  const [m, before, xj] = [num(s.m), num(s.before), num(x[s.j])], rises = s.m > s.before;
   if (s.j === x.length) return [`<i>o</i> / ℓ = ${num(s.oBefore)} / ${num(s.l)} = <b>${num(s.o!)}</b>`];
+  const [m, before, xj] = [num(s.m), num(s.before), num(x[s.j])], rises = s.m > s.before;
   const maximum = `<i>m</i> = max(${before}, ${xj}) = <b>${m}</b>`;
   if (s.alpha === null) {
     if (s.p === null) return [maximum];

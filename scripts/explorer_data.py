@@ -78,8 +78,8 @@ def walk(algorithm, causal: bool, QKV) -> dict:
     """Run an algorithm on a machine, and return its code, events and steps.
 
     An event is (op, tensor, rows, columns, bytes), its op one of `OPS`: those of the machine, and
-    "skip" for a tile that was left out. A step is (line, how many events, matmul FLOPs, vector FLOPs and
-    exponentials), all of that line; both lists are flat.
+    "skip" for a tile that was left out. A step is (line, how many events, matmul FLOPs, vector FLOPs
+    and exponentials), all of that line; both lists are flat.
     """
     machine, lines, seen = Machine(), _Lines(algorithm), []
     code = inspect.unwrap(algorithm).__code__
@@ -124,13 +124,21 @@ def walk(algorithm, causal: bool, QKV) -> dict:
             steps.append([line - lines.first, len(events), *added])
     file = Path(inspect.getsourcefile(inspect.unwrap(algorithm)) or "").relative_to(ROOT).as_posix()
     return {"file": file, "firstLine": lines.offset + lines.first - 1, "code": lines.body(),
-            "kernels": kernels, "tensors": tensors, "events": _packed(events),
-            "steps": np.ravel(np.array(steps) - [[0, b, 0, 0, 0] for b in [0, *np.array(steps)[:-1, 1]]])
-            .tolist(), "traffic": _traffic(machine.traffic)}
+            "kernels": kernels, "tensors": tensors, "events": _packed(events), "steps": _counted(steps),
+            "traffic": _traffic(machine.traffic)}
+
+
+def _counted(steps) -> list[int]:
+    """Return steps one after the other, with how many events each has in place of how many so far."""
+    flat, before = [], 0
+    for line, upto, *added in steps:
+        flat += [line, upto - before, *added]
+        before = upto
+    return flat
 
 
 def _packed(events) -> list[int]:
-    """Return events one after the other, starts as differences and stops as lengths, which gzip likes."""
+    """Return events one after the other, starts as differences and stops as lengths: they pack well."""
     flat, row, col = [], 0, 0
     for op, tensor, r0, r1, c0, c1, size in events:
         flat += [op, tensor, r0 - row, r1 - r0, c0 - col, c1 - c0, size]

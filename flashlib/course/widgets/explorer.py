@@ -23,7 +23,7 @@ def bundle() -> Path:
             else PACKAGE.parent / "site" / "static" / "explorer.js")
     if not path.is_file():
         raise FileNotFoundError(f"The explorers' script is not at {path}: install flashlib anew, or run"
-                                " `npm install` and `npm run build` in site/explorer.")
+                                " `make explorer`.")
     return path
 
 
@@ -54,7 +54,8 @@ def _widget():
         """One of the explorers; `state` follows the reader's hand, and leads it when it is set."""
 
         # A page loads the bundle as a classic script; a notebook's front end wants a module.
-        _esm = bundle().read_text(encoding="utf-8") + "\nexport default { render: flashExplorer.render };\n"
+        _esm = (bundle().read_text(encoding="utf-8")
+                + "\nexport default { render: flashExplorer.render };\n")
         kind = traitlets.Enum(KINDS, "blocks").tag(sync=True)
         state = traitlets.Dict().tag(sync=True)
 

@@ -1,4 +1,4 @@
-"""The explorers' sources, built once by node; without node or its packages a test is skipped in plain sight."""
+"""The explorers' sources, built once by node; without node a test is skipped in plain sight."""
 
 import json
 import shutil

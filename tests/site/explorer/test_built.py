@@ -1,4 +1,4 @@
-"""What is committed is what the sources give: the bundle, the exported data, and a gloss for every line."""
+"""What is committed is what the sources give: the bundle, the exported data, a gloss for every line."""
 
 import gzip
 import hashlib
@@ -13,7 +13,7 @@ from tests.site.explorer.conftest import ROOT, SOURCE
 pytestmark = pytest.mark.site
 
 BUNDLE = ROOT / "site" / "static" / "explorer.js"
-REMEDY = "run `python scripts/explorer_data.py`, then `npm install && npm run build` in site/explorer"
+REMEDY = "run `make explorer`"
 
 
 def digest():
@@ -37,7 +37,8 @@ def test_the_built_script_is_what_the_sources_give(built):
 
 def test_the_exported_data_is_not_stale():
     for name, text in explorer_data.texts().items():
-        assert (explorer_data.FOLDER / name).read_text(encoding="utf-8") == text, f"{name} is stale: {REMEDY}"
+        kept = (explorer_data.FOLDER / name).read_text(encoding="utf-8")
+        assert kept == text, f"{name} is stale: {REMEDY}"
 
 
 def test_the_script_is_small_and_asks_no_one():
@@ -50,7 +51,8 @@ def test_the_script_is_small_and_asks_no_one():
 
 def test_packages_have_exact_versions_and_no_lock_names_a_host():
     package = json.loads((SOURCE / "package.json").read_text(encoding="utf-8"))
-    assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version in package["devDependencies"].values())
+    versions = package["devDependencies"].values()
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version in versions)
     assert not list(SOURCE.glob("*lock*"))
 
 

@@ -42,16 +42,15 @@ export function tilesPicture(a: Answer, width: number, id: string): string {
   out += rect(x0, y0, w, h, "fx-edge");
   // The strips of the tensors, and one tile at work.
   const backward = algorithm.startsWith("backward"), now = tileAtWork(a);
-  const strips: [string, number, number, number, number][] = [
-    ["Q", x0 - GAP - STRIP, y0, STRIP, h], ["O", x0 + w + GAP, y0, STRIP, h], ["K", x0, y0 - GAP - STRIP, w, STRIP]];
+  const right = backward ? "dQ" : "O", strips: [string, number, number, number, number][] = [
+    ["Q", x0 - GAP - STRIP, y0, STRIP, h], [right, x0 + w + GAP, y0, STRIP, h], ["K", x0, y0 - GAP - STRIP, w, STRIP]];
   for (const [name, x, y, sw, sh] of strips) out += rect(x, y, sw, sh, `fx-strip fx-${name}`);
-  const right = backward ? "dQ" : "O";
   out += text(x0 - GAP - STRIP - 5, y0 + h / 2 + 4, "Q", "fx-b", "end") + text(x0 + w + GAP + STRIP + 5, y0 + h / 2 + 4, right, "fx-b");
   out += text(x0 + w / 2, y0 - GAP - STRIP - 5, backward ? "K, V, dK, dV" : "K, V", "fx-b", "middle");
   if (now) {
     const y = now.row * Br * sy, high = Math.max(Math.min(Br, Nq - now.row * Br) * sy, 1.5);
     const x = now.col * Bc * sx, wide = Math.max(Math.min(Bc, Nk - now.col * Bc) * sx, 1.5);
-    out += rect(x0 - GAP - STRIP, y0 + y, STRIP, high, "fx-held fx-Q") + rect(x0 + w + GAP, y0 + y, STRIP, high, "fx-held fx-O")
+    out += rect(x0 - GAP - STRIP, y0 + y, STRIP, high, "fx-held fx-Q") + rect(x0 + w + GAP, y0 + y, STRIP, high, `fx-held fx-${right}`)
       + rect(x0 + x, y0 - GAP - STRIP, wide, STRIP, "fx-held fx-K") + rect(x0 + x, y0 + y, wide, high, "fx-now",
         `one tile at work: ${Math.min(Br, Nq)} queries and ${Math.min(Bc, Nk)} keys`);
   }

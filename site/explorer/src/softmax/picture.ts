@@ -21,7 +21,7 @@ export function rowPicture(x: number[], all: Step[], k: number, method: Method, 
   out += path(`M${left} ${at(zero)}H${at(width)}`, "fx-axis");
   let labels = "";
   x.forEach((xj, j) => {
-    const value = Number.isFinite(xj) ? xj : least, y = Math.min(zero, zero - value * scale), h = Math.abs(value) * scale;
+    const value = Number.isFinite(xj) ? xj : 0, y = Math.min(zero, zero - value * scale), h = Math.abs(value) * scale;
     out += rect(mid(j) - bar / 2, y, bar, h, `fx-t ${j < read ? "fx-S" : "fx-empty"}`, `x = ${num(xj)}`);
     labels += text(mid(j), value >= 0 ? y - 4 : y + h + 12, num(xj), `fx-halo ${small}${j === s.j ? " fx-b" : ""}`, "middle");
   });

@@ -32,7 +32,7 @@ function listing(r: Run): string {
 /** The words of a tile's side, first and last. */
 function words([from, to]: [number, number]): string {
   const [a, z] = [SHEET.words[from], SHEET.words[to - 1]];
-  return `“${escape(a)}${to - from > 1 ? ` … ${escape(z)}` : ""}” (${from}–${to - 1})`;
+  return to - from > 1 ? `“${escape(a)} … ${escape(z)}” (${from}–${to - 1})` : `“${escape(a)}” (${from})`;
 }
 
 export function mountWalk(el: HTMLElement, start: Values, heard: Changed): Mounted {

@@ -33,7 +33,8 @@ export function matrixPicture(m: Moment, width: number, id: string): string {
   if (inHbm.length) out += `<path d="${boxes(inHbm)}" fill="url(#${id}-s)"/>`;
   for (const e of m.skipped) {
     const [x, y, w, h] = area(e);
-    out += `<path d="${box(x, y, w, h)}" fill="url(#${id}-s)"/>` + text(x + w / 2, y + h / 2 + 4, "skipped", "fx-small fx-dim", "middle");
+    out += `<path d="${box(x, y, w, h)}" fill="url(#${id}-s)"/>`
+      + (w > 48 ? text(x + w / 2, y + h / 2 + 4, "skipped", "fx-small fx-dim fx-halo", "middle") : "");
   }
   for (let k = B; k < N; k += B) lines += `M${at(x0 + k * s)} ${y0}v${at(side)}M${x0} ${at(y0 + k * s)}h${at(side)}`;
   out += path(lines, "fx-rule") + rect(x0, y0, side, side, "fx-edge");

@@ -3,6 +3,7 @@ import styles from "./explorer.css";
 import { mountBlocks } from "./blocks/mount";
 import { mountSoftmax } from "./softmax/mount";
 import { mountWalk } from "./walk/mount";
+import { expected } from "./ui";
 import type { Changed, Mounted, Values } from "./ui";
 
 const KINDS: Record<string, (el: HTMLElement, start: Values, heard: Changed) => Mounted> = {
@@ -10,8 +11,7 @@ const KINDS: Record<string, (el: HTMLElement, start: Values, heard: Changed) => 
 
 /** Put an explorer into an element; `start` is any part of its state. */
 export function mount(el: HTMLElement, kind: string, start: Values = {}, heard: Changed = () => {}): Mounted {
-  const make = KINDS[kind];
-  if (!make) throw new Error(`data-explorer: expected one of ${Object.keys(KINDS).join(", ")}, got "${kind}"`);
+  const make = KINDS[expected("data-explorer", kind, Object.keys(KINDS))];
   if (!document.getElementById("fx-style")) {
     const style = document.createElement("style");
     style.id = "fx-style";

@@ -75,7 +75,13 @@ export class Form {
   }
 }
 
-/** The nearest of a list of options, so that any number of the reader's own can be shown. */
+/** Return a value that is one of those, or throw with what they are. */
+export function expected<T>(name: string, value: T, options: readonly T[]): T {
+  if (!options.includes(value)) throw new Error(`${name}: expected one of ${options.join(", ")}, got ${String(value)}`);
+  return value;
+}
+
+/** Options with a number of the reader's own among them, in order; null is the last. */
 export function including(options: [string, unknown][], value: unknown, label: (n: number) => string): [string, unknown][] {
   if (value === null || typeof value !== "number" || options.some(([, v]) => v === value)) return options;
   const all: [string, unknown][] = [...options, [label(value), value]];

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from flashlib import hardware
-from flashlib.course.plots.theme import human_bytes, human_room
+from flashlib.course.plots.theme import human_bytes, human_room, luminance
 from flashlib.models import roofline, traffic
 from scripts import explorer_data
 from tests.browser import chromium
@@ -242,6 +242,27 @@ def test_light_and_dark_follow_the_page(open_page):
             page.evaluate("theme => { document.body.dataset.theme = theme }", theme)
             found[theme] = paper(page) < 384
         assert found == {"auto": scheme == "dark", "light": False, "dark": True}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_letters_stand_out_from_their_tensors(open_page, scheme):
+    page = open_page(color_scheme=scheme)
+    seen = {}
+    for state in ({"algorithm": "standard"}, {"algorithm": "v1"}, {"algorithm": "backward", "Bc": 128}):
+        put(page, "blocks", **state)
+        for name, ink, paper in page.evaluate(LABELS):
+            ink, paper = (tuple(float(n) / (1 if "srgb" in color else 255)
+                                for n in re.findall(r"[\d.]+", color)[:3]) for color in (ink, paper))
+            light, dark = sorted((luminance(ink), luminance(paper)), reverse=True)
+            seen[name] = (light + 0.05) / (dark + 0.05)
+    assert len(seen) >= 10 and min(seen.values()) >= 4.5, seen
+
+
+# Every label inside a tensor's bar, its ink, and the bar's hue: the bar is the last one before it.
+LABELS = """() => [...document.querySelectorAll('.fx svg text.fx-in')].map(e => {
+    let bar = e.previousElementSibling;
+    while (!bar.matches('.fx-t')) bar = bar.previousElementSibling;
+    return [e.textContent, getComputedStyle(e).fill, getComputedStyle(bar).fill]; })"""
 
 
 def test_nothing_moves_by_itself(open_page):

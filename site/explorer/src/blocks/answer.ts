@@ -1,5 +1,6 @@
 // The block explorer's state, and what the models answer to it.
 import gpuSheets from "../data/gpus.json";
+import { expected } from "../ui";
 import { clip, type Grid, type Window } from "../models/grid";
 import { rateName, ridge, timeOf, type Gpu, type Time } from "../models/roofline";
 import { bytesOf, flashBackward, flashV1, flashV2, flashV3, flashV4, gridFor, standardAttention, standardBackward,
@@ -50,14 +51,16 @@ export interface Answer {
 }
 
 export function answer(state: State): Answer {
-  const gpu = GPUS.find(g => g.name === state.gpu) ?? GPUS[0];
+  const gpu = GPUS[GPUS.findIndex(g => g.name === expected("gpu", state.gpu, GPUS.map(sheet => sheet.name)))];
+  expected("algorithm", state.algorithm, ["standard", "v1", "v2", "v3", "v4", "backward", "backward_q"]);
+  expected("precision", state.precision, ["16", "32", "fp8"]);
   const elementBytes = { "16": 2, "32": 4, fp8: 1 }[state.precision];
   const window: Window | null = state.window === null ? null : { left: state.window, right: state.window };
   const { Nq, Nk, d, causal, Br, Bc } = state, backward = state.algorithm.startsWith("backward");
   const shape = { Nq, Nk, d, causal, window, elementBytes }, tiled = { ...shape, Br, Bc }, grid = gridFor(tiled);
   const dense = { ...shape, elementBytes: state.precision === "fp8" ? 2 : elementBytes };
   const ideal = backward ? standardBackward(dense) : standardAttention(dense);
-  const same = backward ? null : standardAttention({ ...dense, Br, Bc });
+  const same = backward ? null : standardAttention({ ...dense, Br, Bc }, grid);
   const cost = state.algorithm === "standard" ? same!
     : state.algorithm === "v1" ? flashV1(tiled, grid)
     : state.algorithm === "v2" ? flashV2(tiled, grid)

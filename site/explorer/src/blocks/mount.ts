@@ -47,7 +47,7 @@ export function mountBlocks(el: HTMLElement, start: Values, heard: Changed): Mou
     <p class="fx-head"></p><form class="fx-form" autocomplete="off">${form.html}</form>
     ${panel("bytes")}<p class="fx-why"></p><div class="fx-two">${panel("tiles")}<div>${panel("sram")}${panel("time")}${panel("roof")}</div></div>
     <p class="fx-fine">The paper machine: one head, 4-byte statistics and accumulator, everything overlaps, no L2 cache. A GPU whose L2 holds K and V reads less from HBM than is counted here.</p>
-    <details class="fx-more"><summary>All numbers</summary><div></div></details>
+    <details class="fx-more"><summary>All numbers</summary><div tabindex="0" role="region" aria-label="All numbers"></div></details>
     <p class="fx-sr" role="status"></p></div>`;
   const root = el.firstElementChild as HTMLElement, find = (name: string) => root.querySelector<HTMLElement>(name)!;
   const head = find(".fx-head"), why = find(".fx-why"), more = find("details"), numbersAt = find("details div");

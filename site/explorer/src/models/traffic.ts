@@ -113,9 +113,9 @@ export function flashV4(p: Shape & Tiles & Software, g = gridFor(p)): Cost {
     + rescaled * (4 + d) + software };
 }
 
-export function standardAttention(p: Shape & Partial<Tiles>): Cost {
+export function standardAttention(p: Shape & Partial<Tiles>, known?: Grid): Cost {
   const { Nq, Nk, d } = p, [e, s, a] = sizes(p), ideal = p.Br === undefined;
-  const Br = p.Br ?? Math.max(Nq, 1), Bc = p.Bc ?? Math.max(Nk, 1), g = gridFor({ ...p, Br, Bc });
+  const Br = p.Br ?? Math.max(Nq, 1), Bc = p.Bc ?? Math.max(Nk, 1), g = known ?? gridFor({ ...p, Br, Bc });
   const Tr = ceilDiv(Nq, Br), Tc = ceilDiv(Nk, Bc), area = Nq * Nk, r = Math.min(Br, Nq), c = Math.min(Bc, Nk);
   const lastMasked = sum(g.rows, row => row.b * (Nk - row.full)), rows = ideal ? Nq : 1;
   const held = Nq ? peak([

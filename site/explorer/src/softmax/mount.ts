@@ -62,7 +62,7 @@ export function mountSoftmax(el: HTMLElement, start: Values, heard: Changed): Mo
     ${field("x", "logits <i>x</i>: type your own")}${field("v", "their values <i>v</i>")}<p class="fx-wrong fx-bad" id="${id}wrong" role="alert"></p></form>
     ${Player.html("step")}
     <p class="fx-head"></p><div class="fx-two"><div data-panel="row"></div><div><ul class="fx-formulas"></ul><div data-panel="output"></div><p class="fx-why"></p></div></div>
-    <details class="fx-more"><summary>All steps</summary><div></div></details>
+    <details class="fx-more"><summary>All steps</summary><div tabindex="0" role="region" aria-label="All steps"></div></details>
     <p class="fx-sr" role="status"></p></div>`;
   const root = el.firstElementChild as HTMLElement, find = (name: string) => root.querySelector<HTMLElement>(name)!;
   const fields = [...root.querySelectorAll<HTMLInputElement>("[data-text]")], wrong = find(".fx-wrong"), head = find(".fx-head");

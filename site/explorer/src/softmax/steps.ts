@@ -1,4 +1,6 @@
 // Softmax of one row of logits and its weighted sum of values, in three passes, two and one.
+import { expected } from "../ui";
+
 export type Method = "3" | "2" | "1";
 export interface Step {
   pass: number;
@@ -20,6 +22,7 @@ export const isLowest = (m: number) => m === LOWEST;
 
 export function steps(method: Method, x: number[], v: number[]): Step[] {
   const found: Step[] = [];
+  expected("method", method, ["3", "2", "1"]);
   let m = LOWEST, l = 0, o = 0, loads = 0;
   const add = (pass: number, j: number, now: Partial<Step>) =>
     found.push({ pass, j, m, before: m, alpha: null, l, lBefore: l, p: null, o: null, oBefore: o, loads, ...now });

@@ -1,6 +1,7 @@
 // A run of the paper machine, step by step: what a line did, what is in SRAM, what has moved.
 import glossSheet from "../data/gloss.json";
 import walkSheet from "../data/walk.json";
+import { expected } from "../ui";
 import type { Moved } from "../models/traffic";
 
 type Range = [start: number, stop: number];
@@ -51,7 +52,7 @@ const runs = new Map<string, Run>();
 export function run(name: string): Run {
   const known = runs.get(name);
   if (known) return known;
-  const raw = SHEET.runs[name], events: Event[] = [], steps: Step[] = [];
+  const raw = SHEET.runs[expected("run", name, RUNS)], events: Event[] = [], steps: Step[] = [];
   let row = 0, col = 0, from = 0;
   for (let k = 0; k < raw.events.length; k += 7) {
     const [op, tensor, down, high, right, wide, bytes] = raw.events.slice(k, k + 7);

@@ -4,7 +4,7 @@ import { createHash } from "node:crypto";
 import { mkdirSync, readdirSync, readFileSync } from "node:fs";
 import { dirname, join, relative } from "node:path";
 import { fileURLToPath } from "node:url";
-import { build } from "esbuild";
+import { build, transform } from "esbuild";
 
 const here = dirname(fileURLToPath(import.meta.url));
 const folder = process.argv[2];
@@ -20,8 +20,11 @@ function sources() {
   return digest.digest("hex");
 }
 
-const common = { bundle: true, minify: true, target: "es2020", charset: "utf8", legalComments: "none",
-  loader: { ".css": "text" }, logLevel: "warning" };
+/** Styles come as text, small. */
+const styles = { name: "styles", setup: ({ onLoad }) => onLoad({ filter: /\.css$/ }, async ({ path }) => ({
+  contents: (await transform(readFileSync(path, "utf8"), { loader: "css", minify: true })).code, loader: "text" })) };
+const common = { bundle: true, minify: true, target: "es2020", charset: "utf8", legalComments: "none", plugins: [styles],
+  logLevel: "warning" };
 const out = folder ?? join(here, "..", "static");
 mkdirSync(out, { recursive: true });
 await build({ ...common, entryPoints: [join(here, "src/page.ts")], outfile: join(out, "explorer.js"), format: "iife",

@@ -1,5 +1,7 @@
 // The one bundle: on a page it mounts every [data-explorer]; JupyterLab's anywidget calls render().
-import styles from "./explorer.css";
+import theme from "./theme.css";
+import controls from "./controls.css";
+import pictures from "./pictures.css";
 import { mountBlocks } from "./blocks/mount";
 import { mountSoftmax } from "./softmax/mount";
 import { mountWalk } from "./walk/mount";
@@ -15,7 +17,7 @@ export function mount(el: HTMLElement, kind: string, start: Values = {}, heard: 
   if (!document.getElementById("fx-style")) {
     const style = document.createElement("style");
     style.id = "fx-style";
-    style.textContent = styles;
+    style.textContent = theme + controls + pictures;
     document.head.append(style);
   }
   return make(el, start, heard);

@@ -3,13 +3,10 @@
 import json
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
-SOURCE = ROOT / "site" / "explorer"
-RUN = Path(__file__).with_name("run.mjs")
+from tests.site.explorer.places import RUN, SOURCE
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from flashlib.course.plots.theme import human_bytes, human_room, luminance
 from flashlib.models import roofline, traffic
 from scripts import explorer_data
 from tests.browser import chromium
-from tests.site.explorer.conftest import SOURCE
+from tests.site.explorer.places import SOURCE
 
 pytestmark = pytest.mark.site
 

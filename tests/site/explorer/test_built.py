@@ -8,7 +8,7 @@ import re
 import pytest
 
 from scripts import explorer_data
-from tests.site.explorer.conftest import ROOT, SOURCE
+from tests.site.explorer.places import ROOT, SOURCE
 
 pytestmark = pytest.mark.site
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from flashlib.course.widgets import explorer
-from tests.site.explorer.conftest import ROOT
+from tests.site.explorer.places import ROOT
 
 pytestmark = pytest.mark.site
 

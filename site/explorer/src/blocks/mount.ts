@@ -20,7 +20,6 @@ function controls(s: State): Control[] {
     { key: "precision", label: "elements", kind: "pick", options: [["16 bits", "16"], ["32 bits", "32"], ["FP8", "fp8"]],
       hint: "FP8 is v3’s" },
     { key: "gpu", label: "GPU", kind: "select", options: GPUS.map(g => [g.name, g.name]) },
-    { key: "same", label: "as many queries as keys", kind: "check" },
     { key: "Br", label: "<i>B<sub>r</sub></i>, rows of Q", kind: "range", options: own(SIZES, s.Br) },
     { key: "Bc", label: "<i>B<sub>c</sub></i>, rows of K, V", kind: "range", options: own(SIZES, s.Bc) },
     { key: "Nq", label: "<i>N<sub>q</sub></i>, queries", kind: "range", options: own(LENGTHS, s.Nq) },
@@ -30,6 +29,7 @@ function controls(s: State): Control[] {
       options: [...including(numbers(WINDOWS), s.window, int), ["all", null]], hint: "causal keeps the left side alone" },
     { key: "share", label: "exp in software", kind: "range",
       options: [0, 0.1, 0.2, 0.25, 0.3, 0.4, 0.5].map(x => [`${Math.round(100 * x)} %`, x]) },
+    { key: "same", label: "as many queries as keys", kind: "check" },
   ];
 }
 

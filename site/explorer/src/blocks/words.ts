@@ -38,7 +38,7 @@ export function reason(a: Answer): string {
       : "In 16 bits v3 moves what v2 moves: it overlaps better, which no byte count shows.";
     case "v4": return `The bytes are those of v2. ${s.share ? `${Math.round(100 * s.share)} % of the exponentials run as polynomials of degree 3 beside the others.` : "Move exponentials to software and watch their bar."}`;
     default: return Tr <= 1 ? `All ${int(s.Nq)} queries are in one tile: K and V are read once, and no block size saves a byte.${s.Nq === 1 ? " This is decoding: hardly a FLOP for each byte." : ""}`
-      : `${share} % of standard attention’s bytes are ${which}, which v2 never moves. K and V are read once for each of ${int(Tr)} tiles of Q: a taller B<sub>r</sub> means fewer trips.`;
+      : `${share} % of standard attention’s bytes are ${which}, which v2 never moves. Each of ${int(Tr)} tiles of Q reads the K and V that it sees anew: a taller B<sub>r</sub> means fewer trips.`;
   }
 }
 

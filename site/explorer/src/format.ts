@@ -6,7 +6,8 @@ export function rint(x: number) {
   if (rest !== 0.5) return rest < 0.5 ? low : low + 1;
   return low % 2 === 0 ? low : low + 1;
 }
-export const int = (n: number) => rint(n).toLocaleString("en-US");
+const english = new Intl.NumberFormat("en-US");            // toLocaleString would make one each time
+export const int = (n: number) => english.format(rint(n));
 
 /** Three significant digits as Python's `:.3g`: an exact tie, such as 42.25, goes to the even digit. */
 function three(x: number) {

@@ -88,6 +88,16 @@ export function including(options: [string, unknown][], value: unknown, label: (
   return all.sort(([, a], [, b]) => (a === null ? Infinity : a as number) - (b === null ? Infinity : b as number));
 }
 
+/** Write HTML into an element where it has changed: what stays is not drawn anew. */
+export class Writer {
+  private last = new Map<Element, string>();
+  put(el: Element, html: string) {
+    if (this.last.get(el) === html) return;
+    this.last.set(el, html);
+    el.innerHTML = html;
+  }
+}
+
 /** Say a sentence to a screen reader once the reader's hand rests. */
 export class Voice {
   private timer: ReturnType<typeof setTimeout> | undefined;

@@ -290,9 +290,12 @@ def test_an_event_takes_at_most_16_ms_of_the_main_thread(open_page):
         kind = slider.evaluate("e => e.closest('[data-explorer]').dataset.explorer")
         name = f"{kind} {slider.get_attribute('data-key') or 'step'}"
         slider.evaluate(MOVE, 10)
-        start = busy()
-        slider.evaluate(MOVE, 60)
-        times[name] = 1e3 * (busy() - start) / 60
+        batches = []
+        for _ in range(3):                                  # what else runs on the machine only adds
+            start = busy()
+            slider.evaluate(MOVE, 30)
+            batches.append(1e3 * (busy() - start) / 30)
+        times[name] = min(batches)
     print({name: round(ms, 1) for name, ms in times.items()})
     assert max(times.values()) <= MOST_MS, times
 

@@ -1,5 +1,5 @@
 // The block explorer: controls, pictures and sentences that answer at once.
-import { Form, freshId, including, Voice, watchWidth, type Changed, type Control, type Mounted, type Values } from "../ui";
+import { Form, freshId, including, Voice, watchWidth, Writer, type Changed, type Control, type Mounted, type Values } from "../ui";
 import { int } from "../format";
 import { answer, changed, DEFAULT, GPUS, type State } from "./answer";
 import { bytesPicture, rooflinePicture, sramPicture, timePicture } from "./picture";
@@ -8,7 +8,7 @@ import { headline, plainText, reason, table } from "./words";
 
 const numbers = (list: number[]): [string, unknown][] => list.map(n => [int(n), n]);
 const LENGTHS = [1, 16, 64, 128, 197, 256, 512, 1000, 1024, 2048, 4096, 8192, 16384, 32768, 65536];
-const SIZES = [1, 8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256, 384, 512];
+const SIZES = [8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256, 384, 512];
 const WINDOWS = [0, 64, 128, 256, 512, 1024, 2048, 4096];
 
 function controls(s: State): Control[] {
@@ -54,6 +54,7 @@ export function mountBlocks(el: HTMLElement, start: Values, heard: Changed): Mou
   const panels = Object.fromEntries([...root.querySelectorAll<HTMLElement>(".fx-panel")].map(p => [p.dataset.panel, p]));
   const voice = new Voice(find(".fx-sr"));
   form.attach(find("form"));
+  const writer = new Writer();
   let width = 0, first = true;
 
   function show() {
@@ -64,14 +65,14 @@ export function mountBlocks(el: HTMLElement, start: Values, heard: Changed): Mou
     root.classList.toggle("fx-wide", wide);
     form.show(state as unknown as Values, off);
     const said = headline(a);
-    head.innerHTML = said;
-    why.innerHTML = reason(a);
-    panels.bytes.innerHTML = bytesPicture(a, width, id);
-    panels.tiles.innerHTML = tilesPicture(a, half, id + "t");
-    panels.sram.innerHTML = sramPicture(a, half);
-    panels.time.innerHTML = timePicture(a, half);
-    panels.roof.innerHTML = rooflinePicture(a, half);
-    if ((more as HTMLDetailsElement).open) numbersAt.innerHTML = table(a);
+    writer.put(head, said);
+    writer.put(why, reason(a));
+    writer.put(panels.bytes, bytesPicture(a, width, id));
+    writer.put(panels.tiles, tilesPicture(a, half, id + "t"));
+    writer.put(panels.sram, sramPicture(a, half));
+    writer.put(panels.time, timePicture(a, half));
+    writer.put(panels.roof, rooflinePicture(a, half));
+    if ((more as HTMLDetailsElement).open) writer.put(numbersAt, table(a));
     voice.say(plainText(said), first);
     first = false;
   }

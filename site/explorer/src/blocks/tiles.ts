@@ -37,7 +37,8 @@ export function tilesPicture(a: Answer, width: number, id: string): string {
     if (r.fullFrom + r.full < to) cut += box(x0 + (r.fullFrom + r.full) * sx, y, (to - r.fullFrom - r.full) * sx, high);
   }
   let out = hatches(id) + text(0, 13, `Tiles of the ${int(Nq)} × ${int(Nk)} matrix`, "fx-title");
-  out += rect(x0, y0, w, h, "fx-skip") + `<rect x="${x0}" y="${y0}" width="${w.toFixed(1)}" height="${h.toFixed(1)}" fill="url(#${id}-s)"/>`;
+  const count = tally(a);
+  if (count.skipped) out += rect(x0, y0, w, h, "fx-skip") + `<path d="${box(x0, y0, w, h)}" fill="url(#${id}-s)"/>`;
   out += path(whole, "fx-full") + path(cut, "fx-cut") + rules(x0, y0, w, h, Bc * sx, Br * sy);
   out += rect(x0, y0, w, h, "fx-edge");
   // The strips of the tensors, and one tile at work.
@@ -56,7 +57,7 @@ export function tilesPicture(a: Answer, width: number, id: string): string {
   }
   const outer = dense ? "" : algorithm === "v1" || algorithm === "backward" ? "outer loop: K and V, left to right"
     : "outer loop: Q, top to bottom";
-  const count = tally(a), foot = y0 + h + 20;
+  const foot = y0 + h + 20;
   out += keyLine(0, foot, [["fx-full", `${int(count.full)} whole`], ["fx-cut", `${int(count.cut)} cut by the mask`],
     ["fx-skip", `${int(count.skipped)} skipped`]], width);
   out += text(0, foot + (width < 330 ? 40 : 22), outer, "fx-dim");

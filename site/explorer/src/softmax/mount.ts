@@ -1,6 +1,6 @@
 // Softmax steps: a row of logits that the reader types, in three passes, two or one.
 import { Player } from "../player";
-import { Form, freshId, Voice, watchWidth, type Changed, type Control, type Mounted, type Values } from "../ui";
+import { Form, freshId, Voice, watchWidth, Writer, type Changed, type Control, type Mounted, type Values } from "../ui";
 import { num, outputPicture, rowPicture } from "./picture";
 import { isLowest, parse, steps, type Method, type Step } from "./steps";
 
@@ -67,7 +67,7 @@ export function mountSoftmax(el: HTMLElement, start: Values, heard: Changed): Mo
   const root = el.firstElementChild as HTMLElement, find = (name: string) => root.querySelector<HTMLElement>(name)!;
   const fields = [...root.querySelectorAll<HTMLInputElement>("[data-text]")], wrong = find(".fx-wrong"), head = find(".fx-head");
   const list = find(".fx-formulas"), why = find(".fx-why"), rowAt = find("[data-panel=row]"), outAt = find("[data-panel=output]");
-  const more = find("details") as HTMLDetailsElement, voice = new Voice(find(".fx-sr"));
+  const more = find("details") as HTMLDetailsElement, voice = new Voice(find(".fx-sr")), writer = new Writer();
   let width = 0, first = true;
   const player = new Player({ count: () => all.length, at: () => state.step, go, pace: () => ({ ms: STEP_MS, jumps: false }) }, () => show());
 
@@ -102,12 +102,12 @@ export function mountSoftmax(el: HTMLElement, start: Values, heard: Changed): Mo
     const said = sentence(s, x);
     head.innerHTML = said;
     list.innerHTML = formulas(s, x, v, state.method).map(line => `<li>${line}</li>`).join("");
-    rowAt.innerHTML = rowPicture(x, all, state.step, state.method, half);
-    outAt.innerHTML = outputPicture(v, all, state.step, state.method, wide ? width - half - 24 : width);
+    writer.put(rowAt, rowPicture(x, all, state.step, state.method, half));
+    writer.put(outAt, outputPicture(v, all, state.step, state.method, wide ? width - half - 24 : width));
     const loads = { "3": 3, "2": 2, "1": 1 }[state.method] * x.length;
     why.innerHTML = `In ${NAMES[state.method]} every logit is read ${{ "3": "three times", "2": "twice", "1": "once" }[state.method]}: ${s.loads} of ${loads} reads so far. `
       + "In attention a logit that is not kept must be computed again, from a row of K.";
-    if (more.open) more.querySelector("div")!.innerHTML = table(all, x);
+    if (more.open) writer.put(more.querySelector("div")!, table(all, x));
     const plain = (html: string) => html.replace(/<sup>/g, " to the ").replace(/<[^>]*>/g, "");
     player.show(plain(said));
     voice.say(plain(`${said} ${formulas(s, x, v, state.method).join(". ")}`), first || player.runs);

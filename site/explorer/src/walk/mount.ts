@@ -2,7 +2,7 @@
 import { int } from "../format";
 import { hue } from "../svg";
 import { Player } from "../player";
-import { escape, Form, freshId, Voice, watchWidth, type Changed, type Control, type Mounted, type Values } from "../ui";
+import { escape, Form, freshId, Voice, watchWidth, Writer, type Changed, type Control, type Mounted, type Values } from "../ui";
 import { bytesBar, matrixPicture, sramBar } from "./picture";
 import { facts, gloss, moment, run, RUNS, SHEET, type Run } from "./replay";
 
@@ -65,7 +65,7 @@ export function mountWalk(el: HTMLElement, start: Values, heard: Changed): Mount
   const root = el.firstElementChild as HTMLElement, find = <T extends Element = HTMLElement>(name: string) => root.querySelector<T>(name)!;
   const head = find(".fx-head"), code = find(".fx-code");
   const [matrixAt, sramAt, bytesAt] = ["matrix", "sram", "bytes"].map(name => find(`[data-panel=${name}]`));
-  const where = find(".fx-where"), voice = new Voice(find(".fx-sr"));
+  const writer = new Writer(), where = find(".fx-where"), voice = new Voice(find(".fx-sr"));
   let width = 0, shown = "", first = true;
   const player = new Player({
     count: () => current.steps.length,
@@ -100,9 +100,9 @@ export function mountWalk(el: HTMLElement, start: Values, heard: Changed): Mount
     const top = row.offsetTop, room = code.clientHeight;
     if (top < code.scrollTop + 20 || top + row.offsetHeight > code.scrollTop + room - 20) code.scrollTop = top - room / 2;
     where.innerHTML = m.current ? `${words(m.current.rows)} <b>meet</b> ${words(m.current.cols)}` : `kernel: ${escape(m.kernel)}`;
-    matrixAt.innerHTML = matrixPicture(m, half, id);
-    sramAt.innerHTML = sramBar(m, current, half);
-    bytesAt.innerHTML = bytesBar(m, current, half, id + "b");
+    writer.put(matrixAt, matrixPicture(m, half, id));
+    writer.put(sramAt, sramBar(m, current, half));
+    writer.put(bytesAt, bytesBar(m, current, half, id + "b"));
     voice.say(`Line ${line}. ${said} ${int(m.sramBytes)} bytes in SRAM, ${int(m.bytes)} bytes moved.`, first || player.runs);
     first = false;
   }

@@ -1,6 +1,7 @@
 // A run of the paper machine, step by step: what a line did, what is in SRAM, what has moved.
 import glossSheet from "../data/gloss.json";
 import walkSheet from "../data/walk.json";
+import { int } from "../format";
 import { expected } from "../ui";
 import type { Moved } from "../models/traffic";
 
@@ -108,7 +109,7 @@ export function moment(r: Run, at: number): Moment {
 
 /** What the machine recorded for a step, in words. */
 export function facts(m: Moment): string {
-  const int = (n: number) => n.toLocaleString("en-US"), said: string[] = [];
+  const said: string[] = [];
   for (const [op, word] of [["load", "read from"], ["store", "written to"]] as const) {
     const found = m.events.filter(e => e.op === op);
     if (!found.length) continue;

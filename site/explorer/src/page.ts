@@ -25,8 +25,16 @@ export function mount(el: HTMLElement, kind: string, start: Values = {}, heard: 
 
 /** Mount every <div data-explorer="blocks|walk|softmax" data-state='{…}'> once; what it held is its fallback. */
 export function mountAll(root: ParentNode = document) {
-  for (const el of root.querySelectorAll<HTMLElement & { explorer?: Mounted }>("[data-explorer]"))
-    el.explorer ??= mount(el, el.dataset.explorer!, JSON.parse(el.dataset.state || "{}") as Values);
+  for (const el of root.querySelectorAll<HTMLElement & { explorer?: Mounted }>("[data-explorer]")) {
+    const fallback = el.innerHTML;
+    try {
+      el.explorer ??= mount(el, el.dataset.explorer!, JSON.parse(el.dataset.state || "{}") as Values);
+    } catch (error) {
+      // One wrong element keeps what it holds, and the others work.
+      el.innerHTML = fallback;
+      console.error(error);
+    }
+  }
 }
 
 interface Model {

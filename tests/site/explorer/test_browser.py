@@ -224,6 +224,26 @@ def test_a_phone_needs_no_sideways_scroll(open_page, scheme):
         assert out == [], state
 
 
+def test_an_element_opens_where_it_says_and_a_wrong_one_keeps_its_fallback(open_page):
+    page = open_page()
+    errors = page.evaluate("""() => {
+        const said = [], real = console.error;
+        console.error = error => said.push(String(error));
+        for (const [kind, state] of [["blocks", {gpu: "H100", algorithm: "v1", Br: 100}], ["gantt", {}],
+                                     ["blocks", {gpu: "H1000"}], ["walk", {run: "v1", step: 7}]])
+            document.body.insertAdjacentHTML("beforeend", `<div class="late" data-explorer="${kind}"
+                data-state='${JSON.stringify(state)}'><b>static</b></div>`);
+        flashExplorer.mountAll();
+        console.error = real;
+        return said; }""")
+    blocks, unknown, wrong, walk = page.locator(".late").all()
+    assert "on H100" in blocks.text_content()
+    assert blocks.locator("[data-row=Br] output").inner_text() == "100"
+    assert unknown.inner_text() == wrong.inner_text() == "static"
+    assert walk.locator(".fx-player output").inner_text() == "8 of 344"
+    assert "gantt" in errors[0] and "H1000" in errors[1] and len(errors) == 2
+
+
 def test_the_width_is_followed(open_page):
     page = open_page(900)
     assert page.locator(".fx-blocks.fx-wide").count() == 1

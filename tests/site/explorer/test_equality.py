@@ -37,7 +37,8 @@ def random_case(rng):
     name, most = rng.choice(list(FORMS)), rng.choice([3, 30, 300, 5000, 65536])
     sizes = {f"{kind}_bytes": rng.randint(1, 8) for kind in ("element", "stats", "accumulator")}
     shape = {"Nq": rng.randint(0, most), "Nk": rng.randint(0, most), "d": rng.randint(1, 256), **sizes}
-    shape = {key: size for key, size in shape.items() if not key.endswith("_bytes") or rng.random() < 0.8}
+    shape = {key: size for key, size in shape.items()
+             if not key.endswith("_bytes") or rng.random() < 0.8}
     if name == "standard_backward":
         return name, shape
     if name != "standard_attention" or rng.random() < 0.7:

@@ -49,6 +49,10 @@ lint: $(stamp) ## check the code's style, and that no notebook's outputs are sta
 	$(py) -m ruff check .
 	@$(py) scripts/render_notebooks.py --stale
 
+explorer: $(stamp) ## build the site's explorers anew, after a change (needs node and npm)
+	@$(py) scripts/explorer_data.py
+	cd site/explorer && npm install --no-package-lock --no-audit --no-fund && npm run types && npm run build
+
 types: $(stamp) ## check the types of all that is neither course nor device code
 	@$(py) -c "import basedpyright" 2>/dev/null || { \
 	    echo "Installing basedpyright (280 MB, with the Node that it runs on) into .venv ..."; \
@@ -86,4 +90,4 @@ $(stamp): requirements.txt requirements.lock pyproject.toml scripts/setup_env.py
 	@PYTHON="$(PYTHON)" TORCH="$(TORCH)" sh scripts/setup.sh
 
 FORCE:
-.PHONY: help lab test test-lens test-browser setup notebooks lint types bench bench-course lock clean FORCE
+.PHONY: help lab test test-lens test-browser setup notebooks lint explorer types bench bench-course lock clean FORCE

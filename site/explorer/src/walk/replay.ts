@@ -1,0 +1,127 @@
+// A run of the paper machine, step by step: what a line did, what is in SRAM, what has moved.
+import glossSheet from "../data/gloss.json";
+import walkSheet from "../data/walk.json";
+import { int } from "../format";
+import { expected } from "../ui";
+import type { Moved } from "../models/traffic";
+
+type Range = [start: number, stop: number];
+export interface Event { op: "load" | "store" | "tile" | "free" | "skip"; tensor: string; rows: Range; cols: Range; bytes: number }
+export interface Step { line: number; from: number; upto: number; matmul: number; vector: number; exps: number }
+interface RawRun {
+  file: string;
+  firstLine: number;
+  code: string[];
+  kernels: [string, number][];
+  tensors: string[];
+  events: number[];         // seven numbers an event, starts as differences, stops as lengths
+  steps: number[];          // five numbers a step
+}
+export interface Run extends Omit<RawRun, "events" | "steps"> {
+  name: string;
+  events: Event[];
+  steps: Step[];
+  stops: number[];          // the step in which each tile is filled
+  totalBytes: number;
+  peakBytes: number;
+}
+export interface Moment {
+  step: Step;
+  code: string;
+  events: Event[];          // of this step
+  live: Event[];            // tiles in SRAM after it
+  sramBytes: number;
+  moved: Record<string, Moved>;
+  bytes: number;
+  kernel: string;
+  visited: Event[];         // tiles of the matrix made by this kernel, in order
+  current: Event | null;    // the one that is in SRAM
+  skipped: Event[];
+  stored: Event[];
+}
+
+const OPS = ["load", "store", "tile", "free", "skip"] as const;
+export const SHEET = walkSheet as unknown as { words: string[]; N: number; d: number; B: number; levels: string[];
+  runs: Record<string, RawRun> };
+const GLOSS = glossSheet as Record<string, string>;
+export const RUNS = Object.keys(SHEET.runs);
+const matrix = (e: Event) => e.op === "tile" && (e.tensor === "S" || e.tensor === "P");
+export const bare = (line: string) => line.replace(/\s{2,}#.*$/, "").trim();
+export const gloss = (line: string) => GLOSS[bare(line)] ?? "";
+
+const runs = new Map<string, Run>();
+export function run(name: string): Run {
+  const known = runs.get(name);
+  if (known) return known;
+  const raw = SHEET.runs[expected("run", name, RUNS)], events: Event[] = [], steps: Step[] = [];
+  let row = 0, col = 0, from = 0;
+  for (let k = 0; k < raw.events.length; k += 7) {
+    const [op, tensor, down, high, right, wide, bytes] = raw.events.slice(k, k + 7);
+    row += down;
+    col += right;
+    events.push({ op: OPS[op], tensor: raw.tensors[tensor] ?? "", rows: [row, row + high], cols: [col, col + wide], bytes });
+  }
+  for (let k = 0; k < raw.steps.length; k += 5) {
+    const [line, many, matmul, vector, exps] = raw.steps.slice(k, k + 5);
+    steps.push({ line, from, upto: from + many, matmul, vector, exps });
+    from += many;
+  }
+  const stops: number[] = [];
+  steps.forEach((step, k) => {
+    if (events.slice(step.from, step.upto).some(matrix)) stops.push(Math.min(k + 1, steps.length - 1));
+  });
+  let bytes = 0, used = 0, peakBytes = 0;
+  for (const e of events) {
+    if (e.op === "load" || e.op === "store") bytes += e.bytes;
+    if (e.op === "tile") peakBytes = Math.max(peakBytes, used += e.bytes);
+    if (e.op === "free") used -= e.bytes;
+  }
+  const made: Run = { ...raw, name, events, steps, stops, totalBytes: bytes, peakBytes };
+  runs.set(name, made);
+  return made;
+}
+
+/** The machine after a step. */
+export function moment(r: Run, at: number): Moment {
+  const step = r.steps[at], live = new Map<string, Event>(), moved: Record<string, Moved> = {};
+  const stored: Event[] = [], skipped: Event[] = [];
+  const began = r.kernels.filter(([, first]) => first < Math.max(step.upto, 1)).pop() ?? r.kernels[0];
+  let visited: Event[] = [];
+  r.events.slice(0, step.upto).forEach((e, n) => {
+    const key = `${e.tensor} ${e.rows} ${e.cols}`;
+    if (n === began[1]) visited = [];
+    if (e.op === "tile") live.set(key, e);
+    else if (e.op === "free") live.delete(key);
+    else if (e.op === "skip") skipped.push(e);
+    else {
+      const sum = moved[e.tensor] ??= [0, 0];
+      sum[e.op === "load" ? 0 : 1] += e.bytes;
+      if (e.op === "store") stored.push(e);
+    }
+    if (matrix(e)) visited.push(e);
+  });
+  const held = [...live.values()], last = visited[visited.length - 1];
+  const bytes = Object.values(moved).reduce((sum, [a, b]) => sum + a + b, 0);
+  return { step, code: r.code[step.line], events: r.events.slice(step.from, step.upto), live: held, moved, bytes,
+    sramBytes: held.reduce((sum, e) => sum + e.bytes, 0), kernel: began[0], visited, stored, skipped,
+    current: last && held.includes(last) ? last : null };
+}
+
+/** What the machine recorded for a step, in words. */
+export function facts(m: Moment): string {
+  const said: string[] = [];
+  for (const [op, word] of [["load", "read from"], ["store", "written to"]] as const) {
+    const found = m.events.filter(e => e.op === op);
+    if (!found.length) continue;
+    const names = found.map(e => (e.tensor === "l" ? "ℓ" : e.tensor)).join(" and ");
+    said.push(`${names}: ${int(found.reduce((sum, e) => sum + e.bytes, 0))} B ${word} HBM`);
+  }
+  const loaded = m.events.some(e => e.op === "load" || e.op === "store"), made = m.events.filter(e => e.op === "tile");
+  if (made.length && !loaded) said.push(`${int(made.reduce((sum, e) => sum + e.bytes, 0))} B of SRAM`);
+  const freed = m.events.filter(e => e.op === "free").reduce((sum, e) => sum + e.bytes, 0);
+  if (freed) said.push(`${int(freed)} B of SRAM are free again`);
+  if (m.step.matmul) said.push(`${int(m.step.matmul)} FLOP of matmul`);
+  if (m.step.exps) said.push(`${int(m.step.exps)} exponentials`);
+  if (m.step.vector) said.push(`${int(m.step.vector)} FLOP of other math`);
+  return said.length ? said.join(", ") + "." : "";
+}

@@ -49,7 +49,7 @@ def check_interpreted(where):
             Nq, Nk = torch.randint(1, most, (2,), generator=rng).tolist()
             given = problem(Shape(1, 2, 1 + seed % 2, Nq, Nk, D, causal, window), dtype, seed=seed)
             on_gpu = Problem(*(x.to(where.device) if torch.is_tensor(x) else x for x in given))
-            backward = D > 128 and not (window or (causal and Nq > Nk))
+            backward = not (window or (causal and Nq > Nk))
             got = _of_gluon(on_gpu, backward)
             try:
                 knobs.runtime.interpret = True

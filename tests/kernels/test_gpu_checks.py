@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from flashlib.kernels import flash_attention  # noqa: E402
-from tests.kernels import gpu_checks, gpu_checks_gluon  # noqa: E402
+from tests.kernels import gpu_checks, gpu_checks_fused, gpu_checks_gluon  # noqa: E402
 from tests.kernels.budget import Grid  # noqa: E402
 from tests.kernels.gpu_checks import Where  # noqa: E402
 from tests.kernels.run_gpu import Outcome, run_all, run_task, statistics, tasks  # noqa: E402
@@ -16,13 +16,19 @@ SMALL = {
     "check_large_offsets_into_inputs": (2 ** 17,),
     "check_large_tensors": (6, 150, 16),
     "check_a_long_sequence": (2048, 16),
+    "check_fused_accuracy": (12, 150),
 }
 here = Where("reference", "cpu")
 
 
+def check(name):
+    """Return a check, or what a check calls, by its name."""
+    return getattr(gpu_checks, name, None) or getattr(gpu_checks_fused, name)
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_it_passes_the_reference_backend(name):
-    assert isinstance(getattr(gpu_checks, name)(here, *SMALL[name]), str)
+    assert isinstance(check(name)(here, *SMALL[name]), str)
 
 
 class Wrong(Where):
@@ -37,7 +43,22 @@ class Wrong(Where):
 @pytest.mark.parametrize("name", SMALL)
 def test_it_sees_one_wrong_value(name):
     with pytest.raises(AssertionError):
-        getattr(gpu_checks, name)(Wrong("reference", "cpu"), *SMALL[name])
+        check(name)(Wrong("reference", "cpu"), *SMALL[name])
+
+
+class Fickle(Where):
+    """Attention whose gradient of the queries is another one each time."""
+
+    def __call__(self, q, k, v, **options):
+        q = q * 1
+        q.register_hook(lambda gradient: gradient + torch.rand(()).to(gradient.dtype))
+        return flash_attention(q, k, v, impl=self.impl, **options)
+
+
+def test_bits_that_change_are_seen():
+    assert isinstance(gpu_checks_fused.check_fused_bits(here, 70, 2), str)
+    with pytest.raises(AssertionError, match="other bits from run to run"):
+        gpu_checks_fused.check_fused_bits(Fickle("reference", "cpu"), 70, 2)
 
 
 def test_the_runner_reports_a_failure_and_a_crash():

@@ -89,6 +89,8 @@ BUGS = {
         "smallest": (lambda t: np.log(facts(t).smallest_normal), "too small"),
         "no-logarithm": (lambda t: facts(t).largest, "largest number itself"),
         "in-its-own-dtype": (lambda t: np.log(np.finfo(t).max), "float32 and rounded up"),
+        "numpy-knows-no-bfloat16": (lambda t: np.log(float(np.finfo(t).max)), "knows no bfloat16"),
+        "one-element-array": (lambda t: np.array([np.log(facts(t).largest)]), "expected shape ()"),
         "always-float32": (lambda t: np.log(facts("float32").largest), "'float16')"),
     },
     "03.2": {
@@ -109,6 +111,8 @@ BUGS = {
         "no-shift": (row_softmax(lambda x: 0.0), "e^1000 overflows"),
         "absolute-max": (row_softmax(lambda x: np.abs(x).max(axis=1, keepdims=True)),
                          "largest absolute value"),
+        "maximum-from-0": (row_softmax(lambda x: np.maximum(x.max(axis=1, keepdims=True), 0)),
+                           "started from 0"),
         "mean": (row_softmax(lambda x: x.mean(axis=1, keepdims=True)), "below the maximum"),
         "median": (row_softmax(lambda x: np.median(x, axis=1, keepdims=True)), "below the maximum"),
         "midrange": (row_softmax(lambda x: (x.max(axis=1, keepdims=True)
@@ -147,7 +151,8 @@ BUGS = {
         "tiny": (lambda x: np.log(np.maximum(
             np.exp(solutions.logsumexp_rows(x)), np.finfo(x.dtype).tiny)) if abs(x).min() < 1
             else solutions.logsumexp_rows(x), "ln of a tiny number"),
-        "matrix-max": (lse_with(lambda x: np.full(len(x), x.max())), "one maximum for the whole"),
+        "matrix-max": (lse_with(lambda x: np.full(len(x), x.max())), "one for the whole matrix"),
+        "maximum-from-0": (floored_at(0), "started from 0"),
         "painted": (lambda x: np.where(np.isnan(lse_with(row_max)(x)), -np.inf,
                                        lse_with(row_max)(x)), "painted over"),
         "nan-to-minus-infinity": (lambda x: np.nan_to_num(lse_with(row_max)(x), nan=-np.inf,
@@ -187,6 +192,19 @@ BUGS = {
         "one-block": (byte_count(Tr=lambda N, Br: 1), "every query block reads them anew"),
         "floor": (byte_count(Tr=lambda N, Br: N // Br), "ragged query block"),
         "fraction": (byte_count(Tr=lambda N, Br: N / Br), "no fraction"),
+        "fixed-sizes": (byte_count(size=lambda e, s: (2, 4)), "are arguments"),
+        "first-block-alone": (lambda N, d, Br, element_bytes=2, stats_bytes=4:
+                              element_bytes * 4 * d * (Br + N) + stats_bytes * 5 * Br, "block alone"),
+        "full-blocks": (lambda N, d, Br, element_bytes=2, stats_bytes=4: -(-N // Br) * (
+            element_bytes * 4 * d * (Br + N) + stats_bytes * 5 * Br), "not Tr·Br"),
+        "K-stays": (lambda N, d, Br, element_bytes=2, stats_bytes=4: element_bytes * N * d * (
+            4 + 3 + -(-N // Br)) + stats_bytes * 5 * N, "K is counted once for all"),
+        "V-stays": (lambda N, d, Br, element_bytes=2, stats_bytes=4: element_bytes * N * d * (
+            4 + 1 + 3 * -(-N // Br)) + stats_bytes * 5 * N, "V is counted once for all"),
+        "O-by-blocks": (lambda N, d, Br, element_bytes=2, stats_bytes=4: element_bytes * N * d * (
+            3 + 5 * -(-N // Br)) + stats_bytes * 5 * N, "own Br rows of O"),
+        "Q-by-blocks": (lambda N, d, Br, element_bytes=2, stats_bytes=4: element_bytes * N * d * (
+            1 + 7 * -(-N // Br)) + stats_bytes * 5 * N, "own Br rows of Q"),
     },
 }
 
@@ -213,6 +231,18 @@ def test_a_number_that_equals_everything_is_only_its_value():
     assert ex.check_threshold(lambda t: np.array(facts(t).exp_overflow))
     assert ex.check_threshold(lambda t: Fraction(facts(t).exp_overflow))
     assert not ex.check_threshold(lambda t: str(facts(t).exp_overflow))
+
+
+def test_a_softmax_of_fractions_passes():
+    def exactly(x):
+        e = [[Fraction(float(v)) for v in row] for row in np.exp(x - x.max(axis=1, keepdims=True))]
+        return [[v / sum(row) for v in row] for row in e]
+
+    assert ex.check_softmax(exactly)
+
+
+def test_the_byte_sizes_may_have_other_names():
+    assert ex.check_three_pass_bytes(lambda N, d, Br, e=2, s=4: byte_count()(N, d, Br, e, s))
 
 
 def test_praises_only_what_happened():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from itertools import pairwise
 
 import numpy as np
 
@@ -47,11 +46,15 @@ def check_factor(factor):
                 "this is the exponent; the factor is its exponential": old - new,
                 "this is the exponent with the wrong sign; the factor is an exponential": new - old,
                 "this is base 2; the course's exponentials are base e": 2.0 ** (old - new),
+                "this is base 10; the course's exponentials are base e": 10.0 ** (old - new),
                 "the maximum changed, so what was summed must be multiplied by something": 1.0,
             } if old != new else {
                 "the maximum did not grow, so nothing needs rescaling: the factor is 1": 0.0})
         expect_close(factor(-np.inf, 2.0), 0.0, "factor(−∞, 2.0), at the first logit", mistakes={
-            "nothing was summed yet, and e^{−∞} = 0; the sign is wrong": np.inf})
+            "nothing was summed yet, and e^{−∞} = 0; the sign is wrong": np.inf,
+            "this is NaN, but −∞ − 2 is −∞, and e^{−∞} = 0: no case of its own is needed": np.nan,
+            "1 does no harm to an empty sum, but the formula gives e^{−∞} = 0: no case of its own is"
+            " needed": 1.0})
     return "right. It is 1 unless the maximum grew, and never above 1: a rescale cannot overflow."
 
 
@@ -167,15 +170,30 @@ def _expect_both_sides(merge, small, large):
 
 def _expect_merge(got, a, b, what):
     m, l = _pair(got, what)
-    expect_close(m, max(a[0], b[0]), f"{what}, m", mistakes={
+    joint, right = _merge(a, b)
+    if np.isclose(m, right) and np.isclose(l, joint) and not np.isclose(joint, right):
+        raise Wrong(f"{what}: the two numbers are swapped; a state is (m, l)")
+    expect_close(m, joint, f"{what}, m", mistakes={
+        "the other part is lost; merging with an empty part changes nothing":
+            -np.inf if -np.inf in (a[0], b[0]) else np.nan,
         "this is the maximum of one side only, and the other side's is larger": min(a[0], b[0]),
         "the maxima are added; the joint maximum is the larger one": a[0] + b[0]})
-    expect_close(l, _merge(a, b)[1], f"{what}, l", mistakes={
+    if np.isnan(l):
+        raise Wrong(f"{what}, l: expected {right:.6g}, got nan: an exponential overflowed alone, or"
+                    " ∞ met 0; subtract the joint maximum inside each exponent")
+    left, other = (part[1] * np.exp(part[0] - joint) for part in (a, b))
+    expect_close(l, right, f"{what}, l", mistakes={
         "the sums are added without a rescale: they are relative to different maxima": a[1] + b[1],
         "the factors have the wrong sign: what was summed under a smaller maximum must shrink":
             _merge(a, b, _flipped, _flipped)[1],
         "each sum got the other's factor":
-            a[1] * np.exp(b[0] - max(a[0], b[0])) + b[1] * np.exp(a[0] - max(a[0], b[0])),
+            a[1] * np.exp(b[0] - joint) + b[1] * np.exp(a[0] - joint),
+        "the larger of the two sums is kept; add them": max(left, other),
+        "the factors are added without the sums that they belong to":
+            np.exp(a[0] - joint) + np.exp(b[0] - joint),
+        "this is the logarithm of the sum; the state keeps the sum itself": np.log(right),
+        "this sum is relative to 0; divide it by e^m, or better subtract m in the exponents":
+            right * np.exp(joint),
     })
 
 
@@ -187,6 +205,9 @@ def _expect_low(merge, a, b):
         raise Wrong(f"{what}, l: expected {_merge(a, b)[1]:.4g}, got {l:.4g}: the m in your exponents"
                     " lies above both maxima. Use the joint maximum itself, and a stand-in only where"
                     " it is −∞")
+    if a[0] == b[0] and a[0] < -1e20 and not np.isclose(l, a[1] + b[1]):
+        raise Wrong(f"{what}, l: expected {a[1] + b[1]:g}, got {l:g}: beside such an m the logarithm of"
+                    " a sum is rounded away. Subtract one maximum from the other, and multiply l")
     _expect_merge((max(a[0], b[0]), l), a, b, what)
 
 
@@ -201,20 +222,28 @@ def check_rescales(count_and_expect):
     """Check a function x -> (rescales while folding x, rescales expected if x were shuffled)."""
     rows = {"a row that only grows": np.array([-2.0, 0.0, 1.0, 5.0]),
             "a row that only falls": np.array([4.0, 3.0, 1.0]),
-            "a row that repeats its maximum": np.array([1.0, 3.0, 3.0, 2.0, 4.0, 4.0]),
+            "a row that repeats its maximum": np.array([1.0, 3.0, 3.0, 2.0, 0.0, 4.0, 4.0]),
             "one logit": np.array([2.0]),
             "100 random logits": np.random.default_rng(4).standard_normal(100)}
+    pair = "(rescales of x, rescales to expect)"
     with np.errstate(all="ignore"):
         for name, x in rows.items():
-            counted, _ = _pair(count_and_expect(x), name, "(rescales of x, rescales to expect)")
+            counted, _ = _pair(count_and_expect(x.copy()), name, pair)
+            excess = sum(1 / i for i in range(2, len(x) + 1))
             steps = np.diff(np.maximum.accumulate(x))
             right = int(np.sum(steps > 0))
-            ties = int(sum(b >= a for a, b in pairwise(np.maximum.accumulate(x)[:-1])))
+            from_zero = int(np.sum(np.diff(np.maximum.accumulate([0.0, *x])) > 0))
             at_least = int(np.sum(x[1:] >= np.maximum.accumulate(x)[:-1]))
             mistakes = {"an equal maximum is counted too; its factor is e⁰ = 1": at_least,
                         "the first logit is counted too; before it there is nothing to rescale":
                             right + 1,
-                        "every step is counted at which the maximum does not fall": ties,
+                        "the maximum starts at 0 here; start it at −∞, and do not count the first"
+                        " logit": from_zero,
+                        "this is n − 1, the most that a row can rescale; count only the logits that"
+                        " exceed everything before": len(x) - 1,
+                        "this is the place of the maximum; every new maximum on the way counts":
+                            int(np.argmax(x)),
+                        "the two numbers are swapped, first the count": excess,
                         "this counts steps at which the logit grows, not those at which it exceeds"
                         " everything before": int(np.sum(np.diff(x) > 0))}
             expect_close(counted, right, f"{name}, the first number", mistakes=mistakes)
@@ -222,12 +251,15 @@ def check_rescales(count_and_expect):
         for name, x in [*((f"a row of {n} different logits" if n > 1 else "one logit",
                            np.arange(n, dtype=np.float64)) for n in (1, 3, 6, 56)), (tied, rows[tied])]:
             n, distinct = len(x), len(set(x))
-            _, expected = _pair(count_and_expect(x), name, "(rescales of x, rescales to expect)")
+            _, expected = _pair(count_and_expect(x.copy()), name, pair)
             harmonic = sum(1 / i for i in range(1, n + 1))
             expect_close(expected, harmonic - 1, f"{name}, the second number", mistakes={
                 "this is H_n, which counts the first logit; it never rescales": harmonic,
                 "this is H_{n−1}: the sum stops one short, and still counts the first logit":
                     harmonic - 1 / n,
+                "the sum of 1/i stops one short: it runs from 2 to n, with n":
+                    harmonic - 1 - 1 / n,
+                "the sum of 1/i runs one too far: it ends at n": harmonic - 1 + 1 / (n + 1),
                 "ln n is only the leading term; the sum of 1/i is needed": math.log(n),
                 "the expectation is over all orders, not for the order that x came in": n - 1,
                 **({"n is the length of x; equal logits count, too": sum(

@@ -149,9 +149,12 @@ def _label_lines(upper, lower, l, future, events, seen, n) -> None:
     words = {"fontsize": 9, "fontweight": "bold", "color": theme.TENSOR_COLORS["m"], "zorder": 7}
     upper.text(1.6, 0.955, "running maximum m", va="center_baseline", **words,
                transform=upper.get_xaxis_transform())
-    top, at_right = lower.get_ylim()[1], seen > 0.85 * n
-    lower.text(n - 0.3 if at_right else seen - 0.3, min(l[seen - 1] + 0.04 * top, 0.9 * top), "ℓ",
-               ha="right" if at_right else "left", va="bottom", **words)
+    top, at_right = lower.get_ylim()[1], seen >= n - 1
+    if at_right:                                    # beside the axes, clear of a last rescale's arrow
+        lower.text(n - 0.1, l[seen - 1], "ℓ", ha="left", va="center", **words)
+    else:
+        lower.text(seen - 0.3, min(l[seen - 1] + 0.04 * top, 0.9 * top), "ℓ", ha="left",
+                   va="bottom", **words)
     if future is not None and events:
         start, stop = max(zip([0, *events], events, strict=False), key=lambda gap: gap[1] - gap[0])
         k = (start + stop) // 2

@@ -124,6 +124,34 @@ def merge_added_maxima(a, b):
     return a[0] + b[0], a[1] + b[1]
 
 
+def merge_then(change):
+    """Merge rightly, then change the answer (m, l) of the states a and b."""
+    return lambda a, b: change(*solutions.merge_states(a, b), a, b)
+
+
+def shares(a, b, m):
+    return [l * np.exp(old - m) for old, l in (a, b)]
+
+
+def merge_in_logarithms(a, b):
+    m, shift = joint(a, b)
+    return m, sum(math.exp(math.log(l) + old - shift) for old, l in (a, b) if l)
+
+
+def merge_loses_beside_empty(a, b):
+    return EMPTY if -np.inf in (a[0], b[0]) else solutions.merge_states(a, b)
+
+
+def merge_unsafe(a, b):
+    m, shift = joint(a, b)
+    return m, (a[1] * np.exp(a[0]) + b[1] * np.exp(b[0])) / np.exp(shift)
+
+
+def sorts_in_place(x):
+    x.sort()
+    return records(x), excess(len(x))
+
+
 def records(x):
     return int(np.sum(np.diff(np.maximum.accumulate(x)) > 0))
 
@@ -137,6 +165,13 @@ MISTAKES = {
     "factor-no-exp": (ex.check_factor, lambda old, new: old - new, "its exponential"),
     "factor-no-exp-sign": (ex.check_factor, lambda old, new: new - old, "wrong sign"),
     "factor-base-2": (ex.check_factor, lambda old, new: 2 ** (old - new), "base 2"),
+    "factor-base-10": (ex.check_factor, lambda old, new: 10 ** (old - new), "base 10"),
+    "factor-first-one": (ex.check_factor,
+                         lambda old, new: 1.0 if old == -np.inf else math.exp(old - new),
+                         "no harm to an empty sum"),
+    "factor-first-nan": (ex.check_factor,
+                         lambda old, new: math.nan if old == -np.inf else math.exp(old - new),
+                         "this is NaN"),
     "factor-one": (ex.check_factor, lambda old, new: 1.0, "must be multiplied"),
     "factor-unsafe": (ex.check_factor, lambda old, new: np.exp(old) / np.exp(new),
                       "each exponential overflows alone"),
@@ -161,6 +196,17 @@ MISTAKES = {
     "merge-floor-float32": (ex.check_merge, in_float32(merge_with_floor(-1e4)), "lies above both"),
     "merge-left-maximum": (ex.check_merge, merge_left_maximum, "maximum of one side only"),
     "merge-added": (ex.check_merge, merge_added_maxima, "maxima are added"),
+    "merge-swapped-pair": (ex.check_merge, merge_then(lambda m, l, a, b: (l, m)), "are swapped"),
+    "merge-larger-sum": (ex.check_merge, merge_then(lambda m, l, a, b: (m, max(shares(a, b, m)))),
+                         "add them"),
+    "merge-no-sums": (ex.check_merge, merge_then(
+        lambda m, l, a, b: (m, np.exp(a[0] - m) + np.exp(b[0] - m))), "without the sums"),
+    "merge-log": (ex.check_merge, merge_then(lambda m, l, a, b: (m, np.log(l))), "logarithm of"),
+    "merge-from-0": (ex.check_merge, merge_then(lambda m, l, a, b: (m, l * np.exp(m))),
+                     "relative to 0"),
+    "merge-unsafe": (ex.check_merge, merge_unsafe, "overflowed alone"),
+    "merge-logarithms": (ex.check_merge, merge_in_logarithms, "is rounded away"),
+    "merge-loses": (ex.check_merge, merge_loses_beside_empty, "other part is lost"),
     "merge-no-pair": (ex.check_merge, lambda a, b: 3.0, "expected a pair"),
     "rescales-no-pair": (ex.check_rescales, lambda x: records(x), "(rescales of x, rescales to"),
     "rescales-first": (ex.check_rescales, lambda x: (records(x) + 1, excess(len(x))),
@@ -171,6 +217,17 @@ MISTAKES = {
     "rescales-growth": (ex.check_rescales,
                         lambda x: (int(np.sum(np.diff(x) > 0)), excess(len(x))),
                         "exceeds everything before"),
+    "rescales-from-0": (ex.check_rescales, lambda x: (records([0.0, *x]), excess(len(x))),
+                        "starts at 0 here"),
+    "rescales-most": (ex.check_rescales, lambda x: (len(x) - 1, excess(len(x))), "the most that"),
+    "rescales-sorts": (ex.check_rescales, sorts_in_place, "the most that"),
+    "rescales-place": (ex.check_rescales, lambda x: (int(np.argmax(x)), excess(len(x))),
+                       "place of the maximum"),
+    "rescales-swapped": (ex.check_rescales, lambda x: (excess(len(x)), records(x)), "are swapped"),
+    "rescales-one-short": (ex.check_rescales, lambda x: (records(x), excess(len(x) - 1)),
+                           "from 2 to n"),
+    "rescales-one-far": (ex.check_rescales, lambda x: (records(x), excess(len(x) + 1)),
+                         "one too far"),
     "rescales-harmonic": (ex.check_rescales, lambda x: (records(x), excess(len(x)) + 1),
                           "counts the first logit"),
     "rescales-short": (ex.check_rescales, lambda x: (records(x), excess(len(x) - 1) + (len(x) > 1)),

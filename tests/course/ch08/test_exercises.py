@@ -1,5 +1,7 @@
 """The checks of chapter 08 accept the solution and name each seeded mistake."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
@@ -73,6 +75,35 @@ def _no_narrow_tile(N, Br, Bc):
     return full, visited - full, len(lasts) * _ceil(N, Bc) - visited
 
 
+def _of_mask(hide, N, Br, Bc):
+    """Cut the whole mask into tiles and look into each."""
+    seen = hide(np.ones((N, N), dtype=bool))
+    found = [seen[i:i + Br, j:j + Bc] for i in range(0, N, Br) for j in range(0, N, Bc)]
+    full, skipped = sum(tile.all() for tile in found), sum(not tile.any() for tile in found)
+    return full, len(found) - full - skipped, skipped
+
+
+def _of_rows(N, Br, Bc, *, full=lambda a, Bc: (a + 1) // Bc, last=lambda a, Br, N: min(a + Br, N) - 1):
+    starts = range(0, N, Br)
+    whole = sum(_ceil(N, Bc) if a + 1 == N else full(a, Bc) for a in starts)
+    visited = sum(last(a, Br, N) // Bc + 1 for a in starts)
+    return whole, visited - whole, len(starts) * _ceil(N, Bc) - visited
+
+
+def _with_tile(O, m, l, S, V, *, mass=lambda a, l, P, raw: a * l + P, weights=lambda S, m, P: P):
+    """v2's update with another l, or with other weights on V."""
+    m_new = np.maximum(m, S.max(axis=1))
+    alpha, P = np.exp(m - m_new), np.exp(S - m_new[:, None])
+    l_new = mass(alpha, l, P.sum(axis=1), np.exp(S).sum(axis=1))
+    return alpha[:, None] * O + weights(S, m[:, None], P) @ V, m_new, l_new
+
+
+def _of_one_maximum(O, m, l, S, V):
+    O, m_new, l = right.update(O, m, l, S, V)
+    most = np.full_like(m_new, m_new.max())
+    return np.exp(m_new - most)[:, None] * O, most, np.exp(m_new - most) * l
+
+
 WRONG = [
     (ch08.check_count_waves, lambda B, H, N, Br, sms: _ceil(B * H * N, Br * sms), "one ceiling"),
     (ch08.check_count_waves, lambda B, H, N, Br, sms: B * H * _ceil(N, Br) // sms, "round up"),
@@ -84,6 +115,13 @@ WRONG = [
      "one wave too many"),
     (ch08.check_count_waves, lambda B, H, N, Br, sms: B * H * _ceil(_ceil(N, Br), sms),
      "head by head"),
+    (ch08.check_count_waves, lambda B, H, N, Br, sms: B * _ceil(H * _ceil(N, Br), sms),
+     "sequence by sequence"),
+    (ch08.check_count_waves, lambda B, H, N, Br, sms: _ceil(H * _ceil(N, Br), sms), "every sequence"),
+    (ch08.check_count_waves, lambda B, H, N, Br, sms: _ceil(B * _ceil(N, Br), sms), "every head has"),
+    (ch08.check_count_waves, lambda B, H, N, Br, sms: _ceil(B * H * N, sms), "Br rows, not one"),
+    (ch08.check_count_waves, lambda B, H, N, Br, sms: _ceil(B * H * _ceil(N, Br)**2, sms),
+     "a whole row of tiles"),
     (ch08.check_update, lambda *a: _update(*a, late=lambda O, l: O / l[:, None]), "divided by l"),
     (ch08.check_update, lambda *a: _update(*a, rescale=np.ones_like), "was not rescaled"),
     (ch08.check_update, lambda *a: _update(*a, rescale=lambda x: 1 / x), "wrong sign"),
@@ -95,7 +133,33 @@ WRONG = [
         + np.exp(S - np.maximum(m, S.max(axis=1))[:, None]) @ V, *_update(O, m, l, S, V)[1:]),
      "v1's update"),
     (ch08.check_update, _v1_update, "keep O unfinished"),
+    (ch08.check_update, _of_one_maximum, "a maximum of its own"),
+    (ch08.check_update, lambda *a: (lambda O, m, l: (O, m + np.log(l), l))(*right.update(*a)),
+     "this is lse"),
+    (ch08.check_update, lambda *a: _with_tile(*a, mass=lambda a, l, P, raw: P), "the old l is lost"),
+    (ch08.check_update, lambda *a: _with_tile(*a, mass=lambda a, l, P, raw: a * (l + P)),
+     "the tile was rescaled"),
+    (ch08.check_update, lambda *a: _with_tile(*a, mass=lambda a, l, P, raw: a * l + raw),
+     "no maximum was subtracted"),
+    (ch08.check_update, lambda *a: _with_tile(*a, mass=lambda a, l, P, raw: l + raw),
+     "neither the past nor the tile"),
+    (ch08.check_update, lambda *a: _with_tile(*a, weights=lambda S, m, P: np.exp(S - m)),
+     "against the old maximum"),
+    (ch08.check_update, lambda *a: _with_tile(*a, weights=lambda S, m, P: np.exp(S)),
+     "no maximum was subtracted"),
+    (ch08.check_update, lambda *a: _with_tile(*a, weights=lambda S, m, P: P / P.sum(1)[:, None]),
+     "divided by their sum"),
     (ch08.check_count_classes, _of_classes(lambda f, p, s, T: (s, p, f)), "swapped"),
+    (ch08.check_count_classes, _of_classes(lambda f, p, s, T: (p, f, s)), "in the order (partial"),
+    (ch08.check_count_classes, _of_classes(lambda f, p, s, T: (f, s, p)), "in the order (full, s"),
+    (ch08.check_count_classes, lambda N, Br, Bc: right.count_classes(N, Bc, Br), "not the future"),
+    (ch08.check_count_classes, lambda *a: _of_mask(np.triu, *a), "past, not the future"),
+    (ch08.check_count_classes, lambda *a: _of_mask(lambda M: np.tril(M, -1), *a), "row i sees key i"),
+    (ch08.check_count_classes, lambda *a: _of_rows(*a, full=lambda a, Bc: a // Bc), "itself included"),
+    (ch08.check_count_classes, lambda *a: _of_rows(*a, last=lambda a, Br, N: a),
+     "does not see it, not the first"),
+    (ch08.check_count_classes, lambda *a: _of_rows(*a, last=lambda a, Br, N: a + Br - 1),
+     "ends at row N"),
     (ch08.check_count_classes, _of_classes(lambda f, p, s, T: (f + p, 0, s)), "cuts is visited"),
     (ch08.check_count_classes, _of_classes(lambda f, p, s, T: (f, 0, s + p)), "were skipped"),
     (ch08.check_count_classes, _of_classes(lambda f, p, s, T: (f + p - T, T, s)),
@@ -124,6 +188,21 @@ WRONG = [
         lambda Br, d, W, s, a: Br * (2 * W * (d * a + s) + W * W * s)), "its own maximum back"),
     (ch08.check_split_k_exchange, _exchange(
         lambda Br, d, W, s, a: Br * ((2 * W - 1) * (d * a + s) + (W + W * W) * s)), "its own included"),
+    (ch08.check_split_k_exchange, lambda *a: right.split_k_exchange(*a)[::-1], "in the order (bytes"),
+    (ch08.check_split_k_exchange, lambda Br, d, W, s, a: (W, right.split_k_exchange(Br, d, W, s, a)[1]),
+     "two warps as with eight"),
+    (ch08.check_split_k_exchange, _exchange(
+        lambda Br, d, W, s, a: W * Br * (d * a + s + W * s)), "only what is read"),
+    (ch08.check_split_k_exchange, _exchange(
+        lambda Br, d, W, s, a: W * Br * (2 * d * a + 2 * (1 + W) * s)), "ℓ is summed by one warp"),
+    (ch08.check_split_k_exchange, _exchange(
+        lambda Br, d, W, s, a: W * (1 + W) * Br * (d * a + 2 * s)), "ℓ and O are summed by one warp"),
+    (ch08.check_split_k_exchange, _exchange(
+        lambda Br, d, W, s, a: W * Br * (2 * d * a + 2 * a + (1 + W) * s)), "partial sums are stat"),
+    (ch08.check_split_k_exchange, _exchange(
+        lambda Br, d, W, s, a: W * Br * s * (2 * d + 3 + W)), "the partial outputs are acc"),
+    (ch08.check_split_k_exchange, _exchange(
+        lambda Br, d, W, s, a: W * Br * a * (2 * d + 3 + W)), "maxima and sums are stat"),
 ]
 PAIRS = [(ch08.check_count_waves, right.count_waves), (ch08.check_update, right.update),
          (ch08.check_count_classes, right.count_classes),
@@ -133,6 +212,11 @@ OTHER = [(ch08.check_count_waves, lambda *a: np.int64(right.count_waves(*a))),
          (ch08.check_update, lambda *a: tuple(part.tolist() for part in right.update(*a))),
          (ch08.check_count_classes, _by_tile),
          (ch08.check_split_k_exchange, lambda *a: np.array(right.split_k_exchange(*a)))]
+
+OTHER += [(ch08.check_count_waves, lambda B, H, N, Br, sms: np.ceil(B * H * np.ceil(N / Br) / sms)),
+          (ch08.check_count_waves, lambda *a: Fraction(right.count_waves(*a))),
+          (ch08.check_count_classes, lambda *a: _of_mask(np.tril, *a)),
+          (ch08.check_split_k_exchange, lambda *a: list(map(float, right.split_k_exchange(*a))))]
 
 TestAnswers = examine(right=PAIRS, wrong=WRONG)
 

@@ -53,7 +53,8 @@ class Config:
         return self.warps * THREADS_PER_WARP
 
     def __str__(self) -> str:
-        return f"{self.Br}×{self.Bc}, {self.warps} warps, {self.stages} stages"
+        counts = ((self.warps, "warp"), (self.stages, "stage"))
+        return f"{self.Br}×{self.Bc}, " + ", ".join(f"{n} {name}{'s' * (n > 1)}" for n, name in counts)
 
 
 @dataclass(frozen=True)

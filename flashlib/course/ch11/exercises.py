@@ -58,12 +58,16 @@ def check_most_stages(most_stages):
             ((room - kept) // 2 // (2 * d) - Br) // (2 * Bc),
         "the system keeps 1,024 B of shared memory with every program":
             (room // 2 // (2 * d) - Br) // (2 * Bc),
+        "227 KiB is the most that one program may have; two share the SM's 228":
+            ((227 * 1024 // 2 - kept) // (2 * d) - Br) // (2 * Bc),
+        "Br and Bc changed places: Q has Br rows, every stage twice Bc": (rows - Bc) // (2 * Br),
         "every stage holds a tile of K and one of V": (rows - Br) // Bc,
         "these are elements, bf16 has 2 bytes": (half // d - Br) // (2 * Bc),
         "this counts 4 bytes an element, bf16 has 2": (half // (4 * d) - Br) // (2 * Bc),
         "the tile of Q needs room, too": rows // (2 * Bc),
         "Q is loaded once and needs no stages": rows // (Br + 2 * Bc),
-        "a part of a stage holds no tile: round down": (half / (2 * d) - Br) / (2 * Bc)})
+        "a part of a stage holds no tile: round down": (half / (2 * d) - Br) / (2 * Bc),
+        "the last of these stages does not fit whole: round down": -((Br - rows) // (2 * Bc))})
     return "so many copies can be under way while two programs take turns at the tensor cores."
 
 
@@ -72,7 +76,7 @@ def check_most_stages(most_stages):
                  "⌈programs / (sms · per_sm)⌉ rounds of program_s each; -(-a // b) rounds up."))
 def check_time_in_waves(time_in_waves):
     """Accept `time_in_waves(programs, sms, per_sm, program_s) -> (seconds, efficiency)`."""
-    cases = ((2048, 132, 2, 1e-4), (133, 132, 1, 2e-3), (264, 132, 2, 1e-3))
+    cases = ((2048, 132, 2, 1e-4), (133, 132, 1, 2e-3), (264, 132, 2, 1e-3), (300, 132, 2, 1e-3))
     got = [parts(time_in_waves(*case), "(seconds, efficiency)") for case in cases]
     programs, sms, per_sm, each = (np.array(column) for column in zip(*cases, strict=True))
     slots = sms * per_sm
@@ -84,11 +88,18 @@ def check_time_in_waves(time_in_waves):
             programs / slots * each,
         "this drops the last, unfinished wave: round up": programs // slots * each,
         "an SM holds more than one program": -(-programs // sms) * each,
+        "programs of one SM run at the same time: a wave takes program_s, not per_sm times that":
+            rounds * per_sm * each,
+        "this is the number of waves: each takes program_s": rounds,
+        "this is the efficiency: the seconds come first": programs / (rounds * slots),
         "one wave too many when the programs fill their waves exactly":
             (programs // slots + 1) * each})
     share = programs / (rounds * slots)
     _expect_each(shares, share, cases, f"efficiency, {what}", mistakes={
         "this is in per cent, asked is a share, at most 1": 100 * share,
+        "a wave has room for sms · per_sm programs": programs / (-(-programs // sms) * sms),
+        "this leaves out per_sm: a wave has room for sms · per_sm programs": programs / (rounds * sms),
+        "this is the share of places without work": 1 - share,
         "this is the last wave's share; asked is that of all waves":
             (programs - (rounds - 1) * slots) / slots,
         "this is the last wave's share, with 0 where it is full; asked is that of all waves":
@@ -115,6 +126,12 @@ def check_where_bytes_come_from(where_bytes_come_from):
         expect_close(got[0], tensor * (1 + 2 * Tr), f"{what}: from L2", mistakes={
             "lse is written, only reads are asked for": tensor * (1 + 2 * Tr) + lse,
             "these are elements, bf16 has 2 bytes": tensor * (1 + 2 * Tr) // 2,
+            "this counts 4 bytes an element, bf16 has 2": 2 * tensor * (1 + 2 * Tr),
+            "this is in GB, asked are bytes": tensor * (1 + 2 * Tr) / 1e9,
+            "that is what DRAM delivers: the SMs ask for K and V once per row tile": 3 * tensor,
+            "the first requests go to L2, too, before DRAM answers them": tensor * (2 * Tr - 2),
+            "the last row tile of Q has only the rows that are left":
+                tensor * 2 * Tr + heads * Tr * Br * d * 2,
             "K is there, V is missing": tensor * (1 + Tr),
             "Q is missing": tensor * 2 * Tr,
             "Q is loaded once, only K and V once per row tile": tensor * 3 * Tr,
@@ -159,6 +176,7 @@ def check_my_tile(my_tile):
     shared, registers = model.shared_bytes(config, d), model.registers(config, d)
     expect_close(tile["shared_bytes"], shared, "shared_bytes", mistakes={
         "these are elements, bf16 has 2 bytes": shared // 2,
+        "this is in KiB, asked are bytes": shared / 1024,
         "every stage has a tile of K and one of V of its own": 2 * d * (Br + 2 * Bc),
         "K has its stages, V has its own, too": 2 * d * (Br + stages * Bc),
         "Q stays in shared memory as well": 2 * d * 2 * stages * Bc,
@@ -167,10 +185,16 @@ def check_my_tile(my_tile):
         raise Wrong(f"{config} needs {shared:,} B of shared memory, one program may have"
                     f" {gpu.sram_bytes:,} B: fewer rows, fewer keys or fewer stages")
     plain = Br * (d + 1.5 * Bc) / config.threads
+
+    def with_logits(words):
+        return 8 * math.ceil((Br * (d + words * Bc) / config.threads + model.OTHER_REGISTERS) / 8)
+
     expect_close(tile["registers"], registers, "registers", mistakes={
         "these are the tiles alone: addresses, counters and the rows' m and l need about 40 more":
             math.ceil(plain),
         "round up to a multiple of 8": plain + model.OTHER_REGISTERS,
+        "P stands beside S, in 16 bits: half a register an element": with_logits(1),
+        "P has 16 bits an element, half a register": with_logits(2),
         "this is the whole program's: divide by its threads": Br * (d + 1.5 * Bc),
         "a warp has 32 threads": 8 * math.ceil((Br * (d + 1.5 * Bc) / warps + 40) / 8)})
     if registers > model.MOST_REGISTERS:
@@ -178,8 +202,12 @@ def check_my_tile(my_tile):
                     " every tile. More warps share the tile, or make it smaller")
     per_sm, limit = model.resident(gpu, config, d)
     expect_close(tile["per_sm"], per_sm, "per_sm", mistakes={
+        "that many by shared memory; registers allow fewer":
+            int(gpu.shared_memory_per_sm_bytes) // (shared + 1024),
         "the system keeps 1,024 B of shared memory with every program":
-            int(gpu.shared_memory_per_sm_bytes) // shared})
+            int(gpu.shared_memory_per_sm_bytes) // shared,
+        "that many by registers; shared memory allows fewer":
+            int(gpu.registers_per_sm_bytes) // (4 * registers * config.threads)})
     if per_sm < 2:
         raise Wrong(f"{config} fits once on an SM ({limit}): while it does softmax, the tensor cores"
                     " wait, and nobody else is there")

@@ -116,8 +116,7 @@ def matmul_share(gpu, config: Config, d: int) -> float:
     if config.Br < 64:
         return MMA_SYNC_SHARE
     side_by_side = max(1, config.warps // 4 // (config.Br // 64))
-    slow = (max(1.0, 64 * side_by_side / config.Bc) + max(1.0, 64 * side_by_side / d)) / 2
-    return 1 / slow
+    return 2 / (max(1.0, 64 * side_by_side / config.Bc) + max(1.0, 64 * side_by_side / d))
 
 
 def predict(gpu, config: Config, *, batch: int, heads: int, N: int, d: int,

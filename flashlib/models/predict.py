@@ -53,7 +53,8 @@ class Config:
         return self.warps * THREADS_PER_WARP
 
     def __str__(self) -> str:
-        return f"{self.Br}×{self.Bc}, {self.warps} warps, {self.stages} stages"
+        counts = ((self.warps, "warp"), (self.stages, "stage"))
+        return f"{self.Br}×{self.Bc}, " + ", ".join(f"{n} {name}{'s' * (n > 1)}" for n, name in counts)
 
 
 @dataclass(frozen=True)
@@ -115,8 +116,7 @@ def matmul_share(gpu, config: Config, d: int) -> float:
     if config.Br < 64:
         return MMA_SYNC_SHARE
     side_by_side = max(1, config.warps // 4 // (config.Br // 64))
-    slow = (max(1.0, 64 * side_by_side / config.Bc) + max(1.0, 64 * side_by_side / d)) / 2
-    return 1 / slow
+    return 2 / (max(1.0, 64 * side_by_side / config.Bc) + max(1.0, 64 * side_by_side / d))
 
 
 def predict(gpu, config: Config, *, batch: int, heads: int, N: int, d: int,

@@ -120,16 +120,17 @@ def predicted_scatter(panels: Mapping[str, Mapping[str, tuple]]) -> Figure:
     is faster than predicted.
     """
     fig, axes = theme.subplots(1, len(panels), height=3.1, squeeze=False, sharex=True, sharey=True)
-    pairs = [pair for groups in panels.values() for pair in groups.values()]
-    values = [1e3 * np.asarray(x) for pair in pairs for x in pair]
+    values = [1e3 * np.asarray(x) for groups in panels.values() for p in groups.values() for x in p]
     low, high = min(v.min() for v in values) * 0.8, max(v.max() for v in values) * 1.25
     names = list(dict.fromkeys(name for groups in panels.values() for name in groups))
+    words = []
     for ax, (title, groups) in zip(axes[0], panels.items(), strict=True):
         ax.plot([low, high], [low, high], color=GREY, lw=1, ls="--", zorder=1)
         for name, (predicted, measured) in groups.items():
             n = names.index(name)
             ax.plot(1e3 * np.asarray(predicted), 1e3 * np.asarray(measured), ls="none", ms=5,
                     marker=_MARKERS[n], color=_COLORS[n], alpha=0.75, mec="white", mew=0.5, label=name)
+            words.append(f"{title}, {name}: {np.median(np.divide(measured, predicted)):.2f} times")
         ax.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), title=title,
                xlabel="predicted (ms)")
         ticks = [t for t in (0.5, 1, 2, 4, 8) if low < t < high]
@@ -140,7 +141,7 @@ def predicted_scatter(panels: Mapping[str, Mapping[str, tuple]]) -> Figure:
     axes[0][-1].legend(loc="lower right", fontsize=TINY, frameon=False, handletextpad=0.2)
     beside(axes[0][0], "as predicted", (high * 0.9, high * 0.9), (-8, 2), va="top", ha="right",
            fontsize=TINY, color=GREY, rotation=0)
-    return theme.describe(fig, f"Measured over predicted time of {', '.join(panels)}.")
+    return theme.describe(fig, f"Measured over predicted time, medians. {'; '.join(words)}.")
 
 
 @styled

@@ -35,9 +35,11 @@ def shape(head_dim: int) -> tuple[int, int]:
 def buffers(p: Problem, head_dim: int) -> tuple[torch.Tensor, ...]:
     """Return −lse / scale, −delta, the locks and the sums, none of them written."""
     where, n = p.device.place, tiles(p)
-    statistics = torch.empty((2, p.B * p.H, n // (p.B * p.H) * WARPGROUP_ROWS), device=where)
+    statistics = torch.empty((2, p.B * p.H, n // (p.B * p.H) * WARPGROUP_ROWS), dtype=torch.float32,
+                             device=where)
     locks = torch.empty(1 + count(p) * n, dtype=torch.int32, device=where)
-    sums = torch.empty((count(p) * n * WARPGROUP_ROWS * head_dim // LINE, LINE), device=where)
+    sums = torch.empty((count(p) * n * WARPGROUP_ROWS * head_dim // LINE, LINE), dtype=torch.float32,
+                       device=where)
     return statistics[0], statistics[1], locks, sums
 
 

@@ -79,12 +79,14 @@ def source_for(fn, arguments: dict):
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon._runtime import GluonASTSource
 
+    from flashlib.kernels.gluon.parts import layout_of
+
     elements = {"fp16": gl.float16, "bf16": gl.bfloat16, "fp32": gl.float32, "fp8e4nv": gl.float8e4nv,
                 "fp8e5": gl.float8e5}
     for name, kind in signature.items():
         if tile := re.fullmatch(r"tensordesc<(\w+)\[([\d, ]+)\]>", str(kind)):
             block = [int(size) for size in tile[2].split(",")]
-            layout = gl.NVMMASharedLayout.get_default_for(block, elements[tile[1]])
+            layout = layout_of(block, elements[tile[1]])
             signature[name] = f"tensordesc<{tile[1]}{block},{layout!r}>"
     return GluonASTSource(fn, signature, constants, attributes)
 

@@ -27,6 +27,7 @@ from flashlib.kernels.gluon.backward_fused import flash_bwd_fused_hopper_kernel
 from flashlib.kernels.gluon.forward import flash_fwd_hopper_kernel
 from flashlib.kernels.gluon.forward_fp8 import flash_fwd_fp8_kernel
 from flashlib.kernels.gluon.forward_unspecialized import flash_fwd_pipelined_kernel
+from flashlib.kernels.gluon.parts import layout_of
 from flashlib.kernels.problem import CAUSAL, FULL, NARROW, Device, Problem
 from flashlib.kernels.tuning import store
 
@@ -50,9 +51,7 @@ L2_SHARE_BYTES = 32 * 2**20                                 # of tiles that go b
 
 @functools.lru_cache(64)
 def _shared_layout(block: tuple[int, ...], dtype: torch.dtype) -> Any:
-    if dtype == torch.float32:                              # as it lies
-        return gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=len(block))
-    return gl.NVMMASharedLayout.get_default_for(list(block), ELEMENT[dtype])
+    return layout_of(list(block), ELEMENT[dtype])
 
 
 def describe(x: torch.Tensor, block: list[int]) -> TensorDescriptor:

@@ -46,6 +46,7 @@ from flashlib.kernels.gluon.fused_parts import (
 from flashlib.kernels.gluon.parts import (
     ROWS,
     load_tile,
+    meet,
     mma_layout,
     my_turn,
     next_slot,
@@ -146,7 +147,7 @@ def step(sums, operands, tiles, bars, at, m, first_key, scale_log2, sizes, w: gl
     delta = tiles.delta.index(slot).reshape([ROWS]).load(BY_ROW)            # −delta
     zero = gl.zeros([ROWS, ROWS], gl.float32, S_LAYOUT)
     s, dp = gl.inline_asm_elementwise(
-        BEGIN, "=r,=r,r,r", [zero + gl.expand_dims(lse, 0), zero + gl.expand_dims(delta, 0)],
+        BEGIN, "=&r,=r,r,r", [zero + gl.expand_dims(lse, 0), zero + gl.expand_dims(delta, 0)],
         dtype=(gl.float32, gl.float32), is_pure=False, pack=1)
     s = warpgroup_mma(k, q.permute([1, 0]), s, is_async=True)
     dp = warpgroup_mma(v, do.permute([1, 0]), dp, is_async=True)
@@ -353,6 +354,7 @@ def flash_bwd_fused_hopper_kernel(q_desc, k_desc, v_desc, do_desc, lse_desc, del
     key_tiles = gl.cdiv(N_K, o.BLOCK_N)
     key_heads = gl.num_programs(0) // key_tiles
     number = gl.atomic_add(LOCKS, 1)
+    meet()                                                  # all have read it where it was handed on
     head, tile = place_of(number, key_heads, key_tiles, TOGETHER, True)
     place = head // (H // GROUP), head % (H // GROUP), tile
     walk = walk_of(tile, key_tiles, sizes, o)

@@ -33,6 +33,13 @@ def mma_layout(columns, warps=4, depth=16):
                                      instr_shape=[16, columns, depth])
 
 
+def layout_of(block, dtype):
+    """Return how shared memory holds a descriptor's tile: for products, or float32 as it lies."""
+    if dtype == gl.float32:
+        return gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=len(block))
+    return gl.NVMMASharedLayout.get_default_for(block, dtype)
+
+
 @constants
 class Options:
     """What is fixed when a warp-specialised kernel is compiled: see `flash_fwd_hopper_kernel`."""

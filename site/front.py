@@ -167,3 +167,10 @@ def glossary(books):
     return ("# Glossary\n\nThe words as this course uses them. In a chapter, each has a dotted line where it first"
             f" occurs.\n\n```{{raw}} html\n<dl class=\"glossary\">{items}</dl>\n```\n\n## The six tensors\n\nTheir"
             f" hues are the same in formulas and in figures.\n\n```{{raw}} html\n<ul class=\"hues\">{hues}</ul>\n```\n")
+
+
+def figures(books):
+    """The page of all figures; post.py puts the pictures where the marks are."""
+    return "# All figures\n\nEach leads to the cell that made it.\n\n" + "\n".join(
+        f"## {book.row.number} {book.row.title}\n\n```{{raw}} html\n<!-- gallery {book.path.stem} -->\n```\n"
+        for book in books)

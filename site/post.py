@@ -1,58 +1,130 @@
-"""After Sphinx: lossless WebP for PNG, roles that screen readers understand, nothing that is not used."""
+"""After Sphinx: lossless WebP for PNG, the gallery, the search's index, roles that screen readers understand."""
 
+import hashlib
+import html
 import re
+import shutil
 
 from PIL import Image
 
-UNUSED = ("search.html", "searchindex.js", "genindex.html", "objects.inv", ".buildinfo",
-          "_static/searchtools.js", "_static/language_data.js", "_static/styles/furo.css.map",
-          "_static/styles/furo-extensions.css.map", "_static/scripts/furo.js.map")
+import search_index
+
+UNUSED = ("search.html", "searchindex.js", "genindex.html", "objects.inv", ".buildinfo", "_sources",
+          "_static/searchtools.js", "_static/language_data.js", "_static/doctools.js",
+          "_static/sphinx_highlight.js", "_static/styles/furo.css.map", "_static/basic.css",
+          "_static/styles/furo-extensions.css.map", "_static/scripts/furo.js.map", "_static/english-stemmer.js",
+          "_static/base-stemmer.js", "_static/debug.css", "_static/skeleton.css", "_static/file.png",
+          "_static/minus.png", "_static/plus.png", "_static/scripts/furo-extensions.js")
 
 
-def to_webp(path):
-    """Write a PNG as lossless WebP, still or moving; return (size, frames)."""
+def to_webp(path, small):
+    """Write a PNG as lossless WebP, still or moving, and a small picture; return (name, size, frames)."""
     image = Image.open(path)
     new = path.with_suffix(".webp")
     count = getattr(image, "n_frames", 1)
     if count == 1:
-        image.convert("RGB").save(new, "WEBP", lossless=True, method=4)
+        last = image.convert("RGB")
+        last.save(new, "WEBP", lossless=True, method=3)
     else:
         frames, times = [], []
         for n in range(count):
             image.seek(n)
             frames.append(image.convert("RGB"))
             times.append(round(image.info["duration"]))
+        last = frames[-1]
         frames[0].save(new, "WEBP", save_all=True, append_images=frames[1:], duration=times,
-                       loop=image.info.get("loop", 0), lossless=True, method=4)
-        frames[-1].save(path.with_suffix(".still.webp"), "WEBP", lossless=True, method=4)
-    size = image.size
+                       loop=image.info.get("loop", 0), lossless=True, method=3)
+        last.save(path.with_suffix(".still.webp"), "WEBP", lossless=True, method=3)
+    last.thumbnail((300, 300))
+    last.save(small / new.name, "WEBP", quality=62, method=4)
     path.unlink()
-    return size, count
+    return new.name, image.size, count
+
+
+def convert(folder):
+    """Convert each different picture of a folder once; return {PNG: (new name, size, frames)}."""
+    (folder / "small").mkdir()
+    by_content, pictures = {}, {}
+    for path in sorted(folder.glob("*.png")):
+        content = hashlib.sha256(path.read_bytes()).digest()
+        if content in by_content:
+            path.unlink()
+        else:
+            by_content[content] = to_webp(path, folder / "small")
+        pictures[path.name] = by_content[content]
+    return pictures
 
 
 def finish(root, books, *, address=""):
-    pictures = {path.name: to_webp(path) for path in sorted((root / "_images").glob("*.png"))}
+    """Turn Sphinx's output in the folder `root` into the site."""
+    pictures = convert(root / "_images")
     for name in UNUSED:
-        (root / name).unlink(missing_ok=True)
+        path = root / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    pages, shown = {}, {}
     for page in sorted(root.glob("*.html")):
-        text = page.read_text("utf-8")
-        page.write_text(repair(text, pictures), "utf-8")
+        pages[page.name], shown[page.stem] = repair(page.read_text("utf-8"), pictures)
+    pages["figures.html"] = gallery(pages["figures.html"], shown)
+    for name, text in pages.items():
+        (root / name).write_text(text, "utf-8")
+    order = ["index.html", *(f"{book.path.stem}.html" for book in books), "questions.html", "glossary.html"]
+    index = search_index.script({name: pages[name] for name in order})
+    (root / "_static" / "search-index.js").write_text(index, "utf-8")
+    if address:
+        publish(root, order, address.rstrip("/"))
 
 
 def repair(text, pictures):
-    """Return a page with its pictures and the roles that axe-core asks for."""
+    """Return a page with its pictures and the roles that axe-core asks for, and [(id, file, alt)]."""
+    shown = []
+
     def img(found):
-        attributes = found[0]
-        name = re.search(r'src="_images/([^"]+)"', attributes)[1]
-        (width, height), frames = pictures[name]
-        shown = re.search(r'width: (\d+)px', attributes)
-        wide = int(shown[1]) if shown else width // 2
-        alt = re.search(r'alt="[^"]*"', attributes)[0]
-        stem = f"_images/{name[:-4]}"
-        still = f' data-still="{stem}.still.webp"' if frames > 1 else ""
-        return (f'<img src="{stem}.webp" {alt} width="{wide}" height="{round(height * wide / width)}"'
-                f' loading="lazy" decoding="async"{still}>')
+        name = re.search(r'src="_images/([^"]+)"', found[0])[1]
+        new, (width, height), frames = pictures[name]
+        set_to = re.search(r"width: (\d+)px", found[0])
+        wide = int(set_to[1]) if set_to else width // 2
+        alt = re.search(r'alt="([^"]*)"', found[0])[1]
+        shown.append((f"figure-{len(shown) + 1}", new, alt))
+        still = f' data-still="_images/{new[:-5]}.still.webp"' if frames > 1 else ""
+        return (f'<img id="{shown[-1][0]}" src="_images/{new}" alt="{alt}" width="{wide}"'
+                f' height="{round(height * wide / width)}" loading="lazy" decoding="async"{still}>')
 
     text = re.sub(r'<img[^>]*src="_images/[^"]+\.png"[^>]*>', img, text)
+    text = re.sub(r'<a class="reference internal image-reference" href="_images/[^"]*">\s*(<img[^>]*>)\s*</a>',
+                  r"\1", text)
     text = text.replace('<p class="caption" role="heading">', '<p class="caption" role="heading" aria-level="2">')
-    return text.replace('<div class="highlight"><pre>', '<div class="highlight"><pre tabindex="0">')
+    text = text.replace('<div class="highlight"><pre>', '<div class="highlight"><pre tabindex="0">')
+    return text, shown
+
+
+def gallery(text, shown):
+    """Put the small pictures of each page where the page of figures has a mark for them."""
+    def one(found):
+        items = "".join(
+            f'<li><a href="{found[1]}.html#{name}"><img src="_images/small/{file}" alt="" loading="lazy"'
+            f' width="216" height="136"><span class="gallery-note">{alt}</span></a></li>'
+            for name, file, alt in shown[found[1]])
+        return f'<ul class="gallery">{items}</ul>'
+
+    return re.sub(r"<!-- gallery (\w+) -->", one, text)
+
+
+def publish(root, pages, address):
+    """Write what only a published site needs: the list of its pages, and an answer to a wrong address."""
+    places = "".join(f"<url><loc>{html.escape(f'{address}/{name}')}</loc></url>" for name in pages)
+    (root / "sitemap.xml").write_text(
+        '<?xml version="1.0" encoding="UTF-8"?>\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">'
+        f"{places}</urlset>\n", "utf-8")
+    (root / "robots.txt").write_text(f"User-agent: *\nAllow: /\nSitemap: {address}/sitemap.xml\n", "utf-8")
+    (root / ".nojekyll").touch()
+    text = (root / "index.html").read_text("utf-8")
+    title = re.search("<title>(.*?)</title>", text)[1]
+    (root / "404.html").write_text(
+        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f'<title>Not here - {title}</title><body style="font:1.1rem/1.6 Georgia,serif;max-width:34rem;margin:18vh'
+        ' auto;padding:0 1rem"><h1>This address was not loaded</h1><p>What was not loaded cannot be read, and there'
+        f' is nothing here. <a href="{address}/index.html">The course begins here</a>; the'
+        f' <a href="{address}/questions.html">index of questions</a> may know what you looked for.</p>', "utf-8")

@@ -179,7 +179,7 @@ def write(out, *, repository=""):
     index = (ROOT / "notebooks/README.md").read_text("utf-8")
     (out / "questions.md").write_text(front.questions(index), "utf-8")
     (out / "glossary.md").write_text(front.glossary(books), "utf-8")
-    (out / "figures.md").write_text("# All figures\n\nEach leads to the cell that made it.\n", "utf-8")
+    (out / "figures.md").write_text(front.figures(books), "utf-8")
     pages |= front.PAGES
     (out / "pages.json").write_text(json.dumps(pages, ensure_ascii=False), "utf-8")
     return books

@@ -24,7 +24,7 @@ def to_webp(path, small):
     count = getattr(image, "n_frames", 1)
     if count == 1:
         last = image.convert("RGB")
-        last.save(new, "WEBP", lossless=True, method=3)
+        last.save(new, "WEBP", lossless=True, method=4, quality=100)
     else:
         frames, times = [], []
         for n in range(count):
@@ -33,8 +33,8 @@ def to_webp(path, small):
             times.append(round(image.info["duration"]))
         last = frames[-1]
         frames[0].save(new, "WEBP", save_all=True, append_images=frames[1:], duration=times,
-                       loop=image.info.get("loop", 0), lossless=True, method=3)
-        last.save(path.with_suffix(".still.webp"), "WEBP", lossless=True, method=3)
+                       loop=image.info.get("loop", 0), lossless=True, method=4, minimize_size=True)
+        last.save(path.with_suffix(".still.webp"), "WEBP", lossless=True, method=4)
     last.thumbnail((300, 300))
     last.save(small / new.name, "WEBP", quality=62, method=4)
     path.unlink()

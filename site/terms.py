@@ -45,7 +45,7 @@ _TABLE = (
     ("Gluon", "Gluon", "A language for kernels that comes with Triton and shows what Triton hides: layouts,"
      " barriers, asynchronous copies.", "12"),
     ("grouped queries", "grouped quer(?:y|ies)|GQA", "Several query heads share one head of keys and values.", "10"),
-    ("Hadamard rotation", "Hadamard (?:rotation|transform)", "Multiplying Q and K by one orthogonal matrix of"
+    ("Hadamard rotation", "Hadamard(?: matrix| rotation)?", "Multiplying Q and K by one orthogonal matrix of"
      " ±1/√d. QKᵀ does not change; an outlier is spread over its whole row.", "13"),
     ("HBM", "HBM", "A GPU's large memory, off the chip that computes: tens of gigabytes, a few terabytes a second."
      " Everything lives there.", "00"),
@@ -65,7 +65,7 @@ _TABLE = (
      " summed is rescaled by one factor.", "04"),
     ("outlier", "outliers?", "An entry far larger than its neighbours, which takes the number format's range for"
      " itself.", "13"),
-    ("persistent kernel", "persistent kernels?", "One program an SM that takes tile after tile, in place of one"
+    ("persistent kernel", "persistent(?: kernels?)?|persistence", "One program an SM that takes tile after tile, in place of one"
      " program a tile.", "12"),
     ("ping-pong scheduling", "ping-pong", "Two groups of warps take turns: one computes exponentials while"
      " the other has the tensor cores.", "12"),

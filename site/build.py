@@ -42,7 +42,7 @@ def static(out):
 def main(out):
     start = time.monotonic()
     if not shutil.which("node"):
-        sys.exit("The site's formulas are rendered by Node.js, and no `node` was found: install it first.")
+        sys.exit("The site's formulas are rendered by Node.js: no `node` was found, install it first.")
     books = prep.write(WORK / "src", repository=os.environ.get("SITE_REPO", ""))
     static(WORK / "static")
     print(f"sources of {len(books)} chapters: {time.monotonic() - start:.0f} s", flush=True)

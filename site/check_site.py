@@ -28,8 +28,8 @@ class Page(HTMLParser):
                 self.links.append(given[name])
         if tag == "img":
             self.images.append(given)
-        loads = given.get("src") or (given.get("href") if tag == "link" and given.get("rel") != "canonical" else "")
-        if loads:
+        linked = given.get("href") if tag == "link" and given.get("rel") != "canonical" else None
+        if loads := given.get("src") or linked:
             self.loads.append(loads)
 
 
@@ -51,9 +51,10 @@ def broken(pages):
             if outside(address):
                 continue
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            place = unquote(parts.fragment)
             if not target.is_file():
                 bad.append((path.name, address, "no such file"))
-            elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].ids:
+            elif place and target in pages and place not in pages[target].ids:
                 bad.append((path.name, address, "no such place"))
     return bad
 

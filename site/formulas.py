@@ -1,4 +1,4 @@
-"""Formulas are rendered while the site is built: a Sphinx extension that asks KaTeX, running in Node."""
+"""Formulas, rendered while the site is built: a Sphinx extension that asks KaTeX, running in Node."""
 
 import functools
 import json
@@ -22,8 +22,9 @@ class Katex:
     @functools.cache                                        # noqa: B019 (one object, as long as the build)
     def render(self, tex, display):
         if self.process is None:
-            self.process = subprocess.Popen(["node", str(HERE / "katex_lines.cjs")], text=True, encoding="utf-8",
-                                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=HERE)
+            self.process = subprocess.Popen(
+                ["node", str(HERE / "katex_lines.cjs")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                text=True, encoding="utf-8", cwd=HERE)
         self.process.stdin.write(json.dumps({"tex": tex, "display": display}) + "\n")
         self.process.stdin.flush()
         answer = json.loads(self.process.stdout.readline())

@@ -5,13 +5,15 @@ import re
 from urllib.parse import unquote
 
 # Fences, displayed formulas, code, formulas: what no rewriting of prose may enter.
-_ISLANDS = re.compile(r"(^```.*?^```[^\n]*$|\$\$.*?\$\$|(`+)(?!`).+?(?<!`)\2(?!`)|(?<![\\$])\$[^$\n]+?\$(?!\d)"
-                      r"|(?<![\\$])\$[^$]{1,200}?\$(?!\d))", re.S | re.M)
+_ISLANDS = re.compile(
+    r"(^```.*?^```[^\n]*|\$\$.*?\$\$|(`+)(?!`).+?(?<!`)\2(?!`)|(?<![\\$])\$[^$\n]+?\$(?!\d)"
+    r"|(?<![\\$])\$[^$]{1,200}?\$(?!\d))", re.S | re.M)
 _FOLD = re.compile(r"<details>\s*<summary>(.*?)</summary>\n(.*?)\n?</details>", re.S)
 _LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 # Commands, and what is text in a formula, keep their letters.
-_LETTERS = re.compile(r"\\(?:text|textbf|textit|operatorname|mathrm|mathtt|texttt|begin|end|tag)\*?\{[^{}]*\}"
-                      r"|\\[A-Za-z]+\*?|\\.|O(?=\(N)|[QKVSPO]")
+_LETTERS = re.compile(
+    r"\\(?:text|textbf|textit|operatorname|mathrm|mathtt|texttt|begin|end|tag)\*?\{[^{}]*\}"
+    r"|\\[A-Za-z]+\*?|\\.|[QKVSPO]")
 
 
 def islands(text):
@@ -47,6 +49,8 @@ def slug(anchor):
 def relink(text, target):
     """Rewrite each link of the prose by the function `target`."""
     def one(found):
+        if not re.match(r"#|https?:|\.\./|\w+\.ipynb", found[2]):
+            return found[0]                                 # code may look like a link
         to = target(html.unescape(found[2]))
         if to.startswith("files/"):                         # beside the pages, and unknown to Sphinx
             return f'<a href="{to}">{found[1].replace("`", "")}</a>'

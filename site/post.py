@@ -1,24 +1,25 @@
-"""After Sphinx: lossless WebP for PNG, the gallery, the search's index, roles that screen readers understand."""
+"""After Sphinx: lossless WebP for PNG, roles for screen readers, the gallery, the search's index."""
 
 import hashlib
 import html
 import re
 import shutil
 
+import front
+import search_index
 from PIL import Image
 
-import search_index
-
-UNUSED = ("search.html", "searchindex.js", "genindex.html", "objects.inv", ".buildinfo", "_sources",
-          "_static/searchtools.js", "_static/language_data.js", "_static/doctools.js",
-          "_static/sphinx_highlight.js", "_static/styles/furo.css.map", "_static/basic.css",
-          "_static/styles/furo-extensions.css.map", "_static/scripts/furo.js.map", "_static/english-stemmer.js",
-          "_static/base-stemmer.js", "_static/debug.css", "_static/skeleton.css", "_static/file.png",
-          "_static/minus.png", "_static/plus.png", "_static/scripts/furo-extensions.js")
+UNUSED = (
+    "search.html", "searchindex.js", "genindex.html", "objects.inv", ".buildinfo", "_sources",
+    "_static/searchtools.js", "_static/language_data.js", "_static/doctools.js", "_static/sphinx_highlight.js",
+    "_static/english-stemmer.js", "_static/base-stemmer.js", "_static/basic.css", "_static/debug.css",
+    "_static/skeleton.css", "_static/file.png", "_static/minus.png", "_static/plus.png",
+    "_static/styles/furo.css.map", "_static/styles/furo-extensions.css.map", "_static/scripts/furo.js.map",
+    "_static/scripts/furo-extensions.js")
 
 
 def to_webp(path, small):
-    """Write a PNG as lossless WebP, still or moving, and a small picture; return (name, size, frames)."""
+    """Write a PNG as lossless WebP, still or moving, and a small one; return (name, size, frames)."""
     image = Image.open(path)
     new = path.with_suffix(".webp")
     count = getattr(image, "n_frames", 1)
@@ -33,7 +34,8 @@ def to_webp(path, small):
             times.append(round(image.info["duration"]))
         last = frames[-1]
         frames[0].save(new, "WEBP", save_all=True, append_images=frames[1:], duration=times,
-                       loop=image.info.get("loop", 0), lossless=True, method=4, minimize_size=True)
+                       loop=image.info.get("loop", 0), lossless=True, method=4,
+                       minimize_size=True)
         last.save(path.with_suffix(".still.webp"), "WEBP", lossless=True, method=4)
     last.thumbnail((300, 300))
     last.save(small / new.name, "WEBP", quality=62, method=4)
@@ -70,7 +72,8 @@ def finish(root, books, *, address=""):
     pages["figures.html"] = gallery(pages["figures.html"], shown)
     for name, text in pages.items():
         (root / name).write_text(text, "utf-8")
-    order = ["index.html", *(f"{book.path.stem}.html" for book in books), "questions.html", "glossary.html"]
+    chapters = [f"{book.path.stem}.html" for book in books]
+    order = ["index.html", *chapters, "questions.html", "glossary.html"]
     index = search_index.script({name: pages[name] for name in order})
     (root / "_static" / "search-index.js").write_text(index, "utf-8")
     if address:
@@ -93,9 +96,10 @@ def repair(text, pictures):
                 f' height="{round(height * wide / width)}" loading="lazy" decoding="async"{still}>')
 
     text = re.sub(r'<img[^>]*src="_images/[^"]+\.png"[^>]*>', img, text)
-    text = re.sub(r'<a class="reference internal image-reference" href="_images/[^"]*">\s*(<img[^>]*>)\s*</a>',
-                  r"\1", text)
-    text = text.replace('<p class="caption" role="heading">', '<p class="caption" role="heading" aria-level="2">')
+    to_itself = r'<a class="[^"]*image-reference" href="_images/[^"]*">\s*(<img[^>]*>)\s*</a>'
+    text = re.sub(to_itself, r"\1", text)
+    text = text.replace('<p class="caption" role="heading">',
+                        '<p class="caption" role="heading" aria-level="2">')
     text = text.replace('<div class="highlight"><pre>', '<div class="highlight"><pre tabindex="0">')
     return text, shown
 
@@ -104,8 +108,8 @@ def gallery(text, shown):
     """Put the small pictures of each page where the page of figures has a mark for them."""
     def one(found):
         items = "".join(
-            f'<li><a href="{found[1]}.html#{name}"><img src="_images/small/{file}" alt="" loading="lazy"'
-            f' width="216" height="136"><span class="gallery-note">{alt}</span></a></li>'
+            f'<li><a href="{found[1]}.html#{name}"><img src="_images/small/{file}" alt=""'
+            f' loading="lazy" width="216" height="136"><span class="gallery-note">{alt}</span></a></li>'
             for name, file, alt in shown[found[1]])
         return f'<ul class="gallery">{items}</ul>'
 
@@ -113,18 +117,12 @@ def gallery(text, shown):
 
 
 def publish(root, pages, address):
-    """Write what only a published site needs: the list of its pages, and an answer to a wrong address."""
+    """Write what only a published site needs: a list of its pages, an answer to wrong addresses."""
     places = "".join(f"<url><loc>{html.escape(f'{address}/{name}')}</loc></url>" for name in pages)
     (root / "sitemap.xml").write_text(
-        '<?xml version="1.0" encoding="UTF-8"?>\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">'
-        f"{places}</urlset>\n", "utf-8")
-    (root / "robots.txt").write_text(f"User-agent: *\nAllow: /\nSitemap: {address}/sitemap.xml\n", "utf-8")
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        f'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{places}</urlset>\n', "utf-8")
+    robots = f"User-agent: *\nAllow: /\nSitemap: {address}/sitemap.xml\n"
+    (root / "robots.txt").write_text(robots, "utf-8")
     (root / ".nojekyll").touch()
-    text = (root / "index.html").read_text("utf-8")
-    title = re.search("<title>(.*?)</title>", text)[1]
-    (root / "404.html").write_text(
-        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f'<title>Not here - {title}</title><body style="font:1.1rem/1.6 Georgia,serif;max-width:34rem;margin:18vh'
-        ' auto;padding:0 1rem"><h1>This address was not loaded</h1><p>What was not loaded cannot be read, and there'
-        f' is nothing here. <a href="{address}/index.html">The course begins here</a>; the'
-        f' <a href="{address}/questions.html">index of questions</a> may know what you looked for.</p>', "utf-8")
+    (root / "404.html").write_text(front.fill("404.html", title=front.TITLE, address=address), "utf-8")

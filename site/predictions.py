@@ -1,6 +1,7 @@
-"""A field for each number that a chapter asks for, where its answer can be read from the next output."""
+"""A field for each number that a chapter asks for, where the next output holds the answer."""
 
 import html
+import itertools
 import json
 import re
 
@@ -19,7 +20,7 @@ def tables(text):
             for row in [lines[n - 1], *lines[n + 1:]]:
                 if not row.strip():
                     break
-                rows.append([row[a:b].strip() for a, b in zip(cut, cut[1:], strict=False)])
+                rows.append([row[a:b].strip() for a, b in itertools.pairwise(cut)])
             yield rows[0], rows[1:]
 
 
@@ -59,5 +60,5 @@ def form(key, found):
         f' autocomplete="off" data-answer="{answer:.12g}"> <output></output></label>'
         for label, answer in found)
     return (f'<form class="guess" data-guess="{html.escape(json.dumps(key)[1:-1])}" novalidate>'
-            f'<p class="guess-head">Commit first: your {"number" if len(found) == 1 else "numbers"}</p>{rows}'
+            f'<p class="guess-head">Commit first: your number{"s" if len(found) > 1 else ""}</p>{rows}'
             '<button type="submit">Compare</button></form>')

@@ -15,7 +15,8 @@ from markup import islands, paint, relink, slug, unfold
 ROOT = Path(__file__).resolve().parent.parent
 CONTROL = "(a control: run this cell in JupyterLab to use it)"
 PLAIN = {"02": "K"}                                         # letters that mean something else there
-_FENCE = ":" * 9
+_QUESTION = re.compile(r"^(# .*?)\n+(\*\*The question\.\*\* .*?)(?=\n\n|\Z)", re.S)
+_TAKEAWAY = re.compile(r"(^## Takeaway\n+|^(?=\*\*Takeaway))(.+?)(?=\n\n|\Z)", re.S | re.M)
 
 
 def chapters():
@@ -77,38 +78,41 @@ class Chapter:
                 cell["source"] = self.markdown(n, source(cell), later)
             elif cell["cell_type"] == "code":
                 self.code(cell)
-        cells[-1]["source"] = re.sub(r"\n---\s*\n+[^\n]*all chapters[^\n]*\s*$", "\n", source(cells[-1]))
+        ways = re.compile(r"\n---\s*\n+[^\n]*all chapters[^\n]*\s*$")
+        cells[-1]["source"] = ways.sub("\n", source(cells[-1]))
         return book
 
     def markdown(self, n, text, later):
         if n == 0:
-            text = re.sub(r"^(# .*?)\n+(\*\*The question\.\*\* .*?)(?=\n\n|\Z)", lambda found: (
-                f"{found[1]}\n\n{raw(front.facts(self))}\n\n:::::{{container}} question\n{found[2]}\n:::::"),
-                text, count=1, flags=re.S)
+            facts = raw(front.facts(self))
+            text = _QUESTION.sub(
+                lambda found: f"{found[1]}\n\n{facts}\n\n{box('question', found[2])}", text)
+        text = _TAKEAWAY.sub(lambda found: found[1] + box("takeaway", found[2]), text)
         text = self.prose(text)
 
         def fold(summary, body):
             before = ""
-            if "ommit" in summary and later:
-                found = predictions.fields("".join(stream(later)))
-                before = raw(predictions.form(f"{self.row.number}-{n}", found)) + "\n\n" if found else ""
-            return f"{before}{_FENCE}{{fold}} {summary}\n\n{body}\n\n{_FENCE}"
+            asked = "ommit" in summary and later
+            if asked and (found := predictions.fields("".join(stream(later)))):
+                before = raw(predictions.form(f"{self.row.number}-{n}", found)) + "\n\n"
+            return f"{before}:::::::::{{fold}} {summary}\n\n{body}\n\n:::::::::"
 
         return unfold(text, fold)
 
     def code(self, cell):
         """Keep alternative texts, hide answers not given yet, and say where a lab can be moved."""
-        lab = any(CONTROL in "".join(o.get("data", {}).get("text/plain", "")) for o in cell["outputs"])
         kept = []
         for output in cell["outputs"]:
             data = output.get("data", {})
             image = output.get("metadata", {}).get("image/png", {})
             if image.get("alt"):
-                own = {"alt": image["alt"]} | ({"width": f"{image['width']}px"} if "width" in image else {})
-                cell["metadata"].setdefault("mystnb", {})["image"] = own
-            if lab and CONTROL in "".join(data.get("text/plain", "")):
-                text = front.lab_note("block_lab" in source(cell))
-                output = {"output_type": "display_data", "metadata": {}, "data": {"text/html": text}}
+                own = cell["metadata"].setdefault("mystnb", {}).setdefault("image", {})
+                own |= {"alt": image["alt"]}
+                if "width" in image:
+                    own |= {"width": f"{image['width']}px"}
+            if CONTROL in "".join(data.get("text/plain", "")):
+                note = front.lab_note("block_lab" in source(cell))
+                output = {"output_type": "display_data", "metadata": {}, "data": {"text/html": note}}
             if re.match(r"✗ exercise [\d.]+: not answered yet", "".join(output.get("text", ""))):
                 continue
             kept.append(output)
@@ -121,6 +125,10 @@ def source(cell):
 
 def stream(cell):
     return ["".join(o["text"]) for o in cell["outputs"] if o.get("output_type") == "stream"]
+
+
+def box(name, text):
+    return f":::::{{container}} {name}\n{text}\n:::::"
 
 
 def raw(text):
@@ -149,12 +157,13 @@ def seconds():
     """Return the two recorded times of one training step, standard and FlashAttention."""
     path = ROOT / "assets/measurements/attention_demo_h200.csv"
     lines = [line for line in path.read_text("utf-8").splitlines() if not line.startswith("#")]
-    rows = [r for r in csv.DictReader(lines) if (r["mode"], r["N_q"], r["B"]) == ("forward+backward", "4096", "4")]
-    return [float(next(r["seconds"] for r in rows if r["impl"] == impl)) for impl in ("standard", "flash")]
+    step = {"mode": "forward+backward", "N_q": "4096", "B": "4"}
+    rows = {row["impl"]: row for row in csv.DictReader(lines) if step.items() <= row.items()}
+    return [float(rows[impl]["seconds"]) for impl in ("standard", "flash")]
 
 
 def write(out, *, repository=""):
-    """Write all sources of the site into the folder `out`, and what is copied beside them into files/."""
+    """Write the sources of the site into the folder `out`, and what is copied as it is beside it."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     rows, parts = chapters()

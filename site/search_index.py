@@ -5,7 +5,8 @@ import re
 from html.parser import HTMLParser
 
 _SKIP_TAGS = ("script", "style", "annotation", "svg", "form", "button")
-_SKIP_CLASSES = ("katex-html", "headerlink", "facts", "lab-note", "chapters", "gallery", "begin", "race")
+_SKIP_CLASSES = ("katex-html", "headerlink", "facts", "lab-note", "chapters", "gallery", "begin",
+                 "race", "ratios")
 _VOID = ("br", "img", "input", "hr", "meta", "link", "wbr", "col", "source")
 _INLINE = ("span", "a", "em", "strong", "code", "b", "i", "mi", "mo", "mn", "mrow", "sub", "sup")
 
@@ -64,8 +65,11 @@ def sections(page):
     """Return [anchor, heading, text] of a page's sections."""
     parser = Sections()
     parser.feed(page)
-    tidy = lambda text: re.sub(r"\s+", " ", text).strip()   # noqa: E731
-    return [[anchor, tidy(heading), tidy("".join(text))] for anchor, heading, text in parser.sections]
+    return [[anchor, _tidy(heading), _tidy("".join(text))] for anchor, heading, text in parser.sections]
+
+
+def _tidy(text):
+    return re.sub(r"\s+", " ", text).strip()
 
 
 def script(pages):
@@ -76,4 +80,5 @@ def script(pages):
         for n, (anchor, heading, text) in enumerate(found):
             if heading:
                 entries.append([name, anchor if n else "", found[0][1], heading, text])
-    return "window.COURSE_INDEX=" + json.dumps(entries, ensure_ascii=False, separators=(",", ":")) + ";\n"
+    text = json.dumps(entries, ensure_ascii=False, separators=(",", ":"))
+    return f"window.COURSE_INDEX={text};\n"

@@ -1,4 +1,4 @@
-"""The site's own parts of Sphinx: a fold, the glossary's terms in prose, and what stands around a page."""
+"""The site's own parts of Sphinx: a fold, the glossary's words in prose, what stands around a page."""
 
 import html
 import json
@@ -8,7 +8,6 @@ from pathlib import Path
 
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
-
 from terms import TERMS
 
 
@@ -38,8 +37,8 @@ def _tag(name, attributes=""):
             lambda self, node: self.body.append(f"</{name}>\n"))
 
 
-_NOT_IN = (nodes.reference, nodes.literal, nodes.title, nodes.math, nodes.strong, nodes.raw, fold_summary,
-           nodes.literal_block)
+_NOT_IN = (nodes.reference, nodes.literal, nodes.title, nodes.math, nodes.strong, nodes.raw,
+           nodes.literal_block, fold_summary)
 
 
 def mark_terms(app, doctree, docname):
@@ -48,7 +47,8 @@ def mark_terms(app, doctree, docname):
         return
     left = {f"t{n}": term for n, term in enumerate(TERMS)}
     longest = sorted(left, key=lambda key: -len(left[key].name))
-    words = re.compile(r"(?<![\w-])(?:" + "|".join(f"(?P<{k}>{left[k].pattern})" for k in longest) + r")(?![\w-])")
+    either = "|".join(f"(?P<{key}>{left[key].pattern})" for key in longest)
+    words = re.compile(rf"(?<![\w-])(?:{either})(?![\w-])")
     for paragraph in list(doctree.findall(nodes.paragraph)):
         for text in list(paragraph.findall(nodes.Text)):
             if _inside(text, paragraph):
@@ -59,7 +59,8 @@ def mark_terms(app, doctree, docname):
                 if term is None:
                     continue
                 parts += [nodes.Text(str(text)[at:found.start()]), nodes.raw("", (
-                    f'<a class="term" href="glossary.html#{term.key}" data-tip="{html.escape(term.text)}">'
+                    f'<a class="term" href="glossary.html#{term.key}"'
+                    f' data-tip="{html.escape(term.text)}">'
                     f"{html.escape(found[0])}</a>"), format="html")]
                 at = found.end()
             if parts:

@@ -149,6 +149,14 @@
     script.addEventListener("load", () => { dialog = window.courseSearch(store); dialog.begin(); });
     document.head.append(script);
   }
+  const header = document.querySelector(".header-right");
+  const lens = document.querySelector(".course-search svg");
+  if (header && lens) {                                     // on a phone the sidebar is a drawer
+    const button = make("button", { type: "button", class: "search-icon", "data-search-open": "",
+      "aria-label": "Search" });
+    button.append(lens.cloneNode(true));
+    header.prepend(button);
+  }
   for (const button of all("[data-search-open]")) button.addEventListener("click", openSearch);
   document.addEventListener("keydown", (event) => {
     const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName);

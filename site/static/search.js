@@ -43,7 +43,8 @@ window.courseSearch = (() => {
     dialog.setAttribute("aria-label", "Search the course");
     const field = make("div", "field");
     const input = document.createElement("input");
-    input.type = "search";
+    input.type = "text";
+    input.autocomplete = "off";
     input.setAttribute("aria-label", "Search the course");
     input.placeholder = "rescale, bank conflict, e4m3 …";
     const close = make("button", "", "Close");

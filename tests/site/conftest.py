@@ -20,7 +20,7 @@ def pytest_collection_finish(session):
     if not chosen or session.config.option.collectonly:
         return
     if not (BUILT / "index.html").exists():
-        raise pytest.UsageError("The tests of the site look at _site, which is not there: run `make test-site`.")
+        raise pytest.UsageError("These tests look at _site, which is not there: run `make test-site`.")
     if not chromium.find():
         raise pytest.UsageError(chromium.MISSING.replace("test-browser", "test-site"))
 

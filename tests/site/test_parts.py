@@ -27,12 +27,13 @@ def test_islands_give_back_the_text(part):
 
 def test_islands_tell_prose_from_code_and_formulas(part):
     found = list(part("markup").islands("a `Q$` b $Q$ c\n$$\nK\n$$\n```python\nV = $1\n```\nd"))
-    assert [kind for kind, _ in found] == ["prose", "code", "prose", "math", "prose", "display", "prose", "code",
-                                           "prose"]
+    assert [kind for kind, _ in found] == [
+        "prose", "code", "prose", "math", "prose", "display", "prose", "code", "prose"]
 
 
 @pytest.mark.parametrize(("formula", "painted"), [
-    ("$QK^\\top$", "QK"), ("$\\text{K and V} + O(N^2)$", ""), ("$\\operatorname{softmax}(S)$", "S"), ("$dO$", "O"),
+    ("$QK^\\top$", "QK"), ("$\\text{K and V} + O(N^2)$", ""), ("$\\operatorname{softmax}(S)$", "S"),
+    ("$dO$", "O"),
     ("$P_{ij}V_j$", "PV"), ("$\\begin{pmatrix} S \\end{pmatrix}$", "S"), ("$O (x)$", "O")])
 def test_paint(part, formula, painted):
     new = part("markup").paint(formula)
@@ -45,7 +46,8 @@ def test_paint_leaves_what_means_something_else(part):
 
 
 @pytest.mark.parametrize(("anchor", "slug"), [
-    ("The-surprise,-in-four-pictures", "the-surprise-in-four-pictures"), ("Attention%27s-matmuls", "attentions-matmuls"),
+    ("The-surprise,-in-four-pictures", "the-surprise-in-four-pictures"),
+    ("Attention%27s-matmuls", "attentions-matmuls"),
     ("Turn-Q-and-K:-why-QK%E1%B5%80", "turn-q-and-k-why-qkᵀ"), ("IO-aware", "io-aware")])
 def test_slug(part, anchor, slug):
     assert part("markup").slug(anchor) == slug
@@ -66,12 +68,12 @@ def test_glossary(part):
     assert len({term.key for term in terms}) == len(terms) >= 40
     for term in terms:
         assert term.chapter in {row.number for row in rows}
-        assert re.search(rf"(?<![\w-])(?:{term.pattern})(?![\w-])", prose), f"no chapter says {term.name}"
+        assert re.search(rf"(?<![\w-])(?:{term.pattern})(?![\w-])", prose), term.name
         assert term.text.endswith(".") and len(term.text) < 240
 
 
 def captions():
-    """Yield (chapter, cell, paragraph) of italic paragraphs, and all of a cell that follows a picture."""
+    """Yield (chapter, cell, paragraph): italic paragraphs, and the first that follows a picture."""
     for path in NOTEBOOKS:
         before = False
         for n, cell in enumerate(json.loads(path.read_text("utf-8"))["cells"]):
@@ -84,10 +86,11 @@ def captions():
 
 
 def test_captions_name_no_lightness():
-    """The site shows figures in the dark with their lightness turned round: what is pale there is dark here."""
+    """In the dark the site turns the lightness of figures round: what was pale is dark then."""
     found = list(captions())
     words = re.compile(r"\b(dark|pale|black|white|bright)(er|est)?\b", re.I)
-    assert [(chapter, n, words.search(text)[0]) for chapter, n, text in found if words.search(text)] == []
+    named = [(chapter, n, words.search(text)) for chapter, n, text in found]
+    assert [(chapter, n, word[0]) for chapter, n, word in named if word] == []
     assert len(found) > 80
 
 

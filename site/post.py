@@ -11,11 +11,16 @@ from PIL import Image
 
 UNUSED = (
     "search.html", "searchindex.js", "genindex.html", "objects.inv", ".buildinfo", "_sources",
-    "_static/searchtools.js", "_static/language_data.js", "_static/doctools.js", "_static/sphinx_highlight.js",
-    "_static/english-stemmer.js", "_static/base-stemmer.js", "_static/basic.css", "_static/debug.css",
-    "_static/skeleton.css", "_static/file.png", "_static/minus.png", "_static/plus.png",
-    "_static/styles/furo.css.map", "_static/styles/furo-extensions.css.map", "_static/scripts/furo.js.map",
+    "_static/searchtools.js", "_static/language_data.js", "_static/doctools.js",
+    "_static/sphinx_highlight.js", "_static/english-stemmer.js", "_static/base-stemmer.js",
+    "_static/basic.css", "_static/debug.css", "_static/skeleton.css", "_static/file.png",
+    "_static/minus.png", "_static/plus.png", "_static/styles/furo.css.map",
+    "_static/styles/furo-extensions.css.map", "_static/scripts/furo.js.map",
     "_static/scripts/furo-extensions.js")
+
+# KaTeX's fonts for letters that few courses use, and the classes that ask for them.
+RARE = {"Caligraphic": "mathcal", "Fraktur": "mathfrak|textfrak", "SansSerif": "mathsf|textsf",
+        "Script": "mathscr|textscr", "Typewriter": "mathtt|texttt"}
 
 
 def to_webp(path, small):
@@ -67,8 +72,13 @@ def finish(root, books, *, address=""):
         else:
             path.unlink(missing_ok=True)
     pages, shown = {}, {}
+    fonts = root / "_static" / "katex" / "fonts"
     for page in sorted(root.glob("*.html")):
         pages[page.name], shown[page.stem] = repair(page.read_text("utf-8"), pictures)
+    for name, used in RARE.items():
+        if not any(re.search(rf'class="[^"]*\b(?:{used})\b', text) for text in pages.values()):
+            for font in fonts.glob(f"KaTeX_{name}-*"):
+                font.unlink()
     pages["figures.html"] = gallery(pages["figures.html"], shown)
     for name, text in pages.items():
         (root / name).write_text(text, "utf-8")
@@ -100,6 +110,7 @@ def repair(text, pictures):
     text = re.sub(to_itself, r"\1", text)
     text = text.replace('<p class="caption" role="heading">',
                         '<p class="caption" role="heading" aria-level="2">')
+    text = re.sub(r'<span class="[npw]">([^<]*)</span>', r"\1", text)       # code in the usual color
     text = text.replace('<div class="highlight"><pre>', '<div class="highlight"><pre tabindex="0">')
     return text, shown
 

@@ -1,5 +1,6 @@
 """Write the site's sources from the executed notebooks; nothing is executed."""
 
+import ast
 import base64
 import csv
 import json
@@ -8,6 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import answers
 import front
 import predictions
 from markup import islands, paint, relink, slug, unfold
@@ -80,7 +82,21 @@ class Chapter:
                 self.code(cell)
         ways = re.compile(r"\n---\s*\n+[^\n]*all chapters[^\n]*\s*$")
         cells[-1]["source"] = ways.sub("\n", source(cells[-1]))
+        book["cells"] = list(self.answered(cells))
         return book
+
+    def answered(self, cells):
+        """Yield the cells, and after the stub of each exercise its folded hints and solution."""
+        name = None
+        for cell in cells:
+            yield cell
+            if cell["cell_type"] == "markdown":
+                asked = re.findall(r"(?m)^### Exercise ([\d.]+) ·", source(cell))
+                name = asked[-1] if asked else name
+            elif name and "exercises.check_" in source(cell):
+                anchor = f"answers-{name.replace('.', '-')}"
+                yield {"cell_type": "markdown", "id": anchor, "metadata": {}, "source": answers.folds(name)}
+                name = None
 
     def markdown(self, n, text, later):
         if n == 0:
@@ -113,6 +129,9 @@ class Chapter:
             if CONTROL in "".join(data.get("text/plain", "")):
                 note = front.lab_note("block_lab" in source(cell))
                 output = {"output_type": "display_data", "metadata": {}, "data": {"text/html": note}}
+            if "show." in source(cell) and is_code("".join(output.get("text", ""))):
+                shown = {"text/markdown": f"```python\n{''.join(output['text']).strip()}\n```"}
+                output = {"output_type": "display_data", "metadata": {}, "data": shown}
             if re.match(r"✗ exercise [\d.]+: not answered yet", "".join(output.get("text", ""))):
                 continue
             kept.append(output)
@@ -125,6 +144,15 @@ def source(cell):
 
 def stream(cell):
     return ["".join(o["text"]) for o in cell["outputs"] if o.get("output_type") == "stream"]
+
+
+def is_code(text):
+    """Tell whether a printed text is Python as a whole, as the source of a kernel is."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return False
+    return any(isinstance(node, ast.FunctionDef) for node in tree.body)
 
 
 def box(name, text):

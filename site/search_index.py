@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 _SKIP_TAGS = ("script", "style", "annotation", "svg", "form", "button")
 _SKIP_CLASSES = ("katex-html", "headerlink", "facts", "lab-note", "chapters", "gallery", "begin",
-                 "race", "ratios")
+                 "race", "ratios", "answers")
 _VOID = ("br", "img", "input", "hr", "meta", "link", "wbr", "col", "source")
 _INLINE = ("span", "a", "em", "strong", "code", "b", "i", "mi", "mo", "mn", "mrow", "sub", "sup")
 

@@ -111,3 +111,20 @@ def test_hues_are_readable():
             for ground in (*grounds, colors["box"]):
                 low, high = sorted((_luminance(colors[name]), _luminance(ground)))
                 assert (high + 0.05) / (low + 0.05) >= 4.5, (name, ground)
+
+
+def test_every_exercise_has_its_hints_and_its_solution(part):
+    for path in NOTEBOOKS:
+        asked = re.findall(r"### Exercise ([\d.]+) ·", path.read_text("utf-8"))
+        known = part("answers").of_chapter(path.stem[:2])
+        assert asked and set(asked) <= set(known)
+        for name in asked:
+            hints, solution = known[name]
+            assert hints and "def " in solution
+        built = (ROOT / "_site" / f"{path.stem}.html").read_text("utf-8")
+        assert built.count('<div class="answers docutils container">') == len(asked)
+
+
+def test_code_that_was_printed_is_told_from_a_table(part):
+    assert part("prep").is_code("@triton.jit\ndef kernel(x):\n    return x\n")
+    assert not part("prep").is_code(TABLE) and not part("prep").is_code("x\n")

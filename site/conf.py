@@ -50,11 +50,6 @@ html_theme_options = {
         "color-brand-visited": "#b9a7e0",
     },
 }
-if os.path.exists(os.path.join(os.environ["SITE_STATIC"], "explorer.js")):
-    html_js_files.append(("explorer.js", {"defer": "defer"}))
-if os.path.exists(os.path.join(os.environ["SITE_STATIC"], "explorer.css")):
-    html_css_files.append("explorer.css")
-
 html_math_renderer = "katex"
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"

@@ -1,6 +1,7 @@
 """The pages that no notebook is: the front, the index of questions, the glossary, all figures."""
 
 import html
+import json
 import re
 from pathlib import Path
 from string import Template
@@ -46,12 +47,17 @@ def facts(book):
             f' <span class="away">{" · ".join(away)}</span></p>')
 
 
-def lab_note(blocks):
-    """What stands where a notebook has sliders: the explorer's place, or how to move them."""
-    note = ('<p class="lab-note"><strong>A lab stands here in the notebook:</strong> download it, type'
+def explore(kind, state, fallback=""):
+    """The place of an explorer; course.js fetches the script when the reader comes near it."""
+    opens = f" data-state='{json.dumps(state)}'" if state else ""
+    return f'<div data-explorer="{kind}"{opens}>{fallback}</div>'
+
+
+def lab_note():
+    """What stands where a notebook has sliders: how to move them."""
+    return ('<p class="lab-note"><strong>A lab stands here in the notebook:</strong> download it, type'
             " <code>make lab</code> in a copy of the course, and move its controls. The picture above"
             " is how it begins.</p>")
-    return f'<div data-explorer="blocks">{note}</div>' if blocks else note
 
 
 def pairs(surprise):

@@ -16,6 +16,11 @@ from markup import islands, paint, relink, slug, unfold
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTROL = "(a control: run this cell in JupyterLab to use it)"
+SOURCE_TO_WALK = "show.source(fl.flash_v1)"
+# Which explorer of site/static/explorer.js stands where, and how it opens there.
+EXPLORERS = {SOURCE_TO_WALK: ("walk", {"run": "v1"}), "widgets.play": ("walk", {}),
+             "softmax_steps": ("softmax", {}),
+             "block_lab": ("blocks", {"algorithm": "v1", "causal": False, "Br": 32, "Bc": 32})}
 PLAIN = {"02": "K"}                                         # letters that mean something else there
 _QUESTION = re.compile(r"^(# .*?)\n+(\*\*The question\.\*\* .*?)(?=\n\n|\Z)", re.S)
 _TAKEAWAY = re.compile(r"(^## Takeaway\n+|^(?=\*\*Takeaway))(.+?)(?=\n\n|\Z)", re.S | re.M)
@@ -94,8 +99,8 @@ class Chapter:
                 asked = re.findall(r"(?m)^### Exercise ([\d.]+) ·", source(cell))
                 name = asked[-1] if asked else name
             elif name and "exercises.check_" in source(cell):
-                anchor = f"answers-{name.replace('.', '-')}"
-                yield {"cell_type": "markdown", "id": anchor, "metadata": {}, "source": answers.folds(name)}
+                yield {"cell_type": "markdown", "metadata": {}, "source": answers.folds(name),
+                       "id": f"answers-{name.replace('.', '-')}"}
                 name = None
 
     def markdown(self, n, text, later):
@@ -127,14 +132,14 @@ class Chapter:
                 if "width" in image:
                     own |= {"width": f"{image['width']}px"}
             if CONTROL in "".join(data.get("text/plain", "")):
-                note = front.lab_note("block_lab" in source(cell))
-                output = {"output_type": "display_data", "metadata": {}, "data": {"text/html": note}}
+                output = display("text/html", explored(source(cell), front.lab_note()))
             if "show." in source(cell) and is_code("".join(output.get("text", ""))):
-                shown = {"text/markdown": f"```python\n{''.join(output['text']).strip()}\n```"}
-                output = {"output_type": "display_data", "metadata": {}, "data": shown}
+                output = display("text/markdown", f"```python\n{''.join(output['text']).strip()}\n```")
             if re.match(r"✗ exercise [\d.]+: not answered yet", "".join(output.get("text", ""))):
                 continue
             kept.append(output)
+        if SOURCE_TO_WALK in source(cell) and (walk := explored(SOURCE_TO_WALK, "")):
+            kept.append(display("text/html", walk))
         cell["outputs"] = kept
 
 
@@ -144,6 +149,18 @@ def source(cell):
 
 def stream(cell):
     return ["".join(o["text"]) for o in cell["outputs"] if o.get("output_type") == "stream"]
+
+
+def display(kind, text):
+    return {"output_type": "display_data", "metadata": {}, "data": {kind: text}}
+
+
+def explored(code, fallback):
+    """Return the place of the explorer for what a cell's code shows, or the fallback."""
+    for word, (kind, state) in EXPLORERS.items():
+        if word in code and (ROOT / "site/static/explorer.js").exists():
+            return front.explore(kind, state, fallback)
+    return fallback
 
 
 def is_code(text):

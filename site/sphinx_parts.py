@@ -37,6 +37,7 @@ def _tag(name, attributes=""):
             lambda self, node: self.body.append(f"</{name}>\n"))
 
 
+_UNUSED_SCRIPTS = ("doctools.js", "sphinx_highlight.js")
 _NOT_IN = (nodes.reference, nodes.literal, nodes.title, nodes.math, nodes.strong, nodes.raw,
            nodes.literal_block, fold_summary)
 
@@ -86,9 +87,8 @@ def around(app, pagename, templatename, context, doctree):
             question = html.escape(data[name]["question"])
             title = html.escape(data[name]["title"])
             context[key] = page | {"title": f'{title} <span class="asks">{question}</span>'}
-    context["script_files"] = [script for script in context["script_files"] if not str(
-        getattr(script, "filename", script)).endswith(
-            ("doctools.js", "sphinx_highlight.js"))]
+    named = [(str(getattr(script, "filename", script)), script) for script in context["script_files"]]
+    context["script_files"] = [script for name, script in named if not name.endswith(_UNUSED_SCRIPTS)]
     if not pagename[:2].isdigit():
         context["css_files"] = [*context["css_files"], "_static/front.css"]
     about = data.get(pagename, {}).get("description")

@@ -1,6 +1,7 @@
 // What a page of the course does by itself: progress, predictions, the glossary's tips, moving pictures.
 (() => {
   "use strict";
+  const root = document.documentElement.dataset.content_root;
   const store = {
     get(key) { try { return localStorage.getItem("course:" + key); } catch { return null; } },
     set(key, value) {
@@ -144,8 +145,7 @@
   function openSearch() {
     if (dialog) { dialog.begin(); return; }
     if (document.querySelector("script[data-search]")) return;
-    const script = make("script", { "data-search": "", src: document.documentElement.dataset.content_root
-      + "_static/search.js" });
+    const script = make("script", { "data-search": "", src: root + "_static/search.js" });
     script.addEventListener("load", () => { dialog = window.courseSearch(store); dialog.begin(); });
     document.head.append(script);
   }
@@ -186,6 +186,19 @@
     CSS.highlights.set("found", new window.Highlight(...ranges));
   }
 
+  // The explorers' script comes when a reader comes near one of them; it mounts all that are there.
+  function explorers() {
+    const places = all("[data-explorer]");
+    if (!places.length) return;
+    const near = new IntersectionObserver((seen) => {
+      if (!seen.some((place) => place.isIntersecting)) return;
+      near.disconnect();
+      document.head.append(make("script", { src: root + "_static/explorer.js" }));
+    }, { rootMargin: "1500px" });
+    places.forEach((place) => near.observe(place));
+  }
+
+  explorers();
   ticks();
   finished();
   guesses();

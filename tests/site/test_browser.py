@@ -14,7 +14,7 @@ BUILT = ROOT / "_site"
 CHAPTERS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
 PAGES = ["index", *CHAPTERS, "questions", "glossary", "figures"]
 WIDTHS = (360, 390, 1024, 1280, 1366, 1440, 1920)
-FIRST_LOAD_GZ = 450_000
+FIRST_LOAD_GZ, EXPLORER_GZ = 450_000, 40_000                # bytes; explorers come when they are near
 SIXTH = next(name for name in CHAPTERS if name.startswith("06"))
 PACKED = (".webp", ".woff2")
 
@@ -201,3 +201,17 @@ def test_an_address_inside_a_page_is_reached(opened):
     page = opened(f"{SIXTH}.html")
     page.goto(f"{page.url}#what-hbm-traffic-becomes")
     page.wait_for_function("scrollY > 1000")
+
+
+EXPLORER = ROOT / "site/static/explorer.js"
+
+
+@pytest.mark.skipif(not EXPLORER.exists(), reason="the explorers are not built")
+@pytest.mark.parametrize(("chapter", "kind"), [("04", "softmax"), ("06", "blocks"), ("08", "walk")])
+def test_an_explorer_takes_the_place_of_a_lab(chapter, kind, opened):
+    page = opened(f"{next(name for name in CHAPTERS if name.startswith(chapter))}.html")
+    place = page.locator(f"[data-explorer={kind}]")
+    place.scroll_into_view_if_needed()
+    place.locator("svg").first.wait_for(state="attached")
+    assert not place.locator(".lab-note").is_visible() and page.wrong == []
+    assert len(gzip.compress(EXPLORER.read_bytes())) <= EXPLORER_GZ

@@ -110,6 +110,8 @@ def repair(text, pictures):
     text = re.sub(to_itself, r"\1", text)
     text = text.replace('<p class="caption" role="heading">',
                         '<p class="caption" role="heading" aria-level="2">')
+    text = re.sub(r'<div class="output text_html">(?=\s*<table)',
+                  '<div class="output text_html wide" tabindex="0">', text)
     text = re.sub(r'<span class="[npw]">([^<]*)</span>', r"\1", text)       # code in the usual color
     text = text.replace('<div class="highlight"><pre>', '<div class="highlight"><pre tabindex="0">')
     return text, shown

@@ -128,3 +128,19 @@ def test_every_exercise_has_its_hints_and_its_solution(part):
 def test_code_that_was_printed_is_told_from_a_table(part):
     assert part("prep").is_code("@triton.jit\ndef kernel(x):\n    return x\n")
     assert not part("prep").is_code(TABLE) and not part("prep").is_code("x\n")
+
+
+def test_links_to_a_repository_and_an_address_appear_when_they_are_named(part, tmp_path):
+    rows, _ = part("prep").chapters()
+    here, there = (part("prep").Chapter(rows[6], repository) for repository in ("", "someone/course"))
+    assert "github" not in part("front").facts(here)
+    assert "github/someone/course/blob/main/notebooks/06_" in part("front").facts(there)
+    file = "../assets/data/README.md"
+    assert here.target(file) == "files/assets/data/README.md"
+    assert there.target(file).endswith("/someone/course/blob/main/assets/data/README.md")
+    part("post").publish(tmp_path, ["index.html", "a.html"], "https://example.org/course")
+    places = (tmp_path / "sitemap.xml").read_text("utf-8")
+    assert "<loc>https://example.org/course/a.html</loc>" in places
+    lost = (tmp_path / "404.html").read_text("utf-8")
+    assert 'href="https://example.org/course/index.html"' in lost and "$" not in lost
+    assert not (ROOT / "_site" / "404.html").exists(), "nobody named an address"

@@ -83,8 +83,8 @@ def finish(root, books, *, address=""):
     for name, text in pages.items():
         (root / name).write_text(text, "utf-8")
     chapters = [f"{book.path.stem}.html" for book in books]
-    order = ["index.html", *chapters, "questions.html", "glossary.html"]
-    index = search_index.script({name: pages[name] for name in order})
+    order = ["index.html", *chapters, "questions.html", "glossary.html", "figures.html"]
+    index = search_index.script({name: pages[name] for name in order[:-1]})
     (root / "_static" / "search-index.js").write_text(index, "utf-8")
     if address:
         publish(root, order, address.rstrip("/"))

@@ -4,6 +4,8 @@ import json
 import re
 from html.parser import HTMLParser
 
+from terms import TERMS
+
 _SKIP_TAGS = ("script", "style", "annotation", "svg", "form", "button")
 _SKIP_CLASSES = ("katex-html", "headerlink", "facts", "lab-note", "chapters", "gallery", "begin",
                  "race", "ratios", "answers")
@@ -74,8 +76,10 @@ def _tidy(text):
 
 def script(pages):
     """Return the index as a classic script, which also loads from a folder; `pages` is {name: HTML}."""
-    entries = []
+    entries = [["glossary.html", term.key, "Glossary", term.name, term.text] for term in TERMS]
     for name, page in pages.items():
+        if name == "glossary.html":                         # each of its words is an entry already
+            continue
         found = sections(page)
         for n, (anchor, heading, text) in enumerate(found):
             if heading:

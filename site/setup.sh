@@ -15,7 +15,7 @@ if [ -z "$python" ]; then
     exit 1
 fi
 if ! command -v npm >/dev/null; then
-    echo "The site's formulas are rendered by Node.js: install node 20 or newer with npm, then make site." >&2
+    echo "The site's formulas are rendered by Node.js: install node 18 or newer with npm, then make site." >&2
     exit 1
 fi
 

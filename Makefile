@@ -6,8 +6,11 @@ LAB_ARGS  ?=
 TEST_ARGS ?=
 NB        ?=
 
+export SITE_URL SITE_REPO
+
 py    = .venv/bin/python
 stamp = .venv/.ready
+site  = .venv-site/.ready
 bench = attention_demo softmax_rates accuracy blocks_sweep tuned windows counters l2_rate matmul_steps \
         loop_order launch_overhead gluon_ablation gluon_short left_out timeline stalls clock grouped
 # The tests of a file share what they compile; tests/conftest.py puts the long files first.
@@ -24,6 +27,7 @@ help: ## list these targets
 ## PYTHON=...     the Python to build .venv with, 3.11 or newer (default: the newest that works)
 ## LAB_ARGS=...   for JupyterLab (make lab LAB_ARGS="--no-browser --port 8890")
 ## TEST_ARGS=...  for pytest (make test TEST_ARGS="-k softmax")
+## SITE_URL=...   the site's address, and SITE_REPO=owner/name its repository on GitHub: for links to both
 ## NB=...         chapters for make notebooks (make notebooks NB="00 06")
 
 lab: $(stamp) ## set up, then open JupyterLab on work/, your own copy of the notebooks
@@ -72,9 +76,23 @@ bench: $(stamp) ## on a GPU: time attention against its peers, then measure all 
 lock: ## solve requirements.txt anew into requirements.lock (needs uv)
 	@sh scripts/lock.sh
 
+site: $(site) ## build the course's web site into _site: open _site/index.html
+	@.venv-site/bin/python site/build.py _site
+
+test-site: $(site) $(stamp) ## build the site, then test it: links, weights, every page and explorer in Chromium
+	@.venv-site/bin/python site/build.py _site
+	@.venv-site/bin/python -m pytest -m site --confcutdir=tests/site tests/site \
+	    --ignore=tests/site/explorer $(TEST_ARGS)
+	@cd site/explorer && npm install --no-package-lock --no-audit --no-fund --silent
+	@$(py) -m pytest -m site tests/site/explorer $(TEST_ARGS)
+
 clean: ## remove .venv and caches; work/ is yours and stays
-	rm -rf .venv .venv.lock build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-site .venv.lock _site build dist site/node_modules site/explorer/node_modules \
+	    .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(site): site/requirements.txt site/requirements.lock site/package.json site/setup.sh
+	@PYTHON="$(PYTHON)" sh site/setup.sh
 
 -include scripts/teach.mk
 
@@ -90,4 +108,5 @@ $(stamp): requirements.txt requirements.lock pyproject.toml scripts/setup_env.py
 	@PYTHON="$(PYTHON)" TORCH="$(TORCH)" sh scripts/setup.sh
 
 FORCE:
-.PHONY: help lab test test-lens test-browser setup notebooks lint explorer types bench bench-course lock clean FORCE
+.PHONY: help lab test test-lens test-browser setup notebooks lint explorer types bench bench-course lock \
+        site test-site clean FORCE

@@ -1,0 +1,66 @@
+"""Build the site: sources from the notebooks, Sphinx, then images, search and figures.
+
+    python site/build.py OUT        what `make site` calls, in an environment of its own
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import post
+import prep
+
+HERE = Path(__file__).resolve().parent
+WORK = HERE.parent / "build" / "site"
+MODULES = HERE / "node_modules"
+FONTS = ("inter/files/inter-latin-wght-normal", "jetbrains-mono/files/jetbrains-mono-latin-wght-normal",
+         "source-serif-4/files/source-serif-4-latin-wght-normal",
+         "source-serif-4/files/source-serif-4-latin-wght-italic")
+
+
+def static(out):
+    """Gather styles, scripts and fonts in one folder, with the fonts' licences."""
+    shutil.rmtree(out, ignore_errors=True)
+    shutil.copytree(HERE / "static", out)
+    katex = MODULES / "katex" / "dist"
+    (out / "katex" / "fonts").mkdir(parents=True)
+    shutil.copy(katex / "katex.min.css", out / "katex")
+    for font in sorted((katex / "fonts").glob("*.woff2")):
+        shutil.copy(font, out / "katex" / "fonts")
+    shutil.copy(MODULES / "katex" / "LICENSE", out / "katex")
+    (out / "fonts").mkdir()
+    for name in FONTS:
+        package, _, file = name.split("/")
+        folder = MODULES / "@fontsource-variable" / package
+        shutil.copy(folder / "files" / f"{file}.woff2", out / "fonts")
+        shutil.copy(folder / "LICENSE", out / "fonts" / f"LICENSE-{package}")
+
+
+def main(out):
+    start = time.monotonic()
+    if not shutil.which("node"):
+        sys.exit("The site's formulas are rendered by Node.js: no `node` was found, install it first.")
+    books = prep.write(WORK / "src", repository=os.environ.get("SITE_REPO", ""))
+    static(WORK / "static")
+    print(f"sources of {len(books)} chapters: {time.monotonic() - start:.0f} s", flush=True)
+    built = WORK / "html"
+    shutil.rmtree(built, ignore_errors=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "-c", str(HERE),
+         "-d", str(WORK / "doctrees"), str(WORK / "src"), str(built)],
+        env=os.environ | {"SITE_STATIC": str(WORK / "static")})
+    if done.returncode:
+        sys.exit(done.returncode)
+    print(f"Sphinx: {time.monotonic() - start:.0f} s", flush=True)
+    post.finish(built, books, address=os.environ.get("SITE_URL", ""))
+    shutil.copytree(WORK / "extra", built, dirs_exist_ok=True)
+    shutil.rmtree(out, ignore_errors=True)
+    shutil.move(built, out)
+    print(f"{out}: {time.monotonic() - start:.0f} s")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

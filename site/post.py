@@ -1,0 +1,141 @@
+"""After Sphinx: lossless WebP for PNG, roles for screen readers, the gallery, the search's index."""
+
+import hashlib
+import html
+import re
+import shutil
+
+import front
+import search_index
+from PIL import Image
+
+UNUSED = (
+    "search.html", "searchindex.js", "genindex.html", "objects.inv", ".buildinfo", "_sources",
+    "_static/searchtools.js", "_static/language_data.js", "_static/doctools.js",
+    "_static/sphinx_highlight.js", "_static/english-stemmer.js", "_static/base-stemmer.js",
+    "_static/basic.css", "_static/debug.css", "_static/skeleton.css", "_static/file.png",
+    "_static/minus.png", "_static/plus.png", "_static/styles/furo.css.map",
+    "_static/styles/furo-extensions.css.map", "_static/scripts/furo.js.map",
+    "_static/scripts/furo-extensions.js")
+
+# KaTeX's fonts for letters that few courses use, and the classes that ask for them.
+RARE = {"Caligraphic": "mathcal", "Fraktur": "mathfrak|textfrak", "SansSerif": "mathsf|textsf",
+        "Script": "mathscr|textscr", "Typewriter": "mathtt|texttt"}
+
+
+def to_webp(path, small):
+    """Write a PNG as lossless WebP, still or moving, and a small one; return (name, size, frames)."""
+    image = Image.open(path)
+    new = path.with_suffix(".webp")
+    count = getattr(image, "n_frames", 1)
+    if count == 1:
+        last = image.convert("RGB")
+        last.save(new, "WEBP", lossless=True, method=4, quality=100)
+    else:
+        frames, times = [], []
+        for n in range(count):
+            image.seek(n)
+            frames.append(image.convert("RGB"))
+            times.append(round(image.info["duration"]))
+        last = frames[-1]
+        frames[0].save(new, "WEBP", save_all=True, append_images=frames[1:], duration=times,
+                       loop=image.info.get("loop", 0), lossless=True, method=4,
+                       minimize_size=True)
+        last.save(path.with_suffix(".still.webp"), "WEBP", lossless=True, method=4)
+    last.thumbnail((300, 300))
+    last.save(small / new.name, "WEBP", quality=62, method=4)
+    path.unlink()
+    return new.name, image.size, count
+
+
+def convert(folder):
+    """Convert each different picture of a folder once; return {PNG: (new name, size, frames)}."""
+    (folder / "small").mkdir()
+    by_content, pictures = {}, {}
+    for path in sorted(folder.glob("*.png")):
+        content = hashlib.sha256(path.read_bytes()).digest()
+        if content in by_content:
+            path.unlink()
+        else:
+            by_content[content] = to_webp(path, folder / "small")
+        pictures[path.name] = by_content[content]
+    return pictures
+
+
+def finish(root, books, *, address=""):
+    """Turn Sphinx's output in the folder `root` into the site."""
+    pictures = convert(root / "_images")
+    for name in UNUSED:
+        path = root / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    pages, shown = {}, {}
+    fonts = root / "_static" / "katex" / "fonts"
+    for page in sorted(root.glob("*.html")):
+        pages[page.name], shown[page.stem] = repair(page.read_text("utf-8"), pictures)
+    for name, used in RARE.items():
+        if not any(re.search(rf'class="[^"]*\b(?:{used})\b', text) for text in pages.values()):
+            for font in fonts.glob(f"KaTeX_{name}-*"):
+                font.unlink()
+    pages["figures.html"] = gallery(pages["figures.html"], shown)
+    for name, text in pages.items():
+        (root / name).write_text(text, "utf-8")
+    chapters = [f"{book.path.stem}.html" for book in books]
+    order = ["index.html", *chapters, "questions.html", "glossary.html", "figures.html"]
+    index = search_index.script({name: pages[name] for name in order[:-1]})
+    (root / "_static" / "search-index.js").write_text(index, "utf-8")
+    if address:
+        publish(root, order, address.rstrip("/"))
+
+
+def repair(text, pictures):
+    """Return a page with its pictures and the roles that axe-core asks for, and [(id, file, alt)]."""
+    shown = []
+
+    def img(found):
+        name = re.search(r'src="_images/([^"]+)"', found[0])[1]
+        new, (width, height), frames = pictures[name]
+        set_to = re.search(r"width: (\d+)px", found[0])
+        wide = int(set_to[1]) if set_to else width // 2
+        alt = re.search(r'alt="([^"]*)"', found[0])[1]
+        shown.append((f"figure-{len(shown) + 1}", new, alt))
+        still = f' data-still="_images/{new[:-5]}.still.webp"' if frames > 1 else ""
+        return (f'<img id="{shown[-1][0]}" src="_images/{new}" alt="{alt}" width="{wide}"'
+                f' height="{round(height * wide / width)}" loading="lazy" decoding="async"{still}>')
+
+    text = re.sub(r'<img[^>]*src="_images/[^"]+\.png"[^>]*>', img, text)
+    to_itself = r'<a class="[^"]*image-reference" href="_images/[^"]*">\s*(<img[^>]*>)\s*</a>'
+    text = re.sub(to_itself, r"\1", text)
+    text = text.replace('<p class="caption" role="heading">',
+                        '<p class="caption" role="heading" aria-level="2">')
+    text = re.sub(r'<div class="output text_html">(?=\s*<table)',
+                  '<div class="output text_html wide" tabindex="0">', text)
+    text = re.sub(r'<span class="[npw]">([^<]*)</span>', r"\1", text)       # code in the usual color
+    text = text.replace('<div class="highlight"><pre>', '<div class="highlight"><pre tabindex="0">')
+    return text, shown
+
+
+def gallery(text, shown):
+    """Put the small pictures of each page where the page of figures has a mark for them."""
+    def one(found):
+        items = "".join(
+            f'<li><a href="{found[1]}.html#{name}"><img src="_images/small/{file}" alt=""'
+            f' loading="lazy" width="216" height="136"><span class="gallery-note">{alt}</span></a></li>'
+            for name, file, alt in shown[found[1]])
+        return f'<ul class="gallery">{items}</ul>'
+
+    return re.sub(r"<!-- gallery (\w+) -->", one, text)
+
+
+def publish(root, pages, address):
+    """Write what only a published site needs: a list of its pages, an answer to wrong addresses."""
+    places = "".join(f"<url><loc>{html.escape(f'{address}/{name}')}</loc></url>" for name in pages)
+    (root / "sitemap.xml").write_text(
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        f'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{places}</urlset>\n', "utf-8")
+    robots = f"User-agent: *\nAllow: /\nSitemap: {address}/sitemap.xml\n"
+    (root / "robots.txt").write_text(robots, "utf-8")
+    (root / ".nojekyll").touch()
+    (root / "404.html").write_text(front.fill("404.html", title=front.TITLE, address=address), "utf-8")

@@ -1,0 +1,239 @@
+"""Write the site's sources from the executed notebooks; nothing is executed."""
+
+import ast
+import base64
+import csv
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import answers
+import front
+import predictions
+from markup import islands, paint, relink, slug, unfold
+
+ROOT = Path(__file__).resolve().parent.parent
+CONTROL = "(a control: run this cell in JupyterLab to use it)"
+SOURCE_TO_WALK = "show.source(fl.flash_v1)"
+# Which explorer of site/static/explorer.js stands where, and how it opens there.
+EXPLORERS = {SOURCE_TO_WALK: ("walk", {"run": "v1"}), "widgets.play": ("walk", {}),
+             "softmax_steps": ("softmax", {}),
+             "block_lab": ("blocks", {"algorithm": "v1", "causal": False, "Br": 32, "Bc": 32})}
+PLAIN = {"02": "K"}                                         # letters that mean something else there
+_QUESTION = re.compile(r"^(# .*?)\n+(\*\*The question\.\*\* .*?)(?=\n\n|\Z)", re.S)
+_TAKEAWAY = re.compile(r"(^## Takeaway\n+|^(?=\*\*Takeaway))(.+?)(?=\n\n|\Z)", re.S | re.M)
+
+
+def chapters():
+    """Return the chapters that are written, from flashlib's own table."""
+    sys.path.insert(0, str(ROOT))
+    from flashlib.course.notebook.chapters import CHAPTERS, PARTS
+
+    return [c for c in CHAPTERS if c.ready], PARTS
+
+
+class Chapter:
+    """One notebook on its way to a page."""
+
+    def __init__(self, row, repository=""):
+        self.row, self.repository = row, repository
+        self.path = ROOT / row.file
+        self.book = json.loads(self.path.read_text("utf-8"))
+        self.copied = set()                                 # files of the repository that are linked to
+        headings = re.findall(r"Exercise [\d.]+ ·.*about (\d+) min\)", self.text())
+        self.solve = sum(map(int, headings))
+
+    def text(self):
+        return "\n\n".join(source(c) for c in self.book["cells"] if c["cell_type"] == "markdown")
+
+    def target(self, to):
+        """Return where a link of the notebook leads on the site."""
+        path, _, anchor = to.partition("#")
+        if re.match(r"[a-z]+:", to):
+            return to
+        if not path:
+            return f"#{slug(anchor)}"
+        if path.endswith("README.md") and "assets" not in path:
+            return "index.md" if path.startswith("../README") else "questions.md"
+        if path.endswith(".ipynb"):
+            return f"{path}#{slug(anchor)}" if anchor else path
+        file = (self.path.parent / path).resolve()
+        inside = file.relative_to(ROOT).as_posix()
+        if self.repository:
+            return f"https://github.com/{self.repository}/blob/main/{inside}"
+        if file.is_dir():
+            inside += "/README.md"
+        self.copied.add(inside)
+        return f"files/{inside}"
+
+    def prose(self, text):
+        """Rewrite one Markdown cell: links in prose, hues in formulas."""
+        plain = PLAIN.get(self.row.number, "")
+        text = "".join(paint(part, plain=plain) if kind in ("math", "display") else part
+                       for kind, part in islands(text))
+        return relink(text, self.target)
+
+    def cells(self):
+        """Return the notebook with its cells rewritten."""
+        book = json.loads(json.dumps(self.book))
+        cells = book["cells"]
+        for n, cell in enumerate(cells):
+            if cell["cell_type"] == "markdown":
+                later = next((c for c in cells[n + 1:] if c["cell_type"] == "code"), None)
+                cell["source"] = self.markdown(n, source(cell), later)
+            elif cell["cell_type"] == "code":
+                self.code(cell)
+        ways = re.compile(r"\n---\s*\n+[^\n]*all chapters[^\n]*\s*$")
+        cells[-1]["source"] = ways.sub("\n", source(cells[-1]))
+        book["cells"] = list(self.answered(cells))
+        return book
+
+    def answered(self, cells):
+        """Yield the cells, and after the stub of each exercise its folded hints and solution."""
+        name = None
+        for cell in cells:
+            yield cell
+            if cell["cell_type"] == "markdown":
+                asked = re.findall(r"(?m)^### Exercise ([\d.]+) ·", source(cell))
+                name = asked[-1] if asked else name
+            elif name and "exercises.check_" in source(cell):
+                yield {"cell_type": "markdown", "metadata": {}, "source": answers.folds(name),
+                       "id": f"answers-{name.replace('.', '-')}"}
+                name = None
+
+    def markdown(self, n, text, later):
+        if n == 0:
+            facts = raw(front.facts(self))
+            text = _QUESTION.sub(
+                lambda found: f"{found[1]}\n\n{facts}\n\n{box('question', found[2])}", text)
+        text = _TAKEAWAY.sub(lambda found: found[1] + box("takeaway", found[2]), text)
+        text = self.prose(text)
+
+        def fold(summary, body):
+            before = ""
+            asked = "ommit" in summary and later
+            if asked and (found := predictions.fields("".join(stream(later)))):
+                before = raw(predictions.form(f"{self.row.number}-{n}", found)) + "\n\n"
+            return f"{before}:::::::::{{fold}} {summary}\n\n{body}\n\n:::::::::"
+
+        return unfold(text, fold)
+
+    def code(self, cell):
+        """Keep alternative texts, hide answers not given yet, and say where a lab can be moved."""
+        kept = []
+        for output in cell["outputs"]:
+            data = output.get("data", {})
+            image = output.get("metadata", {}).get("image/png", {})
+            if image.get("alt"):
+                own = cell["metadata"].setdefault("mystnb", {}).setdefault("image", {})
+                own |= {"alt": image["alt"]}
+                if "width" in image:
+                    own |= {"width": f"{image['width']}px"}
+            if CONTROL in "".join(data.get("text/plain", "")):
+                output = display("text/html", explored(source(cell), front.lab_note()))
+            if "show." in source(cell) and is_code("".join(output.get("text", ""))):
+                output = display("text/markdown", f"```python\n{''.join(output['text']).strip()}\n```")
+            if re.match(r"✗ exercise [\d.]+: not answered yet", "".join(output.get("text", ""))):
+                continue
+            kept.append(output)
+        if SOURCE_TO_WALK in source(cell) and (walk := explored(SOURCE_TO_WALK, "")):
+            kept.append(display("text/html", walk))
+        cell["outputs"] = kept
+
+
+def source(cell):
+    return "".join(cell["source"])
+
+
+def stream(cell):
+    return ["".join(o["text"]) for o in cell["outputs"] if o.get("output_type") == "stream"]
+
+
+def display(kind, text):
+    return {"output_type": "display_data", "metadata": {}, "data": {kind: text}}
+
+
+def explored(code, fallback):
+    """Return the place of the explorer for what a cell's code shows, or the fallback."""
+    for word, (kind, state) in EXPLORERS.items():
+        if word in code and (ROOT / "site/static/explorer.js").exists():
+            return front.explore(kind, state, fallback)
+    return fallback
+
+
+def is_code(text):
+    """Tell whether a printed text is Python as a whole, as the source of a kernel is."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return False
+    return any(isinstance(node, ast.FunctionDef) for node in tree.body)
+
+
+def box(name, text):
+    return f":::::{{container}} {name}\n{text}\n:::::"
+
+
+def raw(text):
+    return f"```{{raw}} html\n{text}\n```"
+
+
+def bare(book):
+    """Return a notebook without its outputs, as small as a download should be."""
+    book = json.loads(json.dumps(book))
+    for cell in book["cells"]:
+        if cell["cell_type"] == "code":
+            cell.update(outputs=[], execution_count=None)
+    return json.dumps(book, ensure_ascii=False, indent=1) + "\n"
+
+
+def outputs(book, name):
+    """Yield (cell, picture as PNG, alternative text) of each picture that was drawn."""
+    for cell in book["cells"]:
+        for output in cell.get("outputs", []):
+            if name in output.get("data", {}):
+                alt = output["metadata"].get(name, {}).get("alt", "")
+                yield cell, base64.b64decode("".join(output["data"][name])), alt
+
+
+def seconds():
+    """Return the two recorded times of one training step, standard and FlashAttention."""
+    path = ROOT / "assets/measurements/attention_demo_h200.csv"
+    lines = [line for line in path.read_text("utf-8").splitlines() if not line.startswith("#")]
+    step = {"mode": "forward+backward", "N_q": "4096", "B": "4"}
+    rows = {row["impl"]: row for row in csv.DictReader(lines) if step.items() <= row.items()}
+    return [float(rows[impl]["seconds"]) for impl in ("standard", "flash")]
+
+
+def write(out, *, repository=""):
+    """Write the sources of the site into the folder `out`, and what is copied as it is beside it."""
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    rows, parts = chapters()
+    books = [Chapter(row, repository) for row in rows]
+    pages, extra = {}, out.parent / "extra"
+    shutil.rmtree(extra, ignore_errors=True)
+    (extra / "notebooks").mkdir(parents=True)
+    for book in books:
+        (out / book.path.name).write_text(json.dumps(book.cells(), ensure_ascii=False), "utf-8")
+        (extra / "notebooks" / book.path.name).write_text(bare(book.book), "utf-8")
+        row = book.row
+        pages[book.path.stem] = {"title": f"{row.number} {row.title}", "question": row.question,
+                                 "description": f"{row.question} {row.shows}.", "minutes": row.minutes}
+    for name in sorted(set().union(*(book.copied for book in books))):
+        (extra / "files" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, extra / "files" / name)
+    drawn = {book.row.number: list(outputs(book.book, "image/png")) for book in books}
+    film = next(item for item in drawn["06"] if b"acTL" in item[1][:200])
+    (out / "film.png").write_bytes(film[1])
+    surprise = next(alt for _, _, alt in drawn["00"] if alt.startswith("arithmetic"))
+    (out / "index.md").write_text(front.page(books, parts, seconds(), surprise, film[2]), "utf-8")
+    index = (ROOT / "notebooks/README.md").read_text("utf-8")
+    (out / "questions.md").write_text(front.questions(index), "utf-8")
+    (out / "glossary.md").write_text(front.glossary(books), "utf-8")
+    (out / "figures.md").write_text(front.figures(books), "utf-8")
+    pages |= front.PAGES
+    (out / "pages.json").write_text(json.dumps(pages, ensure_ascii=False), "utf-8")
+    return books

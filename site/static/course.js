@@ -1,0 +1,211 @@
+// What a page of the course does by itself: progress, predictions, the glossary's tips, moving pictures.
+(() => {
+  "use strict";
+  const root = document.documentElement.dataset.content_root;
+  const store = {
+    get(key) { try { return localStorage.getItem("course:" + key); } catch { return null; } },
+    set(key, value) {
+      try {
+        if (value === null) localStorage.removeItem("course:" + key);
+        else localStorage.setItem("course:" + key, value);
+      } catch { /* a browser may refuse; the page still reads */ }
+    },
+  };
+  const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+  const make = (tag, attributes = {}, text = "") => {
+    const node = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    node.textContent = text;
+    return node;
+  };
+
+  // Which chapters have been read: a tick in the sidebar and on the front page.
+  function ticks() {
+    for (const link of all(".sidebar-tree a.reference, ul.chapters li")) {
+      const page = link.dataset.page || (link.getAttribute("href") || "").replace(/\.html.*$/, "");
+      link.toggleAttribute("data-done", Boolean(store.get("read:" + page)));
+    }
+    const own = document.querySelector(".facts");
+    const current = document.querySelector(".sidebar-tree a.current[href='#']");
+    if (own && current) current.toggleAttribute("data-done", Boolean(store.get("read:" + own.dataset.page)));
+  }
+  function finished() {
+    const facts = document.querySelector(".facts");
+    const article = document.querySelector("article");
+    if (!facts || !article) return;
+    const key = "read:" + facts.dataset.page;
+    const box = make("div", { class: "finished" });
+    const button = make("button", { type: "button" });
+    const say = () => {
+      const done = Boolean(store.get(key));
+      button.setAttribute("aria-pressed", String(done));
+      button.textContent = done ? "✓ You have read this chapter" : "Mark this chapter as read";
+      ticks();
+    };
+    button.addEventListener("click", () => { store.set(key, store.get(key) ? null : "1"); say(); });
+    box.append(button);
+    article.append(box);
+    say();
+  }
+
+  // A prediction: the guess is kept in this browser, and compared when it is asked for.
+  function parse(text) {
+    const units = { k: 1e3, K: 1e3, M: 1e6, G: 1e9, T: 1e12 };
+    const found = text.trim().replace(/[,\s_]/g, "").match(/^([-+]?[\d.]+(?:e[-+]?\d+)?)([kKMGT]?)(i?)B?$/i);
+    if (!found) return NaN;
+    const step = found[3] ? { k: 2 ** 10, K: 2 ** 10, M: 2 ** 20, G: 2 ** 30, T: 2 ** 40 } : units;
+    return parseFloat(found[1]) * (found[2] ? step[found[2]] : 1);
+  }
+  function verdict(input) {
+    const answer = parseFloat(input.dataset.answer);
+    const guess = parse(input.value);
+    const told = answer.toLocaleString("en", { maximumSignificantDigits: 12 });
+    if (!input.value.trim()) return "";
+    if (Number.isNaN(guess)) return "a number, please: 1500, 1.5e3 or 1.5 k";
+    const ratio = guess / answer;
+    const near = Math.abs(ratio - 1) < 0.005;
+    const words = near ? "yours is it" : `yours is ${ratio.toPrecision(3)} times that`;
+    return `it was ${told}: ${words}`;
+  }
+  function guesses() {
+    for (const form of all("form.guess")) {
+      const inputs = all("input", form);
+      const compare = () => inputs.forEach((input) => {
+        input.parentElement.querySelector("output").textContent = verdict(input);
+      });
+      inputs.forEach((input, n) => {
+        const key = `guess:${form.dataset.guess}:${n}`;
+        input.value = store.get(key) || "";
+        input.addEventListener("input", () => store.set(key, input.value || null));
+      });
+      form.addEventListener("submit", (event) => { event.preventDefault(); compare(); });
+    }
+  }
+
+  // The glossary: what a dotted word means, on hover and on focus; on a touch screen the first tap.
+  function tips() {
+    const tip = make("div", { id: "tip", role: "tooltip", hidden: "" });
+    document.body.append(tip);
+    let shown = null;
+    const hide = () => { tip.hidden = true; shown?.removeAttribute("aria-describedby"); shown = null; };
+    const show = (link) => {
+      tip.textContent = link.dataset.tip;
+      tip.hidden = false;
+      link.setAttribute("aria-describedby", "tip");
+      const place = link.getBoundingClientRect();
+      const left = Math.max(8, Math.min(place.left, document.documentElement.clientWidth - tip.offsetWidth - 8));
+      const above = place.top > tip.offsetHeight + 12;
+      tip.style.left = `${left + scrollX}px`;
+      tip.style.top = `${scrollY + (above ? place.top - tip.offsetHeight - 6 : place.bottom + 6)}px`;
+      shown = link;
+    };
+    for (const link of all("a.term")) {
+      link.addEventListener("mouseenter", () => show(link));
+      link.addEventListener("focus", () => show(link));
+      link.addEventListener("mouseleave", hide);
+      link.addEventListener("blur", hide);
+      let touched = false;
+      link.addEventListener("touchend", () => { touched = shown !== link; });
+      link.addEventListener("click", (event) => {
+        if (touched) { event.preventDefault(); show(link); }
+        touched = false;
+      });
+    }
+    document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
+  }
+
+  // Moving pictures stop when they are told to, and do not start where motion is unwanted.
+  function films() {
+    for (const picture of all("img[data-still]")) {
+      const moving = picture.getAttribute("src");
+      const box = make("div", { class: "film-box" });
+      picture.replaceWith(box);
+      const button = make("button", { type: "button", class: "film-stop" });
+      const set = (play) => {
+        picture.src = play ? moving : picture.dataset.still;
+        button.textContent = play ? "Stop" : "Play";
+        button.setAttribute("aria-label", play ? "Stop the moving picture" : "Play the moving picture");
+        button.onclick = () => set(!play);
+      };
+      box.append(picture, button);
+      set(!matchMedia("(prefers-reduced-motion: reduce)").matches);
+    }
+    const race = document.getElementById("race");
+    race?.querySelector("[data-again]").addEventListener("click", () => {
+      for (const bar of all(".run", race)) {
+        bar.style.animation = "none";
+        void bar.offsetWidth;
+        bar.style.animation = "";
+      }
+    });
+  }
+
+  // Search: the index is a script, so that it also loads from a folder; it comes when it is first wanted.
+  let dialog = null;
+  function openSearch() {
+    if (dialog) { dialog.begin(); return; }
+    if (document.querySelector("script[data-search]")) return;
+    const script = make("script", { "data-search": "", src: root + "_static/search.js" });
+    script.addEventListener("load", () => { dialog = window.courseSearch(store); dialog.begin(); });
+    document.head.append(script);
+  }
+  const header = document.querySelector(".header-right");
+  const lens = document.querySelector(".course-search svg");
+  if (header && lens) {                                     // on a phone the sidebar is a drawer
+    const button = make("button", { type: "button", class: "search-icon", "data-search-open": "",
+      "aria-label": "Search" });
+    button.append(lens.cloneNode(true));
+    header.prepend(button);
+  }
+  for (const button of all("[data-search-open]")) button.addEventListener("click", openSearch);
+  document.addEventListener("keydown", (event) => {
+    const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName);
+    const wanted = (event.key === "/" && !typing) || (event.key === "k" && (event.ctrlKey || event.metaKey));
+    if (wanted) { event.preventDefault(); openSearch(); }
+  });
+
+  // Words that were searched for are marked on the page that is opened.
+  function marks() {
+    const words = new URLSearchParams(location.search).get("find");
+    const article = document.querySelector("article");
+    if (!words || !article || !window.Highlight || !CSS.highlights) return;
+    const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
+    const ranges = [];
+    const walker = document.createTreeWalker(article, NodeFilter.SHOW_TEXT);
+    for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+      const text = node.data.toLowerCase();
+      for (const word of wanted) {
+        for (let at = text.indexOf(word); at >= 0; at = text.indexOf(word, at + word.length)) {
+          const range = new Range();
+          range.setStart(node, at);
+          range.setEnd(node, at + word.length);
+          ranges.push(range);
+        }
+      }
+    }
+    CSS.highlights.set("found", new window.Highlight(...ranges));
+  }
+
+  // The explorers' script comes when a reader comes near one of them; it mounts all that are there.
+  function explorers() {
+    const places = all("[data-explorer]");
+    if (!places.length) return;
+    const near = new IntersectionObserver((seen) => {
+      if (!seen.some((place) => place.isIntersecting)) return;
+      near.disconnect();
+      document.head.append(make("script", { src: root + "_static/explorer.js" }));
+    }, { rootMargin: "1500px" });
+    places.forEach((place) => near.observe(place));
+  }
+
+  explorers();
+  ticks();
+  finished();
+  guesses();
+  tips();
+  films();
+  marks();
+  if (location.hash && document.querySelector(location.hash.replace(/[^#\w-]/g, "\\$&"))?.closest("details")) {
+    document.querySelector(location.hash).closest("details").open = true;
+  }
+})();

@@ -1,0 +1,105 @@
+// The dialog of the search; search-index.js has one entry [page, anchor, chapter, heading, text] a section.
+window.courseSearch = (() => {
+  "use strict";
+  const base = document.documentElement.dataset.content_root;
+  const make = (tag, cls, text = "") => {
+    const node = document.createElement(tag);
+    if (cls) node.className = cls;
+    node.textContent = text;
+    return node;
+  };
+
+  function score(words, [, , , heading, text], low) {
+    let sum = 0;
+    for (const word of words) {
+      const inHead = heading.toLowerCase().includes(word);
+      const first = low.indexOf(word);
+      if (!inHead && first < 0) return 0;
+      const whole = new RegExp("(^|[^\\p{L}\\p{N}])" + word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "u");
+      let count = 0;
+      for (let at = first; at >= 0 && count < 6; at = low.indexOf(word, at + word.length)) count += 1;
+      sum += (inHead ? 12 : 0) + count + (whole.test(low) ? 3 : 0) - Math.min(2, text.length / 4000);
+    }
+    return sum;
+  }
+
+  function excerpt(words, text, low) {
+    const at = Math.max(0, Math.min(...words.map((w) => low.indexOf(w)).filter((n) => n >= 0), text.length));
+    const start = at === text.length ? 0 : Math.max(0, text.lastIndexOf(" ", Math.max(0, at - 60)) + 1);
+    return (start ? "… " : "") + text.slice(start, start + 190).trim() + (start + 190 < text.length ? " …" : "");
+  }
+
+  function marked(text, words) {
+    const node = make("span");
+    const pattern = words.map((w) => w.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|");
+    for (const part of text.split(new RegExp(`(${pattern})`, "i"))) {
+      node.append(words.includes(part.toLowerCase()) ? make("mark", "", part) : part);
+    }
+    return node;
+  }
+
+  return () => {
+    const dialog = make("dialog", "search");
+    dialog.setAttribute("aria-label", "Search the course");
+    const field = make("div", "field");
+    const input = document.createElement("input");
+    input.type = "text";
+    input.autocomplete = "off";
+    input.setAttribute("aria-label", "Search the course");
+    input.placeholder = "rescale, bank conflict, e4m3 …";
+    const close = make("button", "", "Close");
+    close.type = "button";
+    const count = make("p", "count");
+    count.setAttribute("role", "status");
+    const list = make("ol");
+    field.append(input, close);
+    dialog.append(field, count, list);
+    document.body.append(dialog);
+
+    let sections = null;
+    function search() {
+      const words = input.value.toLowerCase().split(/\s+/).filter((w) => w.length > 1);
+      list.replaceChildren();
+      count.textContent = "";
+      if (!words.length || !sections) return;
+      const found = sections.map((s) => [score(words, s.entry, s.low), s]).filter(([n]) => n > 0)
+        .sort((a, b) => b[0] - a[0]);
+      count.textContent = found.length === 1 ? "1 place" : `${found.length} places`;
+      for (const [, { entry, low }] of found.slice(0, 30)) {
+        const [page, anchor, chapter, heading, text] = entry;
+        const link = document.createElement("a");
+        const find = encodeURIComponent(words.join(" "));
+        link.href = `${base}${page}?find=${find}${anchor ? "#" + anchor : ""}`;
+        link.append(make("div", "where", chapter), make("div", "what", heading), make("div", "excerpt"));
+        link.lastChild.append(marked(excerpt(words, text, low), words));
+        const item = document.createElement("li");
+        item.append(link);
+        list.append(item);
+      }
+    }
+    input.addEventListener("input", search);
+    close.addEventListener("click", () => dialog.close());
+    dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+    dialog.addEventListener("keydown", (event) => {
+      if (event.key !== "ArrowDown" && event.key !== "ArrowUp") return;
+      const stops = [input, ...list.querySelectorAll("a")];
+      const at = stops.indexOf(document.activeElement) + (event.key === "ArrowDown" ? 1 : -1);
+      stops[Math.max(0, Math.min(stops.length - 1, at))].focus();
+      event.preventDefault();
+    });
+    dialog.begin = () => {
+      if (!dialog.open) dialog.showModal();
+      input.select();
+      if (sections) return;
+      count.textContent = "Reading the index …";
+      const script = document.createElement("script");
+      script.src = base + "_static/search-index.js";
+      script.addEventListener("load", () => {
+        sections = window.COURSE_INDEX.map((entry) => ({ entry, low: entry[4].toLowerCase() }));
+        search();
+      });
+      document.head.append(script);
+    };
+    return dialog;
+  };
+})();

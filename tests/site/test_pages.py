@@ -1,0 +1,157 @@
+"""What the built site shows without a browser: links, pictures, weights, recorded numbers."""
+
+import gzip
+import itertools
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.site
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BUILT = ROOT / "_site"
+CHAPTERS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+PAGES = ["index", *CHAPTERS, "questions", "glossary", "figures"]
+HTML_GZ, SCRIPTS_GZ, PICTURES, SITE = 60_000, 40_000, 900_000, 10_000_000        # bytes
+
+
+def text(name):
+    return (BUILT / f"{name}.html").read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def pages(part):
+    return part("check_site").read(BUILT)
+
+
+def test_the_pages(pages):
+    assert {path.stem for path in pages} == set(PAGES)
+
+
+def test_no_link_leads_nowhere(pages, part):
+    assert part("check_site").broken(pages) == []
+    assert sum(len(page.links) for page in pages.values()) > 1500
+
+
+def test_nothing_is_loaded_from_elsewhere(pages, part):
+    outside = part("check_site").outside
+    for path, page in pages.items():
+        assert [load for load in page.loads if outside(load)] == [], path.name
+    for style in BUILT.rglob("*.css"):
+        assert not re.search(r"url\([\"']?(https?:)?//|@import", style.read_text("utf-8")), style.name
+
+
+def test_no_anchor_stands_twice(pages):
+    assert {path.name: page.twice for path, page in pages.items() if page.twice} == {}
+
+
+def test_every_picture_says_what_it_shows(pages):
+    large = [(path.name, image) for path, page in pages.items() for image in page.images
+             if not image["src"].startswith("_images/small/")]
+    assert [name for name, image in large if not image.get("alt")] == []
+    assert [name for name, image in large if not image.get("width") or image["loading"] != "lazy"] == []
+    assert len(large) > 100
+
+
+def test_every_picture_of_a_notebook_is_on_its_page(pages, part):
+    for name in CHAPTERS:
+        book = json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text("utf-8"))
+        drawn = [alt for _, _, alt in part("prep").outputs(book, "image/png")]
+        assert [image["alt"] for image in pages[BUILT / f"{name}.html"].images] == drawn
+
+
+def test_a_picture_is_kept_to_the_pixel(part, tmp_path):
+    from PIL import Image, ImageChops
+
+    (tmp_path / "small").mkdir()
+    book = json.loads((ROOT / "notebooks" / f"{CHAPTERS[6]}.ipynb").read_text("utf-8"))
+    still, moving = 0, 0
+    for _, png, _ in list(part("prep").outputs(book, "image/png"))[:4]:
+        path = tmp_path / "picture.png"
+        path.write_bytes(png)
+        before = [frame.copy() for frame in _frames(Image.open(path))]
+        name, size, count = part("post").to_webp(path, tmp_path / "small")
+        after = Image.open(tmp_path / name)
+        assert (after.size, getattr(after, "n_frames", 1)) == (size, count) and len(before) == count
+        for old, new in zip(before, _frames(after), strict=True):
+            assert not ImageChops.difference(old, new).getbbox()
+        still, moving = still + (count == 1), moving + (count > 1)
+    assert still and moving
+
+
+def _frames(image):
+    for n in range(getattr(image, "n_frames", 1)):
+        image.seek(n)
+        yield image.convert("RGB")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_weight_of_a_page(name, pages):
+    page = pages[BUILT / f"{name}.html"]
+    assert len(gzip.compress(text(name).encode())) <= HTML_GZ
+    pictures = {image["src"] for image in page.images}
+    assert sum((BUILT / source).stat().st_size for source in pictures) <= PICTURES
+    scripts = [load for load in page.loads if re.search(r"\.js(\?|$)", load)]
+    weight = sum(len(gzip.compress((BUILT / load.split("?")[0]).read_bytes())) for load in scripts)
+    assert 0 < weight <= SCRIPTS_GZ
+
+
+def test_weight_of_the_site():
+    assert sum(path.stat().st_size for path in BUILT.rglob("*") if path.is_file()) <= SITE
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_a_chapter_has_its_parts(name):
+    page = text(name)
+    assert '<div class="question docutils container">' in page
+    assert re.search(r"\d+ min to read", page)
+    assert f'href="notebooks/{name}.ipynb" download' in page
+    assert (BUILT / "notebooks" / f"{name}.ipynb").stat().st_size > 10_000
+    assert page.count('class="term"') >= 8 and '<div class="takeaway docutils container">' in page
+    assert not re.search(r"colab\.research|/blob/main/notebooks", page), "nobody named a repository"
+    assert "katex-error" not in page and "all chapters</a>" not in page
+
+
+def test_next_says_the_next_chapters_question(part):
+    rows, _ = part("prep").chapters()
+    for row, after in itertools.pairwise(rows):
+        assert f'<span class="asks">{part("html").escape(after.question)}</span>' in text(
+            f"{row.number}_{row.slug}").split('class="next-page"')[1].split("</a>")[0]
+
+
+def test_the_front_page_begins_with_recorded_numbers(part):
+    standard, flash = part("prep").seconds()
+    page = text("index")
+    assert f"{standard * 1e3:.2f} ms" in page and f"{flash * 1e3:.2f} ms" in page
+    assert abs(flash / standard - 1 / 3) < 0.04, "a third of the time"
+    more = float(re.search(r"<b>× ([\d.]+)</b> arithmetic", page)[1])
+    assert abs(more - 7 / 6) < 0.01, "a sixth more arithmetic"
+    rows, _ = part("prep").chapters()
+    for row in rows:
+        assert part("html").escape(row.question) in page and f"{row.minutes} min</span>" in page
+
+
+def test_predictions_have_fields():
+    fields = {name: text(name).count("data-answer=") for name in CHAPTERS}
+    assert sum(fields.values()) >= 25 and sum(count > 0 for count in fields.values()) >= 11
+    assert 'data-answer="142606336"' in text(CHAPTERS[0])
+
+
+def test_downloads_carry_no_outputs_and_the_same_cells():
+    for name in CHAPTERS:
+        book, full = (json.loads((folder / f"{name}.ipynb").read_text("utf-8"))
+                      for folder in (BUILT / "notebooks", ROOT / "notebooks"))
+        assert [c["source"] for c in book["cells"]] == [c["source"] for c in full["cells"]]
+        assert not any(c.get("outputs") for c in book["cells"])
+
+
+def test_the_search_knows_every_section():
+    script = (BUILT / "_static" / "search-index.js").read_text("utf-8")
+    entries = json.loads(script.removeprefix("window.COURSE_INDEX=").rstrip(";\n"))
+    assert len(entries) > 300
+    assert {page for page, *_ in entries} == {f"{name}.html" for name in PAGES if name != "figures"}
+    for page, anchor, _, heading, _ in entries:
+        assert heading and (not anchor or f'id="{anchor}"' in text(page.removesuffix(".html")))
+    assert len(gzip.compress(script.encode())) < 200_000

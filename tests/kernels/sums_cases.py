@@ -23,7 +23,7 @@ from flashlib.masks import window_of
 
 MASKS = {"none": (False, None), "causal": (True, None), "window": (False, (40, 10)),
          "narrow window": (False, (0, 0))}
-LENGTHS = ((130, 200), (70, 300), (300, 70), (64, 128))
+LENGTHS = ((130, 300), (200, 70))
 
 
 def before(p, o, do, lse, dlse, scale):
@@ -68,9 +68,9 @@ def cases():
     product = itertools.product((32, 64, 96), MASKS.items(), LENGTHS)
     for D, (name, (causal, window)), (N_Q, N_K) in product:
         generator = torch.Generator().manual_seed(D + N_Q)
-        o, do = (torch.randn(2, 3, N_Q, D, generator=generator).half() for _ in range(2))
-        k = torch.randn(2, 3, N_K, D, generator=generator).half()
-        lse, dlse = (torch.randn(2, 3, N_Q, generator=generator) for _ in range(2))
+        o, do = (torch.randn(1, 2, N_Q, D, generator=generator).half() for _ in range(2))
+        k = torch.randn(1, 2, N_K, D, generator=generator).half()
+        lse, dlse = (torch.randn(1, 2, N_Q, generator=generator) for _ in range(2))
         lse[0, 0, 0] = -torch.inf
         p = Problem.of(o, k, k, o, do, window=window_of(causal, window))
         wrong = before(p, o, do, lse, None if D == 64 else dlse, 0.3)

@@ -50,7 +50,7 @@ class Slot:
         if self.write is not None and who.clock.get(self.write[0], 0) < self.write[1]:
             raise Hazard(f"{where}: {by} overwrites {name} while {self.write[2]} of {self.write[3]} may"
                          " still write it: nobody has waited for it")
-        if by_copy and not self.fenced:
+        if self.write is not None and by_copy and not self.fenced:
             raise Hazard(f"{where}: {by} overwrites {name}, which {self.write[2]} wrote at"
                          f" {self.write[3]}: fence_async_shared() is missing between the two")
         self.write, self.reads, self.by_copy, self.fenced = moment, {}, by_copy, by_copy

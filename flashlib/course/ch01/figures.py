@@ -43,7 +43,7 @@ def gpu_anatomy(gpu) -> Figure:
                 linespacing=1.3)
     _room(ax, (0.34, 2.45, 3.42, 0.36), "registers", f"registers {gpu.registers_per_sm_bytes}")
     _room(ax, (0.34, 1.96, 3.42, 0.36), "SRAM",
-          f"SRAM: shared memory, of which L1 has a part: {gpu.shared_memory_per_sm_bytes}")
+          f"SRAM: shared memory, up to {gpu.shared_memory_per_sm_bytes}, beside L1")
     ax.text(4.1, 3.86, f"{gpu.name}: {sms} SMs", va="top", fontweight="bold")
     cols = 22
     for n in range(sms):

@@ -15,7 +15,7 @@ __all__ = ["check_finish", "check_merge_finished", "check_one_pass_bytes", "chec
           hints=("The accumulator holds Σ e^(s−m)·v and l holds Σ e^(s−m): which of them is missing"
                  " from a weighted mean?",
                  "l has one number per row and o has d: add an axis with l[:, None]. For an empty"
-                 " row, divide by np.maximum(l, tiny)."))
+                 " row, divide by np.maximum(l, np.finfo(float).tiny)."))
 def check_finish(finish):
     """Accept `finish(l, o) -> O`, and an empty row that gives zeros."""
     rng = np.random.default_rng(51)
@@ -88,8 +88,8 @@ def _attend(S, V):
                  " each half have?",
                  "share_a = e^(lse_a − lse) with lse = ln(e^lse_a + e^lse_b). Subtract the larger lse"
                  " before any exponential.",
-                 "If both halves are empty, both lse are −∞: use np.maximum(top, lowest) with"
-                 " lowest = np.finfo(float).min."))
+                 "If both halves are empty, both lse are −∞ and their masses 0: let the larger lse be"
+                 " at least np.finfo(float).min, and divide by at least np.finfo(float).tiny."))
 def check_merge_finished(merge_finished):
     """Accept `merge_finished(O_a, lse_a, O_b, lse_b) -> (O, lse)`, safe for large and empty parts."""
     rng = np.random.default_rng(53)
@@ -134,7 +134,7 @@ def check_merge_finished(merge_finished):
             raise Wrong(f"{what}: got NaN; −∞ − (−∞) is the usual culprit")
         expect_close(both_O, whole_O, f"O of {what}")
         expect_close(both_lse, whole_lse, f"lse of {what}")
-    return "this is all that split-KV decoding and ring attention exchange."
+    return "this is all that split-KV decoding exchanges."
 
 
 @exercise("05.4", "Count the bytes of one-pass attention", difficulty=2, minutes=5,

@@ -97,6 +97,7 @@ def test_blocks_say_pythons_numbers(open_page, name):
     bound = {"exp": "exponentials", "vector": "other math"}.get(time.bound, time.bound)
     assert f"predicts {time.time_s * scale:.3g} {unit}, bound by {bound}" in said
     page.locator("[data-explorer=blocks] summary").click()
+    page.locator("[data-explorer=blocks] [data-number=ideal]").wait_for()   # "toggle" comes later
     table = {n.get_attribute("data-number"): int(re.sub(r"\D", "", n.inner_text()))
              for n in page.locator("[data-explorer=blocks] [data-number]").all()}
     table.pop("ideal")

@@ -204,7 +204,10 @@ def window_time(recorded: Measurement) -> Figure:
         ax.set_xticks([], minor=True)
         ax.set_title(mode, fontsize=9, loc="left")
     axes[0].set_ylabel("milliseconds")
-    axes[0].yaxis.set_major_formatter(lambda ms, _: f"{ms:g}")
+    low, high = axes[0].get_ylim()
+    steps = [ms for ms in (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50) if low < ms < high]
+    axes[0].set_yticks(steps, [f"{ms:g}" for ms in steps])
+    axes[0].set_yticks([], minor=True)
     axes[0].plot([], [], color=GREY, ls=(0, (4, 2)), lw=1, label="in proportion to visited tiles")
     axes[0].plot([], [], "o", color=GREY, mfc="white", label="causal, no window")
     axes[0].legend(loc="upper left", fontsize=TINY, frameon=False)

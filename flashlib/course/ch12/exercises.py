@@ -57,7 +57,7 @@ def check_break_even(break_even):
                  "V of tile j has number 2·j + 2. The slots are used in turn, and a barrier's phase"
                  " flips each time its slot is used again."))
 def check_place(place):
-    """Accept `place(j, slots) -> (slot, parity)` of V of tile j, where K and V share a ring by turns."""
+    """Accept `place(j, slots) -> (slot, parity)` of V of tile j, if K and V share a ring by turns."""
     tiles = range(12)
     for slots in (5, 4, 3, 2, 1):
         got = [parts(place(j, slots), "(slot, parity)") for j in tiles]

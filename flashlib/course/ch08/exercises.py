@@ -171,7 +171,7 @@ def check_count_classes(count_classes):
                  " another one."))
 def check_split_k_exchange(split_k_exchange):
     """Accept `split_k_exchange(Br, d, warps, stats_bytes, accumulator_bytes) -> (barriers, bytes)`."""
-    for Br, d, W, s, a in ((64, 64, 4, 4, 4), (16, 128, 8, 4, 8), (128, 32, 2, 8, 2)):
+    for Br, d, W, s, a in ((64, 64, 4, 4, 8), (16, 128, 8, 4, 4), (128, 32, 2, 8, 2)):
         cost = warp_traffic.split_k(Br=Br, Nk=W, d=d, warps=W, stats_bytes=s, accumulator_bytes=a)
         got = parts(split_k_exchange(Br, d, W, s, a), "(barriers, bytes)",
                     right=(cost.barriers, cost.exchanged_bytes))
@@ -208,6 +208,8 @@ def check_split_k_exchange(split_k_exchange):
             "the maxima are exchanged, too": O + l,
             "the row sums are exchanged, too": O + m,
             "these are elements, not bytes": O / a + (l + m) / s,
+            "this is what one warp stores, and what is read of it: there are W of them":
+                (O + l + m) / W,
             "every warp has a whole (Br, d) of partial output, not a share of it":
                 O / W + l + m})
     return "and split-Q exchanges nothing."

@@ -226,6 +226,10 @@ WRONG = [
         lambda Br, d, W, s, a: W * Br * s * (2 * d + 3 + W)), "the partial outputs are acc"),
     (ch08.check_split_k_exchange, _exchange(
         lambda Br, d, W, s, a: W * Br * a * (2 * d + 3 + W)), "maxima and sums are stat"),
+    (ch08.check_split_k_exchange, _exchange(
+        lambda Br, d, W, s, a: Br * (2 * d * a + (3 + W) * s)), "there are W of them"),
+    (ch08.check_split_k_exchange, _exchange(
+        lambda Br, d, W, s, a: W * Br * (2 * d + 3 + W)), "elements, not bytes"),
 ]
 PAIRS = [(ch08.check_count_waves, right.count_waves), (ch08.check_update, right.update),
          (ch08.check_count_classes, right.count_classes),

@@ -27,8 +27,11 @@ VARIANTS = {
                    "first = tiles - 1")),
     "unordered": (_UNASKED, _ALWAYS),
     "no_locks": (_UNASKED, _ALWAYS, (_GIVE, "pass")),
+    "longest_first": (_UNASKED, _ALWAYS, (_GIVE, "pass"), (
+        "place_of(number, key_heads, key_tiles, TOGETHER, True)",
+        "place_of(number, key_heads, key_tiles, TOGETHER, False)")),
 }
-ZEROED = ("unordered", "no_locks")                          # nobody stores first, so they add to zeros
+ZEROED = ("unordered", "no_locks", "longest_first")         # nobody stores first, so they add to zeros
 
 
 def edited(*pieces):

@@ -1,5 +1,6 @@
 """The fused backward with one thing different, and what runs it: for the chapter and its benchmark."""
 
+import functools
 import linecache
 import types
 import zlib
@@ -32,6 +33,25 @@ VARIANTS = {
         "place_of(number, key_heads, key_tiles, TOGETHER, False)")),
 }
 ZEROED = ("unordered", "no_locks", "longest_first")         # nobody stores first, so they add to zeros
+# What must not be; only the last does no harm where one program runs after the other.
+_ONE_SUM = (("at = (around.to(gl.int32) * heads + head) * all_queries + m",
+             "at = head * all_queries + m"),
+            ("first = gl.where(around, tiles - 1, ((m + 1) * tiles - 1) // end)",
+             "first = ((m + 1) * tiles - 1) // end"),
+            ("return first - tile", "return (first - tile + tiles) % tiles"))
+_FIRST_FIRST = (*VARIANTS["one_start"], ("return first - tile", "return tile"))
+BROKEN = {
+    "nothing": (),
+    "a lock is never counted up": ((_GIVE, "pass"),),
+    "one sum, not two": _ONE_SUM,
+    "the first key tile adds first": _FIRST_FIRST,
+    "no wait for an empty buffer":
+        (("    mbarrier.wait(bars.dq_empty.index(place), phase ^ 1)\n", ""),),
+    "no fence before dQ leaves": (
+        ("tiles.dq.index(place).store(flat(dq))\n    fence_async_shared()",
+         "tiles.dq.index(place).store(flat(dq))"),),
+    "no wait for a lock": ((_TAKE, ""),),
+}
 
 
 def edited(*pieces):
@@ -59,7 +79,7 @@ def backward(variant, q, k, v, o, lse, do, causal):
     """Return (dq, dk, dv), and name → function: the launches that write them, one after another.
 
     Args:
-        variant: a name of `VARIANTS`, or pieces for `edited`.
+        variant: a name of `VARIANTS` or of `BROKEN`.
         q, k, v, o, do: (B, H, N, d), d up to 128, on a Hopper GPU, or on the CPU for the interpreter.
         lse: (B, H, N) float32.
     """
@@ -71,8 +91,7 @@ def backward(variant, q, k, v, o, lse, do, causal):
     from flashlib.kernels.problem import CAUSAL, FULL, Problem
 
     p = gluon.on_hopper(Problem.of(q, k, v, o, do, window=CAUSAL if causal else FULL))
-    pieces = VARIANTS[variant] if isinstance(variant, str) else variant
-    zeroed = variant in ZEROED if isinstance(variant, str) else _ALWAYS in pieces
+    pieces = (VARIANTS | BROKEN)[variant]
     made = gluon.BACKEND.plan(p, "backward", gluon.BACKEND.config(p, "backward"))
     if pieces:
         kernel = gluon._kernel(p, edited(*pieces).flash_bwd_fused_hopper_kernel)
@@ -85,11 +104,42 @@ def backward(variant, q, k, v, o, lse, do, causal):
     total.zero_()                                           # of "one_start" nobody writes the second
     leading = (q, k, v, do, *statistics[:2], *gradients[1:], total, statistics[2], scale, factor)
     parts = {"before": lambda: run["before"](o, do, lse, None, *statistics, LOG2E / factor),
-             "zeros": total.zero_, "fused": lambda: run["fused"](*leading),
+             "zeros": total.zero_, "fused": functools.partial(run["fused"], *leading),
              "after": lambda: run["after"](total, gradients[0], scale)}
     if q.device.type == "cpu":
         parts["before"] = lambda: sums.before_on_cpu(o, do, lse, None, (*statistics, total), scale)
         parts["after"] = lambda: sums.after_on_cpu(total, gradients[0], p, head_dim, scale)
-    if not zeroed:
+    if variant not in ZEROED:
         del parts["zeros"]
     return gradients, parts
+
+
+def here(variant="shipped", shape=(1, 1, 256, 64), causal=False, order="late"):
+    """Return dQ, dK and dV of the interpreter, those of float64, and the `Run` of the fused kernel.
+
+    Args:
+        variant: as in `backward`.  shape: (B, H, N, d), N a multiple of 128.
+        order: "late", "early" or a seed, see `flashlib.interpreter.run`.
+    Raises:
+        flashlib.interpreter.Hazard: the kernel is wrong, or waits for ever.
+    """
+    import torch
+    from triton import knobs
+
+    rng = torch.Generator().manual_seed(0)
+    q, k, v, do = (torch.randn(shape, generator=rng).half() for _ in range(4))
+    exact = [x.double().requires_grad_() for x in (q, k, v)]
+    s = exact[0] @ exact[1].mT * shape[3]**-0.5
+    if causal:
+        s = s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool).triu(1), float("-inf"))
+    o = torch.softmax(s, -1) @ exact[2]
+    o.backward(do.double())
+    with knobs.runtime.scope():
+        knobs.runtime.interpret = True
+        lse = torch.logsumexp(s, -1).float().detach()
+        found, parts = backward(variant, q, k, v, o.half().detach(), lse, do, causal)
+        kernel = parts["fused"].func.plan.kernel
+        kernel.order = order
+        for part in parts.values():
+            part()
+    return found, [x.grad for x in exact], kernel.last

@@ -16,7 +16,7 @@ import statistics
 from flashlib.course.bench import harness
 from flashlib.course.bench.harness import case_of, only_on_hopper, torch
 from flashlib.course.bench.provenance import collect, options_for, write
-from flashlib.course.ch12b.variants import VARIANTS, backward
+from flashlib.course.ch12b.edited_kernels import VARIANTS, backward
 from flashlib.course.notebook import show
 
 SHAPES = [(4, 16, 4096, 128), (4, 32, 4096, 64), (4, 48, 4096, 32)]         # (B, H, N, d)

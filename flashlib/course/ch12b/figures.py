@@ -7,10 +7,15 @@ import numpy as np
 from flashlib.course.ch12b import order as orders
 from flashlib.course.plots import theme
 from flashlib.course.plots.animation import Animation, animate
-from flashlib.course.plots.parts import bare, beside, heading, rect
+from flashlib.course.plots.parts import bare, beside, boxes, heading
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, Figure, styled
 
 _WAIT = {"facecolor": "#FFFFFF", "edgecolor": OVER, "lw": 0.6, "hatch": "////"}
+_CELLS = {"to come": {"facecolor": "#F4F4F4", "lw": 0},
+          "computes": {"facecolor": theme.tint(theme.tensor_color("dQ"), 0.6), "edgecolor": INK,
+                       "lw": 0.7},
+          "waits": _WAIT, "added": {"facecolor": theme.tensor_color("dQ"), "lw": 0},
+          "second": {"facecolor": theme.mix(theme.tensor_color("dQ"), "#000000", 0.45), "lw": 0}}
 NAMES = {"apart": "each program starts at a query tile of its own",
          "together": "all start at query tile 0", "unordered": "no order",
          "one_ring": "starts of its own, but one sum",
@@ -62,30 +67,39 @@ def _every(end) -> int:
 def _timeline(ax, s, tiles, end, each) -> None:
     ax.set(xlim=(0, end), ylim=(s.sms, 0))
     width = 0.895 * theme.WIDTH / end
-    last = {}
+    every = next(n for n in (1, 2, 4, 8) if width * n > 0.165 or n == 8)
+    programs: dict[tuple, list] = {}
     for step in s.steps:
-        hue = _hue(step.visit.m, tiles)
-        rect(ax, step.start, step.sm + 0.06, 1, 0.88, facecolor=hue, edgecolor="#FFFFFF", lw=0.3)
-        if step.stop > step.start + 1 + 1e-9:
-            rect(ax, step.start + 1, step.sm + 0.06, step.stop - step.start - 1, 0.88, **_WAIT)
-        last[step.sm] = step
-        if width > 0.13 and each > 0.1:
-            ax.text(step.start + 0.5, step.sm + 0.5, step.visit.m, fontsize=TINY, ha="center",
-                    va="center_baseline", color=theme.ink_on(hue))
+        programs.setdefault((step.sm, step.head, step.tile), []).append(step)
     stuck = {(head, tile) for head, tile, _ in s.stuck}
-    for sm, step in last.items():
-        to = end if (step.head, step.tile) in stuck else step.added
-        if to > step.stop:
-            rect(ax, step.stop, sm + 0.06, to - step.stop, 0.88, **_WAIT)
-    first = {step.sm: step for step in reversed(s.steps)}
+    visits: dict[int, list] = {m: [] for m in range(2 * tiles)}
+    waits = []
+    for (sm, head, tile), steps in programs.items():
+        for step in steps:
+            hue = _hue(step.visit.m, tiles)
+            visits[step.visit.m].append((step.start, sm + 0.06, 1, 0.88))
+            if step.stop > step.start + 1 + 1e-9:
+                waits.append((step.start + 1, sm + 0.06, step.stop - step.start - 1, 0.88))
+            if step.visit.m % every == 0 and each > 0.1:
+                ax.text(step.start + 0.5, sm + 0.5, step.visit.m, fontsize=TINY, ha="center",
+                        va="center_baseline", color=theme.ink_on(hue))
+        to = end if (head, tile) in stuck else max(step.added for step in steps[-2:])
+        if to > steps[-1].stop:
+            waits.append((steps[-1].stop, sm + 0.06, to - steps[-1].stop, 0.88))
+    for m, places in visits.items():
+        boxes(ax, places, facecolor=_hue(m, tiles), edgecolor="#FFFFFF", lw=0.3)
+    boxes(ax, waits, **_WAIT)
+    boxes(ax, [(steps[0].start, sm + 0.06, 0.0, 0.88) for (sm, *_), steps in programs.items()],
+          facecolor="none", edgecolor=INK, lw=1.4)
+    one = {sm: tile for sm, _, tile in programs} if len(programs) == s.sms else {}
     if each > 0.1:
-        ax.set_yticks([sm + 0.5 for sm in first], [f"keys {first[sm].tile}" for sm in first],
-                      fontsize=TINY)
+        names = [f"keys {one[sm]}" if one else f"SM {sm}" for sm in range(s.sms)]
+        ax.set_yticks([sm + 0.5 for sm in range(s.sms)], names, fontsize=TINY)
     else:
         ax.set_yticks([])
         ax.set_ylabel(f"{s.sms} SMs", fontsize=TINY)
     bare(ax, "left")
-    ax.tick_params(axis="y", pad=2)
+    ax.tick_params(axis="y", pad=3)
 
 
 @styled
@@ -95,17 +109,22 @@ def sums(schedules: Mapping[str, orders.Schedule], tiles: int, now: float) -> Fi
     In a cell stands the turn of the key tile; who waits for its turn has a red frame.
     """
     count, side = len(schedules), 2 * tiles
-    height = 0.165 * side + 0.95
+    height = 0.165 * side + 0.85
     fig = theme.figure(height, layout=None)
     wide = 0.9 / count
     for n, (title, s) in enumerate(schedules.items()):
         ax = fig.add_axes((0.065 + n * (wide + 0.03), 0.3 / height, wide - 0.03, 0.165 * side / height))
         ax.set(xlim=(-0.5, tiles - 0.5), ylim=(side - 0.5, -0.5))
-        for j in range(tiles):
-            for m in range(side):
-                rect(ax, j - 0.46, m - 0.44, 0.92, 0.88, facecolor="#F4F4F4", lw=0)
+        places: dict[str, list] = {look: [] for look in _CELLS}
         for step in s.steps:
-            _cell(ax, step, now)
+            places[_look(step, now)].append((step.tile - 0.46, step.visit.m - 0.44, 0.92, 0.88))
+            if step.added <= now + 1e-9 and step.visit.turn is not None:
+                second = step.visit.second
+                ax.text(step.tile, step.visit.m, f"{step.visit.turn}{'′' * second}", fontsize=TINY,
+                        ha="center", va="center_baseline",
+                        color=theme.ink_on(_CELLS["second" if second else "added"]["facecolor"]))
+        for look, at in places.items():
+            boxes(ax, at, **_CELLS[look])
         done = sum(step.added <= now + 1e-9 for step in s.steps)
         state = f"{done} of {len(s.steps)} added"
         ax.set_title(f"{title}: {state}", fontsize=8.5, fontweight="normal", pad=3)
@@ -118,29 +137,21 @@ def sums(schedules: Mapping[str, orders.Schedule], tiles: int, now: float) -> Fi
     heading(fig, f"after {now:4.1f} steps", y=1 - 0.05 / height)
     key = fig.add_axes((0, 1 - 0.3 / height, 1, 0.3 / height))
     key.axis("off")
-    dq = theme.tensor_color("dQ")
-    theme.patch_key(key, [("computes", {"facecolor": theme.tint(dq, 0.6), "edgecolor": INK}),
-                          ("waits for its turn", _WAIT), ("added", {"facecolor": dq}),
-                          ("to the second sum", {"facecolor": dq, "hatch": "....", "edgecolor": INK})],
+    theme.patch_key(key, [("computes, or adds", _CELLS["computes"]), ("waits for its turn", _WAIT),
+                          ("added", _CELLS["added"]), ("′ to the second sum", _CELLS["second"])],
                     at=(0.99, 0.15))
     return theme.describe(fig, f"After {now:.1f} steps. " + "; ".join(
         f"{title}: {sum(x.added <= now + 1e-9 for x in s.steps)} of {len(s.steps)} added"
         for title, s in schedules.items()))
 
 
-def _cell(ax, step, now) -> None:
-    m, j, dq = step.visit.m, step.tile, theme.tensor_color("dQ")
-    at = (j - 0.46, m - 0.44, 0.92, 0.88)
+def _look(step, now) -> str:
+    """Return how a visit's cell looks at a time."""
     if step.added <= now + 1e-9:
-        hatch = {"hatch": "....", "edgecolor": INK, "lw": 0} if step.visit.second else {"lw": 0}
-        rect(ax, *at, facecolor=dq, **hatch)
-        if step.visit.turn is not None:
-            ax.text(j, m, step.visit.turn, fontsize=TINY, ha="center", va="center_baseline",
-                    color=theme.ink_on(dq), path_effects=theme.halo(1.2, dq))
-    elif step.start <= now + 1e-9:
-        waits = step.start + 1 <= now + 1e-9 and (now < step.adds - 1e-9)
-        rect(ax, *at, **(_WAIT if waits else {"facecolor": theme.tint(dq, 0.6), "edgecolor": INK,
-                                              "lw": 0.7}))
+        return "second" if step.visit.second else "added"
+    if step.start > now + 1e-9:
+        return "to come"
+    return "waits" if step.start + 1 <= now + 1e-9 and now < step.adds - 1e-9 else "computes"
 
 
 def film(tiles=8, hand=1.0) -> Animation:
@@ -217,23 +228,23 @@ def launches(cases: Mapping[str, Mapping[str, float]], source: str) -> Figure:
 def side_by_side(rows: Sequence[Mapping], source: str) -> Figure:
     """Draw what the simulator says and what was recorded: speed, that of the fastest order = 1.
 
-    `rows` holds dicts with name, predicted, and measured (median, slowest, fastest).
+    `rows` holds dicts with name, predicted and measured.
     """
     fig, ax = theme.subplots(height=0.8 + 0.27 * len(rows))
     for y, row in enumerate(rows):
-        ax.plot([row["predicted"]], [y], "D", ms=7, mfc="none", mec="#31688E", mew=1.4,
+        ends = row["predicted"], row["measured"]
+        ax.plot(ends, [y, y], "-", color=GREY, lw=0.8)
+        ax.plot(ends[:1], [y], "D", ms=7, mfc="none", mec="#31688E", mew=1.4,
                 label=None if y else "simulated")
-        value, low, high = row["measured"]
-        ax.plot([low, high], [y, y], "-", color=INK, lw=1.4)
-        ax.plot([value], [y], "o", ms=5, color=INK, label=None if y else "recorded, median and range")
-        right = max(row["predicted"], high)
-        beside(ax, f"{row['predicted']:.2f} | {value:.2f}", (right, y), (9, 0), fontsize=TINY)
+        ax.plot(ends[1:], [y], "o", ms=5, color=INK, label=None if y else "recorded")
+        beside(ax, f"{ends[0]:.2f} | {ends[1]:.2f}", (max(ends), y), (9, 0), fontsize=TINY)
     ax.axvline(1, color=GREY, lw=0.8, ls=":")
     ax.set_yticks(range(len(rows)), [row["name"] for row in rows], fontsize=SMALL)
-    lowest = min(min(row["predicted"], row["measured"][1]) for row in rows)
-    ax.set(ylim=(len(rows) - 0.4, -0.6), xlim=(lowest - 0.04, 1.13))
+    lowest = min(min(row["predicted"], row["measured"]) for row in rows)
+    highest = max(max(row["predicted"], row["measured"]) for row in rows)
+    ax.set(ylim=(len(rows) - 0.4, -0.6), xlim=(lowest - 0.04, highest + 0.09))
     ax.set_xlabel(f"speed of the fused kernel, without locks = 1 ({source})", fontsize=SMALL)
     ax.tick_params(axis="y", length=0)
     ax.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=2, frameon=False, fontsize=TINY)
     return theme.describe(fig, "Speeds, simulated and recorded. " + "; ".join(
-        f"{r['name']}: {r['predicted']:.2f} and {r['measured'][0]:.2f}" for r in rows) + ".")
+        f"{r['name']}: {r['predicted']:.2f} and {r['measured']:.2f}" for r in rows) + ".")

@@ -41,7 +41,7 @@ def order_lab(order="together", tiles=8, heads=2, sms=8, hand=1.0, causal=False)
 
 def break_each():
     """Print for every broken kernel what the interpreter says of it."""
-    from flashlib.course.ch12b.variants import BROKEN, here
+    from flashlib.course.ch12b.edited_kernels import BROKEN, here
     from flashlib.interpreter import Hazard
 
     for name in BROKEN:

@@ -4,7 +4,7 @@ import pytest
 
 from flashlib.course.bench import backward_order
 from flashlib.course.bench.harness import TOLERANCE
-from flashlib.course.ch12b.variants import VARIANTS
+from flashlib.course.ch12b.edited_kernels import VARIANTS
 from flashlib.course.notebook.data import read_measurement
 
 pytest.importorskip("torch")

@@ -86,15 +86,19 @@ def backward(variant, q, k, v, o, lse, do, causal):
     import torch
 
     from flashlib.exp2 import LOG2E
+    from flashlib.interpreter import Interpreted
     from flashlib.kernels import plans, sums
     from flashlib.kernels.backends import gluon
+    from flashlib.kernels.gluon.meanings import meaning_of
     from flashlib.kernels.problem import CAUSAL, FULL, Problem
 
     p = gluon.on_hopper(Problem.of(q, k, v, o, do, window=CAUSAL if causal else FULL))
     pieces = (VARIANTS | BROKEN)[variant]
     made = gluon.BACKEND.plan(p, "backward", gluon.BACKEND.config(p, "backward"))
     if pieces:
-        kernel = gluon._kernel(p, edited(*pieces).flash_bwd_fused_hopper_kernel)
+        kernel = edited(*pieces).flash_bwd_fused_hopper_kernel
+        if gluon.interpreted(p):
+            kernel = Interpreted(kernel, meaning_of)
         made["fused"] = replace(made["fused"], kernel=kernel, binaries={})
     run = {name: plans.Launch(plan, p) for name, plan in made.items()}
     scale, head_dim = q.shape[3] ** -0.5, gluon.head_dim_of(p)

@@ -74,7 +74,7 @@ def short(path, node=None):
 def part_of(module):
     """Return the part that a module of the package belongs to, as `LAYERS` names it."""
     first, *rest = module.split(".")[1:] or ["__init__"]
-    if first == "course" and rest and re.fullmatch(r"ch\d\d", rest[0]):
+    if first == "course" and rest and re.fullmatch(r"ch\d\d[a-z]?", rest[0]):
         return ".".join(["course.chapter", *(name.rpartition("_")[2] for name in rest[1:2])])
     return ".".join([first, *rest[:1]]) if first in ("machine", "course") else first
 

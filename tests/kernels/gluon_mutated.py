@@ -139,6 +139,20 @@ def check_unseen_nan():
     require(not dq[:, :, :127].isnan().any(), "dQ: error nan")
 
 
+def check_heads():
+    """A causal mask; the first head begins with its last key tile and the second with its first."""
+    from flashlib.kernels import plans
+    from flashlib.kernels.backends import gluon
+
+    was, gluon.L2_RISING_BYTES = gluon.L2_RISING_BYTES, 8 * 250 * 64
+    plans.forget()
+    try:
+        differs(BACKWARD, 1, 2, 2, 250, 300, 64, True, scale=0.1)
+    finally:
+        gluon.L2_RISING_BYTES = was
+        plans.forget()
+
+
 def fp8(Nq, Nk, D, grow=False):
     """The kernel in 8 bits, with scales that differ much from block to block if asked."""
     given = problem(Shape(1, 2, 1, Nq, Nk, D), torch.float16, scale=0.05 if grow else None)
@@ -194,6 +208,7 @@ CHECKS = {
     "fused_128": lambda: differs(BACKWARD, 1, 1, 1, 300, 300, 128, scale=0.1),
     "fused_group": lambda: differs(BACKWARD, 2, 4, 2, 70, 70, 32, scale=0.1),
     "fused_causal": lambda: differs(BACKWARD, 1, 1, 1, 250, 300, 64, True, scale=0.1),
+    "fused_heads": check_heads,
     "fused_window": lambda: differs(BACKWARD, 1, 1, 1, 300, 300, 64, False, (70, 90), scale=0.1),
     "fused_ragged": lambda: check_backward_ragged(64),
     "fused_nan": check_unseen_nan,

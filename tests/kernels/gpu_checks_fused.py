@@ -57,10 +57,14 @@ def _require_same(first, again, what):
     require(all(torch.equal(x, y) for x, y in zip(first, again, strict=True)), f"other bits {what}")
 
 
-def _cases(where, N):
+def _problems(where, N):
     for D, causal in itertools.product((32, 64, 128), (False, True)):
-        given = problem(Shape(2, 4, 4, N, N, D, causal), torch.bfloat16, device=where.device,
-                        with_lse=False)
+        yield problem(Shape(2, 4, 4, N, N, D, causal), torch.bfloat16, device=where.device,
+                      with_lse=False)
+
+
+def _cases(where, N):
+    for given in _problems(where, N):
         yield _launches(given, _attention(where))
 
 
@@ -98,14 +102,15 @@ def check_fused_in_a_graph(where, N=2000, times=20):
     """The same bits from a CUDA graph that is replayed: each replay finds its locks at 0."""
     if where.device == "cpu":
         return "left out: needs a GPU"
-    for launch in _cases(where, N):
-        first, stream = launch(), torch.cuda.Stream()
+    for given in _problems(where, N):
+        stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            launch()
-        torch.cuda.current_stream().wait_stream(stream)
+        with torch.cuda.stream(stream):                     # a backward runs where its forward ran
+            launch = _launches(given, _attention(where))
+            first = launch()
+        torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=stream):
             again = launch()
         for _ in range(times):
             graph.replay()

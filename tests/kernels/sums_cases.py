@@ -23,7 +23,7 @@ from flashlib.masks import window_of
 
 MASKS = {"none": (False, None), "causal": (True, None), "window": (False, (40, 10)),
          "narrow window": (False, (0, 0))}
-LENGTHS = ((130, 300), (200, 70))
+LENGTHS = ((130, 300), (200, 70), (600, 300))
 
 
 def before(p, o, do, lse, dlse, scale):
@@ -55,7 +55,7 @@ def visited_of(p):
     M, tiles_q, tiles_k = 64, -(-p.N_Q // 64), -(-p.N_K // 128)
     if sums.count(p) == 2:
         first = torch.ones(tiles_q, dtype=torch.bool)
-        second = torch.arange(tiles_q) < (tiles_k - 1) * tiles_q // tiles_k
+        second = torch.arange(tiles_q) < min(2 * (tiles_k - 1), (tiles_k - 1) * tiles_q // tiles_k)
         return torch.stack([first, second]).repeat(1, p.B * p.H).view(2, -1)
     left, right = (p.N_Q + p.N_K, 0) if p.causal else p.sides
     i, j = torch.arange(tiles_q * M)[:, None], torch.arange(tiles_k * 128)      # tiles are whole

@@ -11,7 +11,7 @@ from flashlib.exp2 import LOG2E  # noqa: E402
 from flashlib.kernels import configs, plans  # noqa: E402
 from flashlib.kernels.backends import choose, gluon  # noqa: E402
 from flashlib.kernels.gluon.parts import registers_of  # noqa: E402
-from flashlib.kernels.problem import CAUSAL, FULL, Problem  # noqa: E402
+from flashlib.kernels.problem import CAUSAL, FULL, Device, Problem  # noqa: E402
 from flashlib.masks import Window  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("nothing_kept")
@@ -52,9 +52,9 @@ def test_who_takes_its_backward(hopper, D, auto, asked):
         assert "the copy engine" in gluon.BACKEND.refusal(p, "backward")
 
 
-@pytest.mark.parametrize("D, window, sums, together", [
-    (32, FULL, 2, 1), (64, FULL, 2, 1), (128, CAUSAL, 1, 2), (96, Window(9, 9), 1, 1)])
-def test_a_fused_backward_brings_its_grids(hopper, D, window, sums, together):
+@pytest.mark.parametrize("D, window, sums, rising", [
+    (32, FULL, 2, 0), (64, FULL, 2, 0), (128, CAUSAL, 1, 6), (96, Window(9, 9), 1, 0)])
+def test_a_fused_backward_brings_its_grids(hopper, D, window, sums, rising):
     q, k = half(2, 6, 300, D), half(2, 3, 1000, D)
     p = Problem.of(q, k, k, q, q, window=window)
     made = plans.launches_for(gluon.BACKEND, p, "backward", None, False)
@@ -63,7 +63,19 @@ def test_a_fused_backward_brings_its_grids(hopper, D, window, sums, together):
     assert made["before"].grid[0] == 2 * 6 * 5 and made["before"].arguments["SUMS"] == sums
     assert made["fused"].grid[0] == 2 * 3 * 8 and made["after"].grid[0] == 2 * 6 * 5 * halves
     found = made["fused"].arguments
-    assert found["TOGETHER"] == together and found["RAGGED"] is True and found["GROUP"] == 2
+    assert found["RISING"] == rising and found["RAGGED"] is True and found["GROUP"] == 2
+
+
+@pytest.mark.parametrize("heads, N, D, together, rising", [
+    (64, 4096, 128, 3, 10), (16, 16384, 128, 1, 2), (256, 1024, 128, 9, 40), (128, 4096, 64, 5, 20),
+    (192, 4096, 32, 9, 40), (2, 65536, 128, 1, 0)])
+def test_as_many_heads_go_together_as_an_h200_was_fastest_with(heads, N, D, together, rising):
+    h200 = Device("cuda", 0, (9, 0), 132, "NVIDIA H200")
+    p = Problem.example(H=heads, N_Q=N, N_K=N, D=D, dtype=torch.bfloat16, device=h200, window=CAUSAL)
+    assert gluon._beside(p) == (together, rising)
+    grouped = Problem.example(H=heads, H_K=heads // 2, N_Q=N, N_K=N, D=D, dtype=torch.bfloat16,
+                              device=h200)
+    assert gluon._beside(grouped)[0] <= together and gluon._beside(grouped)[1] == 0
 
 
 def test_a_backward_brings_its_grids_and_the_heads_that_go_together(hopper):

@@ -81,14 +81,17 @@ def test_every_order_gives_the_same_gradients(part, written, causal):
     orders(kernel, grid, arguments, written, seeds=range(3), meanings=meaning_of)
 
 
-@pytest.mark.parametrize("D, causal, window", [
-    (32, False, None), (64, False, None), (64, True, None), (128, True, None), (128, False, (40, 10))])
-def test_every_order_gives_the_same_sums(D, causal, window):
-    """Tasks in all orders, each from locks that are 0 again."""
-    given = problem(Shape(1, 2, 1, 200, 300, D, causal, window), torch.bfloat16)
+@pytest.mark.parametrize("D, causal, window, rising", [
+    (32, False, None, 0), (64, False, None, 0), (64, True, None, 0), (64, True, None, 1),
+    (128, True, None, 2), (128, False, (40, 10), 0)])
+def test_every_order_gives_the_same_sums(D, causal, window, rising, monkeypatch):
+    """Tasks in all orders, each from locks that are 0 again; `rising` of the two heads."""
+    monkeypatch.setattr(gluon, "L2_RISING_BYTES", rising * 8 * 200 * D)
+    given = problem(Shape(1, 2, 1 + causal, 200, 300, D, causal, window), torch.bfloat16)
     found = []
     for order in ("late", "early", 0, 1, 2):
         kernel, grid, arguments = arguments_of(given, "fused")
+        assert arguments["RISING"] == rising
         run(kernel, grid, arguments, order=order, meanings=meaning_of)
         found.append([arguments[name].base.clone() for name in ("sum_desc", "dk_desc", "dv_desc")])
     for others in found[1:]:
@@ -125,12 +128,12 @@ def whole(n):
     return Tensor(np.int64(n), gl.int32)
 
 
-@pytest.mark.parametrize("mask", ["none", "causal", "window"])
+@pytest.mark.parametrize("mask", ["none", "causal", "rising", "window"])
 def test_of_every_sum_the_turns_are_0_1_2_in_the_order_of_the_numbers(mask):
     """So a program waits only for those that took their numbers before it: none waits in a circle.
 
     The kernel's own functions, for hundreds of lengths: of each query tile's sums, key tiles from the
-    last to the first must find the turns 0, 1, 2, …
+    last to the first must find the turns 0, 1, 2, …, and from the first to the last in heads that rise.
     """
     translate = Translator(Program("late", (0, 1)), meaning_of)
     walk_of, turn_of = (translate.function(getattr(backward_fused, name).fn)
@@ -139,11 +142,12 @@ def test_of_every_sum_the_turns_are_0_1_2_in_the_order_of_the_numbers(mask):
     for _ in range(120):
         N_Q, N_K = draw.randint(1, 3000), draw.randint(1, 3000)
         window = (draw.randint(0, 900), draw.randint(0, 900)) if mask == "window" else None
-        o = SimpleNamespace(BLOCK_M=64, BLOCK_N=128, IS_CAUSAL=mask == "causal", RAGGED=N_K % 128 != 0)
+        o = SimpleNamespace(BLOCK_M=64, BLOCK_N=128, IS_CAUSAL=mask in ("causal", "rising"),
+                            RAGGED=N_K % 128 != 0)
         sizes = SimpleNamespace(N_Q=whole(N_Q), N_K=whole(N_K),
                                 window=window and tuple(map(whole, window)))
         tiles, taken = -(-N_K // 128), {}
-        for tile in reversed(range(tiles)):
+        for tile in range(tiles) if mask == "rising" else reversed(range(tiles)):
             begin, end, start, cut = map(int, walk_of(whole(tile), whole(tiles), sizes, o))
             assert 0 <= cut <= end - begin
             for j in range(end - begin):
@@ -151,7 +155,7 @@ def test_of_every_sum_the_turns_are_0_1_2_in_the_order_of_the_numbers(mask):
                 around = m >= end
                 m -= (end - begin) * around
                 turn = turn_of(whole(m), whole(tile), whole(tiles), whole(end),
-                               Tensor(around, gl.int1), sizes, o)
+                               Tensor(around, gl.int1), whole(int(mask == "rising")), sizes, o)
                 assert int(turn) == taken.get((around, m), 0), (N_Q, N_K, window, tile, m)
                 taken[around, m] = int(turn) + 1
 

@@ -164,7 +164,8 @@ def _errors(found, tensors, shape, causal, modes, absent):
 
 
 def _modes(name, modes=MODES):
-    return [mode for mode in modes if mode == "forward" or name not in peers.FORWARD_ONLY]
+    left_out = {"forward": peers.BACKWARD_ONLY, "backward": peers.FORWARD_ONLY}
+    return [mode for mode in modes if name not in left_out[mode]]
 
 
 def _rows(times, built, errors, shape, case):
@@ -239,8 +240,8 @@ def main(argv=None):
     shapes, (found, _) = DRY if options.dry_run else SHAPES, taking_part(device, options.only)
     shapes = [shape for shape in shapes if shape[3] in (options.dims or [shape[3]])]
     if device == "cuda":
-        compiled = [name for name in ("triton_tutorial", "flex", "fa4", "ours", "ours_triton")
-                    if name in found]
+        compiled = [name for name in ("triton_tutorial", "flex", "fa4", "fa4_deterministic", "ours",
+                                      "ours_triton") if name in found]
         harness.warm_all(warm, [(name, shape, causal, device, options.mode) for name in compiled
                                 for shape in shapes for causal in (False, True)])
     roofs = harness.ceilings(device, 300 if device == "cuda" else 10)

@@ -13,12 +13,15 @@ NAMES = {
     "sdpa_cudnn": "SDPA cuDNN",
     "flex": "FlexAttention",
     "fa3": "FlashAttention-3",
+    "fa3_deterministic": "FlashAttention-3, deterministic",
     "fa4": "FlashAttention-4",
+    "fa4_deterministic": "FlashAttention-4, deterministic",
     "triton_tutorial": "Triton tutorial, fp16",
 }
 LIBRARIES = {"fa3": "flash_attn_interface", "fa4": "flash_attn.cute"}      # where their functions are
 TUTORIAL = "triton_tutorial_06"                             # Triton ships it as a script
 FORWARD_ONLY = {"triton_tutorial"}
+BACKWARD_ONLY = {"fa3_deterministic", "fa4_deterministic"}  # there they differ from the others
 _tuned: dict = {}                                           # what the tutorial tuned, by shape and mask
 
 
@@ -58,10 +61,10 @@ def _flex(q, k, v, causal):
     return _compiled_flex()(q, k, v, block_mask=mask)
 
 
-def _library(module, q, k, v, causal):
+def _library(module, deterministic, q, k, v, causal):
     """Call FlashAttention's own interface: it takes (B, N, H, d), and some versions return (O, lse)."""
     fn = importlib.import_module(module).flash_attn_func
-    out = fn(*(x.transpose(1, 2) for x in (q, k, v)), causal=causal)
+    out = fn(*(x.transpose(1, 2) for x in (q, k, v)), causal=causal, deterministic=deterministic)
     return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
 
 
@@ -98,7 +101,8 @@ def present(device):
     for name, fn, module in (
             ("ours_triton", partial(ours, impl="triton"), None),
             ("sdpa_cudnn", partial(_sdpa, "CUDNN_ATTENTION"), None), ("flex", _flex, None),
-            *((name, partial(_library, module), module) for name, module in LIBRARIES.items()),
+            *((name + end, partial(_library, module, bool(end)), module)
+              for name, module in LIBRARIES.items() for end in ("", "_deterministic")),
             ("triton_tutorial", _tutorial, TUTORIAL)):
         if device != "cuda":
             absent[name] = "needs a GPU"

@@ -23,23 +23,22 @@ _UNASKED, _ALWAYS = (_TAKE, ""), (_FIRST, _ADD)
 # What differs from `backward_fused.py`: pieces of its source, and what stands there instead.
 VARIANTS = {
     "shipped": (),
-    "one_start": (("start = tile * end // tiles", "start = begin"),
-                  ("first = gl.where(around, tiles - 1, ((m + 1) * tiles - 1) // end)",
-                   "first = tiles - 1")),
+    "one_start": (("start = first_of(tile, tiles, end)", "start = begin"),
+                  ("first = gl.where(around, tiles - 1, started)", "first = tiles - 1")),
     "unordered": (_UNASKED, _ALWAYS),
     "no_locks": (_UNASKED, _ALWAYS, (_GIVE, "pass")),
     "longest_first": (_UNASKED, _ALWAYS, (_GIVE, "pass"), (
-        "place_of(number, key_heads, key_tiles, TOGETHER, True)",
-        "place_of(number, key_heads, key_tiles, TOGETHER, False)")),
+        "place_of(number, others, tiles, TOGETHER, True)",
+        "place_of(number, others, tiles, TOGETHER, False)")),
+    "last_first": (("others = heads - RISING", "others = heads"),),
 }
 ZEROED = ("unordered", "no_locks", "longest_first")         # nobody stores first, so they add to zeros
 # What must not be; only the last does no harm where one program runs after the other.
 _ONE_SUM = (("at = (around.to(gl.int32) * heads + head) * all_queries + m",
              "at = head * all_queries + m"),
-            ("first = gl.where(around, tiles - 1, ((m + 1) * tiles - 1) // end)",
-             "first = ((m + 1) * tiles - 1) // end"),
-            ("return first - tile", "return (first - tile + tiles) % tiles"))
-_FIRST_FIRST = (*VARIANTS["one_start"], ("return first - tile", "return tile"))
+            ("first = gl.where(around, tiles - 1, started)", "first = started"),
+            ("turn = first - tile", "turn = (first - tile + tiles) % tiles"))
+_FIRST_FIRST = (*VARIANTS["one_start"], ("turn = first - tile", "turn = tile"))
 BROKEN = {
     "nothing": (),
     "a lock is never counted up": ((_GIVE, "pass"),),

@@ -68,10 +68,7 @@ def order(p: Problem, impl: str, direction: str) -> tuple[str, ...]:
     if impl == "auto":
         if p.device.type != "cuda":
             return ("reference",)
-        # On an H200 Triton's forward is faster at 16. Gluon's backward for up to 128 columns was not
-        # timed yet in this form.
-        widest = 16 if direction == "forward" else 128      # of heads that Triton takes
-        return ("triton",) if widest >= p.D else ("gluon", "triton")
+        return ("triton",) if p.D <= 16 else ("gluon", "triton")    # faster at 16 on an H200
     if (impl, direction) == ("gluon", "backward"):          # Triton's needs only O and lse
         return ("gluon", "triton")
     return (impl,)

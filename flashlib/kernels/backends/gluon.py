@@ -47,6 +47,7 @@ SMS = 4                                                     # of the GPU that th
 DO = 4                                                      # its place in a problem's layout
 WIDE = 129                                                  # heads of two backward kernels
 L2_SHARE_BYTES = 32 * 2**20                                 # of tiles that go by, at a time
+FUSED_SHARE_BYTES, L2_RISING_BYTES = 24 * 2**20, 40 * 2**20  # of a fused backward, and at a mask's end
 
 
 @functools.lru_cache(64)
@@ -151,6 +152,20 @@ def pipelined(p: Problem, c: GluonConfig) -> plans.Plan:
         lambda p: -(-p.N_Q // c.BLOCK_M) * p.B * p.H, {"num_warps": 4 * c.CONSUMERS}, blocks, describe)
 
 
+def _beside(p: Problem) -> tuple[int, int]:
+    """Return TOGETHER and RISING of the fused kernel, by what an H200 was fastest with.
+
+    So few key tiles of a head are at work that each finds the lock of its query tile free; and what
+    they share, Q, dO and the sums of dQ, stays in L2.
+    """
+    head_dim, query_tiles = head_dim_of(p), -(-p.N_Q // WARPGROUP_ROWS)
+    head_bytes = 8 * p.N_Q * head_dim
+    together = -(-p.device.sms * 128 // (query_tiles * head_dim))
+    most = FUSED_SHARE_BYTES // (head_bytes * (p.H // p.H_K))
+    rising = min(L2_RISING_BYTES // head_bytes, p.B * p.H_K) if p.causal else 0
+    return max(1, min(together, most)), rising
+
+
 def fused(p: Problem, c: GluonBackwardConfig) -> plans.Plan:
     """Return the plan of the kernel that makes all gradients of heads up to 128 columns."""
     head_dim = head_dim_of(p)
@@ -163,7 +178,8 @@ def fused(p: Problem, c: GluonBackwardConfig) -> plans.Plan:
         {"IS_CAUSAL": p.causal, "STAGES": c.STAGES},
         lambda p: {"H": p.H, "GROUP": p.H // p.H_K, "N_Q": p.N_Q, "N_K": p.N_K,
                    **dict(zip(("LEFT", "RIGHT"), p.sides or (None, None), strict=True)),
-                   "TOGETHER": 2 if p.causal else 1, "RAGGED": p.N_K % sums.KEYS != 0},
+                   **dict(zip(("TOGETHER", "RISING"), _beside(p), strict=True)),
+                   "RAGGED": p.N_K % sums.KEYS != 0},
         lambda p: p.B * p.H_K * -(-p.N_K // sums.KEYS),
         {"num_warps": 4, "maxnreg": configs.REGISTERS[2 if head_dim > 64 else 3]},
         dict.fromkeys(("q_desc", "k_desc", "v_desc", "do_desc", "dk_desc", "dv_desc"), tile)

@@ -10,7 +10,9 @@ in one order: of a head the last key tile first. Programs take their numbers fro
 start, last key tiles first, and so wait only for programs that have started before them: whatever else
 runs on the GPU, the lowest number that has not ended waits for nobody. Without a mask a program starts
 at a query tile of its own and comes round, so that no two meet at one tile; what it adds after it has
-come round goes to a second sum, or programs would wait for one another in a circle.
+come round goes to a second sum, or programs would wait for one another in a circle. Under a causal mask
+a head's last key tile has the least to do: its programs follow one another closely without a wait, but
+the longest would end the kernel. So the last heads begin with their first key tile, and wait a little.
 """
 
 from triton.experimental import gluon
@@ -55,6 +57,12 @@ from flashlib.kernels.gluon.parts import (
 
 
 @gluon.jit
+def first_of(tile, tiles, end):
+    """Return the query tile at which key tile `tile` starts without a mask: each its own, two apart."""
+    return gl.minimum(2 * tile, tile * end // tiles)
+
+
+@gluon.jit
 def walk_of(tile, tiles, sizes, o):
     """Return (begin, end, start, cut) of a key tile, counted in query tiles.
 
@@ -71,14 +79,34 @@ def walk_of(tile, tiles, sizes, o):
         cut = gl.minimum(gl.cdiv(gl.maximum(last, 0), o.BLOCK_M), end) - begin
         cut = gl.maximum(cut, 0)
     else:
-        start = tile * end // tiles
+        start = first_of(tile, tiles, end)
     if o.RAGGED:
         cut = gl.where(tile == tiles - 1, end - begin, cut)
     return begin, end, start, cut
 
 
 @gluon.jit
-def turn_of(m, tile, tiles, end, around, sizes, o):
+def seat_of(number, heads, tiles, TOGETHER, RISING, o):
+    """Return (head, tile, rising) of a program by its number; see the top of this file.
+
+    rising: the head is one of the last RISING, whose first key tile comes first.
+    """
+    if not o.IS_CAUSAL:
+        head, tile = place_of(number, heads, tiles, TOGETHER, True)
+        rising = 0
+    else:
+        others = heads - RISING
+        rising = (number >= others * tiles).to(gl.int32)
+        if rising > 0:
+            head, tile = place_of(number - others * tiles, RISING, tiles, RISING, False)
+            head += others
+        else:
+            head, tile = place_of(number, others, tiles, TOGETHER, True)
+    return head, tile, rising
+
+
+@gluon.jit
+def turn_of(m, tile, tiles, end, around, rising, sizes, o):
     """Return how many programs add to a sum of query tile m before that of key tile `tile`."""
     right = 0
     if sizes.window is not None:
@@ -87,8 +115,12 @@ def turn_of(m, tile, tiles, end, around, sizes, o):
         last_row = m * o.BLOCK_M + o.BLOCK_M - 1 + sizes.N_K - sizes.N_Q
         first = gl.minimum((last_row + right) // o.BLOCK_N, tiles - 1)
     else:
-        first = gl.where(around, tiles - 1, ((m + 1) * tiles - 1) // end)
-    return first - tile
+        started = gl.minimum(gl.maximum(m // 2, ((m + 1) * tiles - 1) // end), tiles - 1)
+        first = gl.where(around, tiles - 1, started)
+    turn = first - tile
+    if o.IS_CAUSAL:
+        turn = gl.where(rising > 0, tile, turn)
+    return turn
 
 
 @gluon.jit
@@ -263,7 +295,7 @@ def by_queries(tiles, bars, walk, sizes, o):
 
 
 @gluon.jit
-def add(sum_desc, LOCKS, tiles, bars, place, walk, heads, sizes, w: gl.constexpr, o):
+def add(sum_desc, LOCKS, tiles, bars, place, walk, heads, rising, sizes, w: gl.constexpr, o):
     """Add every second tile of dQ to its sum, each in its turn; one warp.
 
     The first to add to a sum stores, so that nobody fills it with zeros.
@@ -280,7 +312,7 @@ def add(sum_desc, LOCKS, tiles, bars, place, walk, heads, sizes, w: gl.constexpr
             m = start + j
             around = m >= end
             m = gl.where(around, m - steps, m)
-            turn = turn_of(m, tile, all_keys, end, around, sizes, o)
+            turn = turn_of(m, tile, all_keys, end, around, rising, sizes, o)
             at = (around.to(gl.int32) * heads + head) * all_queries + m
             lock = LOCKS + 1 + at
             if turn > 0:
@@ -326,10 +358,11 @@ def ask(q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, tiles, bars, plac
             m = gl.where(m + 1 == end, begin, m + 1)
 
 
-@gluon.jit(do_not_specialize=["H", "GROUP", "N_Q", "N_K", "LEFT", "RIGHT", "TOGETHER"])
+@gluon.jit(do_not_specialize=["H", "GROUP", "N_Q", "N_K", "LEFT", "RIGHT", "TOGETHER",
+                               "RISING"])
 def flash_bwd_fused_hopper_kernel(q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, dk_desc,
                                   dv_desc, sum_desc, LOCKS, scale, scale_log2, H, GROUP, N_Q, N_K,
-                                  LEFT, RIGHT, TOGETHER, IS_CAUSAL: gl.constexpr,
+                                  LEFT, RIGHT, TOGETHER, RISING, IS_CAUSAL: gl.constexpr,
                                   RAGGED: gl.constexpr, STAGES: gl.constexpr):
     """Write dK and dV of one key tile of 128 rows, and add to the sums of dQ.
 
@@ -342,6 +375,7 @@ def flash_bwd_fused_hopper_kernel(q_desc, k_desc, v_desc, do_desc, lse_desc, del
         H: query heads.  GROUP: query heads per key head.  N_Q, N_K: lengths.
         LEFT, RIGHT: None, or row i sees keys i + N_K − N_Q − LEFT … i + N_K − N_Q + RIGHT.
         TOGETHER: key heads whose tiles are computed side by side.
+        RISING: with a causal mask, how many of the last heads begin with their first key tile.
         RAGGED: 128 does not divide N_K.  STAGES: tiles of Q and of dO in flight.
 
     Rows beyond N_Q need no mask: their Q, dO and statistics come as zeros.
@@ -355,7 +389,7 @@ def flash_bwd_fused_hopper_kernel(q_desc, k_desc, v_desc, do_desc, lse_desc, del
     key_heads = gl.num_programs(0) // key_tiles
     number = gl.atomic_add(LOCKS, 1)
     meet()                                                  # all have read it where it was handed on
-    head, tile = place_of(number, key_heads, key_tiles, TOGETHER, True)
+    head, tile, rising = seat_of(number, key_heads, key_tiles, TOGETHER, RISING, o)
     place = head // (H // GROUP), head % (H // GROUP), tile
     walk = walk_of(tile, key_tiles, sizes, o)
     heads = key_heads * GROUP
@@ -366,8 +400,8 @@ def flash_bwd_fused_hopper_kernel(q_desc, k_desc, v_desc, do_desc, lse_desc, del
             (by_queries, (tiles, bars, walk, sizes, o)),
             (ask, (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, tiles, bars, place, walk,
                    sizes, o)),
-            (add, (sum_desc, LOCKS, tiles, bars, place, walk, heads, sizes, 0, o)),
-            (add, (sum_desc, LOCKS, tiles, bars, place, walk, heads, sizes, 1, o)),
+            (add, (sum_desc, LOCKS, tiles, bars, place, walk, heads, rising, sizes, 0, o)),
+            (add, (sum_desc, LOCKS, tiles, bars, place, walk, heads, rising, sizes, 1, o)),
         ], [4, 4, 1, 1, 1], registers_of(o))
     else:
         gl.warp_specialize([
@@ -375,6 +409,6 @@ def flash_bwd_fused_hopper_kernel(q_desc, k_desc, v_desc, do_desc, lse_desc, del
             (by_keys, (dk_desc, dv_desc, tiles, bars, place, walk, scale, scale_log2, sizes, 1, o)),
             (ask, (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, tiles, bars, place, walk,
                    sizes, o)),
-            (add, (sum_desc, LOCKS, tiles, bars, place, walk, heads, sizes, 0, o)),
-            (add, (sum_desc, LOCKS, tiles, bars, place, walk, heads, sizes, 1, o)),
+            (add, (sum_desc, LOCKS, tiles, bars, place, walk, heads, rising, sizes, 0, o)),
+            (add, (sum_desc, LOCKS, tiles, bars, place, walk, heads, rising, sizes, 1, o)),
         ], [4, 1, 1, 1], registers_of(o))

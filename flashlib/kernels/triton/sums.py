@@ -72,7 +72,7 @@ def flash_bwd_sum_kernel(SUMS, DQ, scale, N_Q, N_K, D, LEFT, RIGHT, BLOCK_M: tl.
             last_key = tl.minimum(last // BLOCK_N * BLOCK_N + BLOCK_N, N_K) - 1
             has_first = has_first & (m * BLOCK_M + N_K - N_Q - LEFT <= last_key)
     else:                                                   # those that start after it come round to it
-        has_second = m < (all_keys - 1) * tiles // all_keys
+        has_second = m < tl.minimum(2 * (all_keys - 1), (all_keys - 1) * tiles // all_keys)
     x = tl.zeros([BLOCK_M, WIDTH], tl.float32)
     if has_first:
         x = _unit(SUMS, pid, PARTS, BLOCK_M, WIDTH)

@@ -4,11 +4,12 @@ from functools import cache
 
 from flashlib.course.ch12b import order as orders
 
-HEADS = {128: 64, 64: 128, 32: 192}                         # of the recorded shapes, 32 key tiles each
-# What was recorded → the order that it has; "no_locks" is what the others are compared with.
-FULL = {"one_start": "together", "shipped": "apart"}
-CAUSAL = {"shipped": "apart", "longest_first": "unordered"}
-WORDS = {"one_start": "all start at 0", "shipped": "as shipped", "longest_first": "longest first"}
+# Of the recorded shapes, 32 key tiles each: heads, heads side by side, heads that rise under a mask.
+HEADS = {128: (64, 3, 10), 64: (128, 5, 20), 32: (192, 9, 40)}
+# What was recorded → its order, and whether heads rise; "no_locks" is what others are compared with.
+FULL = {"one_start": ("together", False), "shipped": ("apart", False)}
+CAUSAL = {"last_first": ("apart", False), "shipped": ("apart", True)}
+WORDS = {"one_start": "all start at 0", "shipped": "as shipped", "last_first": "no head rises"}
 
 
 def parts(launches, d, causal, impl="shipped"):
@@ -17,14 +18,15 @@ def parts(launches, d, causal, impl="shipped"):
 
 
 @cache
-def _length(order, d, causal, hand=0.0, longest_first=False):
-    return orders.simulate(order, tiles=32, heads=HEADS[d], causal=bool(causal), hand=hand,
-                           longest_first=longest_first, keep=False).length
+def _length(order, d, causal, rises, hand=0.0):
+    heads, beside, rising = HEADS[d]
+    return orders.simulate(order, tiles=32, heads=heads, causal=bool(causal), hand=hand, beside=beside,
+                           rising=rising if rises else 0, keep=False).length
 
 
 def step_seconds(launches, d, causal):
     """Return how long a step takes by the kernel without locks, whose schedule the simulator knows."""
-    return parts(launches, d, causal, "no_locks")["fused"] / _length("unordered", d, causal)
+    return parts(launches, d, causal, "no_locks")["fused"] / _length("unordered", d, causal, causal)
 
 
 def lines(launches, hand_s):
@@ -35,12 +37,11 @@ def lines(launches, hand_s):
     """
     found = []
     for causal, cases in ((0, FULL), (1, CAUSAL)):
-        for impl, order in cases.items():
+        for impl, (order, rises) in cases.items():
             for d in HEADS:
-                hand = 0.0 if order == "unordered" else hand_s / step_seconds(launches, d, causal)
-                took = _length(order, d, causal, hand, impl == "longest_first")
+                took = _length(order, d, causal, rises, hand_s / step_seconds(launches, d, causal))
                 seconds = [parts(launches, d, causal, which)["fused"] for which in ("no_locks", impl)]
                 found.append({"name": f"{'causal, ' * causal}{WORDS[impl]}, d = {d}",
-                              "predicted": _length("unordered", d, causal) / took,
+                              "predicted": _length("unordered", d, causal, causal) / took,
                               "measured": seconds[0] / seconds[1]})
     return found

@@ -10,9 +10,10 @@ TILES, HEADS, SMS = (2, 4, 6, 8, 12, 16), (1, 2, 3, 4, 6), (1, 2, 4, 7, 8, 12, 1
 HANDS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
 
 
-def draw(order="together", tiles=8, heads=2, sms=8, hand=1.0, causal=False):
+def draw(order="together", tiles=8, heads=2, sms=8, hand=1.0, causal=False, beside=1, rising=0):
     """Draw a schedule with its idle share; who waits for ever says so, in red."""
-    s = orders.simulate(order, tiles=tiles, heads=heads, sms=sms, hand=hand, causal=causal)
+    s = orders.simulate(order, tiles=tiles, heads=heads, sms=sms, hand=hand, causal=causal,
+                        beside=beside, rising=min(rising, heads) if causal else 0)
     what = f"{figures.NAMES[order]}: "
     if s.stuck:
         head, tile, m = s.stuck[0]
@@ -22,7 +23,7 @@ def draw(order="together", tiles=8, heads=2, sms=8, hand=1.0, causal=False):
     return figures.timelines({what: s}, tiles, max(s.length + 2, 8) if s.stuck else None)
 
 
-def order_lab(order="together", tiles=8, heads=2, sms=8, hand=1.0, causal=False):
+def order_lab(order="together", tiles=8, heads=2, sms=8, hand=1.0, causal=False, beside=1, rising=0):
     """Return the widget: tiles, heads, SMs and an order of the sums, with the schedule drawn anew.
 
     The arguments are what it shows at first; see `draw`.
@@ -32,6 +33,9 @@ def order_lab(order="together", tiles=8, heads=2, sms=8, hand=1.0, causal=False)
                              kind="dropdown", tooltip="where programs start, and who adds first"),
         "tiles": base.choice(base.including(tiles, TILES), tiles, "key tiles of a head"),
         "heads": base.choice(base.including(heads, HEADS), heads, "heads"),
+        "beside": base.choice(base.including(beside, HEADS), beside, "heads side by side"),
+        "rising": base.choice(base.including(rising, (0, 1, 2, 3)), rising, "heads that rise",
+                              tooltip="under a mask: the last heads, whose first keys start first"),
         "sms": base.choice(base.including(sms, SMS), sms, "SMs"),
         "hand": base.choice(base.including(hand, HANDS), hand, "hand-over, steps",
                             tooltip="from an add until the next program may add to the same sum"),

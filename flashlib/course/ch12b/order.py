@@ -94,24 +94,33 @@ class Schedule:
         return 1 - self.count / (self.sms * self.length) if self.count else 0.0
 
 
-def numbers(tiles, heads, together=1, longest_first=False):
-    """Yield (head, key tile) in the order of the programs' numbers: the last key tile first."""
-    for first in range(0, heads, together):
-        for tile in range(tiles) if longest_first else reversed(range(tiles)):
-            yield from ((head, tile) for head in range(first, min(first + together, heads)))
+def numbers(tiles, heads, beside=1, rising=0):
+    """Yield (head, key tile) in the order of the programs' numbers.
+
+    `beside` heads go side by side, the last key tile first; the last `rising` heads, all side by side,
+    begin with their first key tile.
+    """
+    for first in range(0, heads - rising, beside):
+        for tile in reversed(range(tiles)):
+            yield from ((head, tile) for head in range(first, min(first + beside, heads - rising)))
+    for tile in range(tiles):
+        yield from ((head, tile) for head in range(heads - rising, heads))
 
 
-def simulate(order, *, tiles, heads=1, sms=132, hand=0.5, causal=False, longest_first=False, keep=True):
+def simulate(order, *, tiles, heads=1, sms=132, hand=0.5, causal=False, beside=1, rising=0, keep=True):
     """Return the `Schedule` of all programs on some SMs.
 
     Args:
         order: of `ORDERS`, or a function (tile, tiles, causal) -> visits.
         tiles: key tiles of a head.  hand: steps from a sum's being free until the next may add.
+        beside, rising: see `numbers`; in a head that rises the first key tile adds first.
         keep: whether to keep the steps; without them it is twice as fast.
     """
     order = ORDERS[order] if isinstance(order, str) else order
     visits = [list(order(tile, tiles, causal)) for tile in range(tiles)]
-    todo = list(numbers(tiles, heads, 2 if causal else 1, longest_first))[::-1]
+    risen = [[v if v.turn is None else v._replace(turn=tile) for v in visits[tile]]
+             for tile in range(tiles)]
+    todo = list(numbers(tiles, heads, beside, rising))[::-1]
     found, given, active = Schedule(sms), {}, []
     free = [(0.0, sm) for sm in range(sms)]                 # a heap
     while todo or active:
@@ -131,7 +140,8 @@ def simulate(order, *, tiles, heads=1, sms=132, hand=0.5, causal=False, longest_
             break
         begin, sm = heapq.heappop(free)
         head, tile = todo.pop()
-        active.append(_Program(sm, head, tile, visits[tile], begin))
+        mine = (risen if head >= heads - rising else visits)[tile]
+        active.append(_Program(sm, head, tile, mine, begin))
     return found
 
 

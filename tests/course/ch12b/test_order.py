@@ -18,15 +18,14 @@ def test_walk_and_turns_are_the_kernels(causal):
     from flashlib.interpreter.tasks import Program
     from flashlib.interpreter.values import Tensor
     from flashlib.kernels.gluon import backward_fused
-    from flashlib.kernels.gluon.backward_parts import place_of
     from flashlib.kernels.gluon.meanings import meaning_of
 
     def whole(n, kind=gl.int32):
         return Tensor(np.int64(n), kind)
 
     translate = Translator(Program("late", (0, 1)), meaning_of)
-    walk_of, turn_of, place = (translate.function(f.fn) for f in (
-        backward_fused.walk_of, backward_fused.turn_of, place_of))
+    walk_of, turn_of, seat_of = (translate.function(getattr(backward_fused, name).fn)
+                                 for name in ("walk_of", "turn_of", "seat_of"))
     o = SimpleNamespace(BLOCK_M=64, BLOCK_N=128, IS_CAUSAL=causal, RAGGED=False)
     for tiles in (1, 2, 3, 8, 32):
         sizes = SimpleNamespace(N_Q=whole(128 * tiles), N_K=whole(128 * tiles), window=None)
@@ -36,15 +35,17 @@ def test_walk_and_turns_are_the_kernels(causal):
             for j in range(end - begin):
                 around = start + j >= end
                 m = start + j - (end - begin) * around
-                turn = turn_of(whole(m), whole(tile), whole(tiles), whole(end),
-                               Tensor(around, gl.int1), sizes, o)
-                theirs.append((m, int(turn), around))
+                turns = [int(turn_of(whole(m), whole(tile), whole(tiles), whole(end),
+                                     Tensor(around, gl.int1), whole(rising), sizes, o))
+                         for rising in range(1 + causal)]
+                assert turns[1:] == [tile] * causal         # as `simulate` has it in heads that rise
+                theirs.append((m, turns[0], around))
             assert theirs == [tuple(v) for v in orders.apart(tile, tiles, causal)]
-        together = 2 if causal else 1
-        ours = list(orders.numbers(tiles, 5, together))
-        theirs = [tuple(map(int, place(whole(n), whole(5), whole(tiles), whole(together), True)))
-                  for n in range(5 * tiles)]
-        assert ours == theirs
+        for beside, rising in ((1, 0), (3, 0), (2, 4 * causal)):
+            seats = [tuple(map(int, seat_of(whole(n), whole(5), whole(tiles), whole(beside),
+                                            whole(rising), o))) for n in range(5 * tiles)]
+            assert [seat[:2] for seat in seats] == list(orders.numbers(tiles, 5, beside, rising))
+            assert all(bool(up) == (head >= 5 - rising) for head, _, up in seats)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -90,7 +91,9 @@ def test_an_unsafe_order_hangs_where_an_sm_is_missing(order):
     assert len(found.stuck) == 7
 
 
-def test_longest_first_has_the_shorter_tail():
-    options = {"tiles": 16, "heads": 20, "sms": 33, "causal": True, "hand": 0}
-    assert (orders.simulate("unordered", longest_first=True, **options).idle
-            < orders.simulate("unordered", **options).idle)
+def test_heads_that_rise_shorten_the_tail():
+    options = {"tiles": 16, "heads": 20, "sms": 33, "causal": True, "hand": 0.5}
+    risen = orders.simulate("apart", rising=5, **options)
+    assert not risen.stuck and risen.idle < orders.simulate("apart", **options).idle
+    for sms in (1, 2, 7):
+        assert not orders.simulate("apart", **options | {"sms": sms, "rising": 20}).stuck

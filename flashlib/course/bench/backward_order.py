@@ -4,7 +4,7 @@
 
 Needs a Hopper GPU. Every variant is held against float64 before it is timed, and launched `LAUNCHES`
 times on the same inputs: how many launches give other bits than the first is written beside its time.
-The second file has the times of the single launches of a backward. Notebook 12½ shows the results.
+The second file has the times of the single launches of a backward. Notebook 12b shows the results.
 
 On a machine without a GPU, `--dry-run` runs the Gluon kernels in the interpreter, at a toy size.
 """

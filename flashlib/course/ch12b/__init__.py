@@ -1,1 +1,1 @@
-"""Chapter 12½: five products, one awkward gradient, and sums that come in one order."""
+"""Chapter 12b, Fuse the backward: its figures, exercises, solutions and lab."""

@@ -12,6 +12,17 @@ CAUSAL = {"last_first": ("apart", False), "shipped": ("apart", True)}
 WORDS = {"one_start": "all start at 0", "shipped": "as shipped", "last_first": "no head rises"}
 
 
+IMPLS = {"shipped": "fixed order", "unordered": "locks not waited for", "no_locks": "no locks",
+         "triton": "seven products"}
+
+
+def by_order(recorded, column):
+    """Return a column of whole backwards as a table: a row for each shape and mask."""
+    return [{"d": d, "mask": ("none", "causal")[causal],
+             **{words: recorded.where(d=d, causal=causal, impl=impl).rows[0][column]
+                for impl, words in IMPLS.items()}} for d in HEADS for causal in (0, 1)]
+
+
 def parts(launches, d, causal, impl="shipped"):
     """Return name → seconds of the launches of a backward."""
     return {row["kernel"]: row["seconds"] for row in launches.where(d=d, causal=causal, impl=impl).rows}

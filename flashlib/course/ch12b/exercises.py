@@ -1,4 +1,4 @@
-"""Exercises of chapter 12½: bytes of a tile, who waits for somebody later, an order of sums."""
+"""Exercises of chapter 12b: bytes of a tile, who waits for somebody later, an order of sums."""
 
 import numbers
 

@@ -1,8 +1,9 @@
-"""The figures of chapter 12½: schedules, sums that grow, bytes of shared memory, times of launches."""
+"""The figures of chapter 12b: schedules, sums that grow, bytes of shared memory, times of launches."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from matplotlib.ticker import MultipleLocator
 
 from flashlib.course.ch12b import order as orders
 from flashlib.course.plots import theme
@@ -243,6 +244,7 @@ def side_by_side(rows: Sequence[Mapping], source: str) -> Figure:
     lowest = min(min(row["predicted"], row["measured"]) for row in rows)
     highest = max(max(row["predicted"], row["measured"]) for row in rows)
     ax.set(ylim=(len(rows) - 0.4, -0.6), xlim=(lowest - 0.04, highest + 0.09))
+    ax.xaxis.set_major_locator(MultipleLocator(0.05))
     ax.set_xlabel(f"speed of the fused kernel, without locks = 1 ({source})", fontsize=SMALL)
     ax.tick_params(axis="y", length=0)
     ax.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=2, frameon=False, fontsize=TINY)

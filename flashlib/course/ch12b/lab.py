@@ -1,4 +1,4 @@
-"""The lab of chapter 12½: an order of sums on some SMs; and a kernel whose locks are broken."""
+"""The lab of chapter 12b: an order of sums on some SMs; and a kernel whose locks are broken."""
 
 import textwrap
 

@@ -1,4 +1,4 @@
-"""Reference solutions of chapter 12½."""
+"""Reference solutions of chapter 12b."""
 
 
 def shared_bytes(d, stages):

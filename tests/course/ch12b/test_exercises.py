@@ -1,4 +1,4 @@
-"""The checks of chapter 12½ accept the solution and name each seeded mistake."""
+"""The checks of chapter 12b accept the solution and name each seeded mistake."""
 
 import itertools
 

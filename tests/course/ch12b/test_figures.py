@@ -1,4 +1,4 @@
-"""The figures of chapter 12½ show what they are given."""
+"""The figures of chapter 12b show what they are given."""
 
 import pytest
 

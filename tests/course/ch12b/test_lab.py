@@ -1,4 +1,4 @@
-"""The lab of chapter 12½: every choice draws, and the title says what the simulator says."""
+"""The lab of chapter 12b: every choice draws, and the title says what the simulator says."""
 
 import pytest
 

@@ -54,7 +54,7 @@ def sheet(path):
     from flashlib.course.exercises.overview import of_chapter
 
     notebook = json.loads(path.read_text(encoding="utf-8"))
-    number = path.stem[:2]
+    number = path.stem.partition("_")[0]
     title = re.search(r"(?m)^# (.+)$", "".join(notebook["cells"][0]["source"]))[1]
     lines = [f"# {title}: expected answers", "", "Made from the notebook by `make instructor`.", "",
              "## Predictions", ""]

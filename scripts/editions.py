@@ -43,7 +43,7 @@ def course_files(root=ROOT):
 
 def _belongs(inside):
     if inside.parts[0] == "notebooks":                # a stray file there is nobody else's
-        return re.fullmatch(r"\d\d_\w+\.ipynb|README\.md", inside.name) is not None
+        return re.fullmatch(r"\d\d[a-z]?_\w+\.ipynb|README\.md", inside.name) is not None
     return inside.suffix not in (".pyc", ".part") and inside.name != ".DS_Store"
 
 

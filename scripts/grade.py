@@ -68,8 +68,9 @@ def find(folder, stems, say=lambda line: None):
     found = []
     for path in sorted(paths):
         match = name.match(path.name)
-        found.append(Submission(_student(folder, path, match), match["stem"][:2] if match else "",
-                                path, "" if match else NO_CHAPTER))
+        chapter = match["stem"].partition("_")[0].lower() if match else ""
+        found.append(Submission(_student(folder, path, match), chapter, path,
+                                "" if match else NO_CHAPTER))
     for error in unread:
         path = Path(error.filename)
         inside = path.relative_to(folder).parts if path.is_relative_to(folder) else ()
@@ -249,7 +250,8 @@ def main(arguments=None):
     if hasattr(sys.stdout, "reconfigure"):            # names and verdicts that the terminal cannot show
         sys.stdout.reconfigure(errors="backslashreplace")
     stems = [path.stem for path in sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))]
-    exercises = {stem[:2]: of_chapter(stem[:2]) for stem in stems}
+    numbers = [stem.partition("_")[0] for stem in stems]
+    exercises = {number: of_chapter(number) for number in numbers}
     submissions = find(folder, stems, _say)
     if not submissions:
         sys.exit(f"No notebook (*.ipynb) in {folder}.")

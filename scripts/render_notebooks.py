@@ -278,7 +278,9 @@ def select(names, folder=NOTEBOOKS):
     chosen = []
     for name in names:
         path = Path(name)
-        found = [path] if path.is_file() else [p for p in every if p.name.startswith(name)]
+        found = [path] if path.is_file() else [
+            p for p in every if p.name.partition("_")[0] == name] or [
+            p for p in every if p.name.startswith(name)]
         if not found:
             raise SystemExit(f"No notebook called {name} in {folder}.")
         chosen += found

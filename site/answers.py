@@ -41,7 +41,7 @@ def _functions(path):
 
 def folds(name):
     """Return the Markdown of an exercise's folded hints and solution."""
-    hints, solution = of_chapter(name[:2])[name]
+    hints, solution = of_chapter(name.partition(".")[0])[name]
     out = []
     for n, hint in enumerate(hints, 1):
         text = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(hint, quote=False))

@@ -42,7 +42,7 @@ class Chapter:
         self.path = ROOT / row.file
         self.book = json.loads(self.path.read_text("utf-8"))
         self.copied = set()                                 # files of the repository that are linked to
-        headings = re.findall(r"Exercise [\d.]+ ·.*about (\d+) min\)", self.text())
+        headings = re.findall(r"Exercise [\da-z.]+ ·.*about (\d+) min\)", self.text())
         self.solve = sum(map(int, headings))
 
     def text(self):
@@ -96,7 +96,7 @@ class Chapter:
         for cell in cells:
             yield cell
             if cell["cell_type"] == "markdown":
-                asked = re.findall(r"(?m)^### Exercise ([\d.]+) ·", source(cell))
+                asked = re.findall(r"(?m)^### Exercise ([\da-z.]+) ·", source(cell))
                 name = asked[-1] if asked else name
             elif name and "exercises.check_" in source(cell):
                 yield {"cell_type": "markdown", "metadata": {}, "source": answers.folds(name),
@@ -135,7 +135,7 @@ class Chapter:
                 output = display("text/html", explored(source(cell), front.lab_note()))
             if "show." in source(cell) and is_code("".join(output.get("text", ""))):
                 output = display("text/markdown", f"```python\n{''.join(output['text']).strip()}\n```")
-            if re.match(r"✗ exercise [\d.]+: not answered yet", "".join(output.get("text", ""))):
+            if re.match(r"✗ exercise [\da-z.]+: not answered yet", "".join(output.get("text", ""))):
                 continue
             kept.append(output)
         if SOURCE_TO_WALK in source(cell) and (walk := explored(SOURCE_TO_WALK, "")):

@@ -60,7 +60,7 @@ def imports(notebook):
         node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}}
 
 
-_CHAPTER = r"flashlib\.course\.ch\d\d"
+_CHAPTER = r"flashlib\.course\.ch\d\d[a-z]?"
 
 
 def _is_ours(module):

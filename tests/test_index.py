@@ -11,7 +11,7 @@ import pytest
 
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
 INDEX = (NOTEBOOKS / "README.md").read_text(encoding="utf-8")
-ENTRY = re.compile(r"- (?P<question>.+?\?) \[(?P<chapter>\d\d) · (?P<heading>.+)\]"
+ENTRY = re.compile(r"- (?P<question>.+?\?) \[(?P<chapter>\d\d[a-z]?) · (?P<heading>.+)\]"
                    r"\((?P<file>[^)#\s]+)#(?P<anchor>\S+)\)")
 LINES = [line for line in INDEX.splitlines() if line.startswith("- ")]
 ENTRIES = [found for line in LINES if (found := ENTRY.fullmatch(line))]

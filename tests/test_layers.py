@@ -28,7 +28,8 @@ LAYERS = [
     {"masks", "machine", "machine.machine", "machine.values", "machine.thread_block", "kernels"},
     {"algorithms", "models"},
     {"lens"},
-    {"course", "course.chapter", "course.notebook"},
+    {"course", "course.chapter", "course.notebook", "course.chapter.order", "course.chapter.step",
+     "course.chapter.compare"},
     {"course.plots"},
     {"course.chapter.figures", "course.chapter.kernels", "course.chapter.ranks"},
     {"course.widgets", "course.exercises", "course.bench"},
@@ -41,7 +42,8 @@ NARROW = {                         # tighter than its layer
     "algorithms": {"machine", "masks", "arguments", "errors", "algorithms", "machine.thread_block",
                    "exp2", "quant"},
     "kernels": {"arguments", "errors", "lazy", "masks", "exp2", "quant", "hardware", "interpreter"},
-    "course.plots": FIGURES, "course.chapter.figures": FIGURES | {"course.chapter.figures"},
+    "course.plots": FIGURES, "course.chapter.figures": FIGURES | {"course.chapter.figures",
+                                                                       "course.chapter.order"},
     "machine": {"machine.machine", "machine.values", "errors"},
     "machine.machine": {"machine.values", "machine.trace", "machine.traffic", "errors", "arguments"},
     "machine.thread_block": {"machine.traffic", "arguments", "generations"},
@@ -74,7 +76,7 @@ def short(path, node=None):
 def part_of(module):
     """Return the part that a module of the package belongs to, as `LAYERS` names it."""
     first, *rest = module.split(".")[1:] or ["__init__"]
-    if first == "course" and rest and re.fullmatch(r"ch\d\d", rest[0]):
+    if first == "course" and rest and re.fullmatch(r"ch\d\d[a-z]?", rest[0]):
         return ".".join(["course.chapter", *(name.rpartition("_")[2] for name in rest[1:2])])
     return ".".join([first, *rest[:1]]) if first in ("machine", "course") else first
 

@@ -48,7 +48,7 @@ def test_outputs_belong_to_the_sources(path):
 
 def test_is_valid_and_has_a_name_like_NN_verb_noun(path):
     nbformat.validate(read(path))
-    assert re.fullmatch(r"\d\d(_[a-z0-9]+)+", path.stem)
+    assert re.fullmatch(r"\d\d[a-z]?(_[a-z0-9]+)+", path.stem)
 
 
 def test_holds_no_error(path):

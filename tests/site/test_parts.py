@@ -81,7 +81,7 @@ def captions():
             if cell["cell_type"] == "markdown":
                 for p, paragraph in enumerate(text.split("\n\n")):
                     if paragraph.startswith("*") or (before and p == 0):
-                        yield path.stem[:2], n, paragraph
+                        yield path.stem.partition("_")[0], n, paragraph
             before = any("image/png" in o.get("data", {}) for o in cell.get("outputs", []))
 
 
@@ -115,8 +115,8 @@ def test_hues_are_readable():
 
 def test_every_exercise_has_its_hints_and_its_solution(part):
     for path in NOTEBOOKS:
-        asked = re.findall(r"### Exercise ([\d.]+) ·", path.read_text("utf-8"))
-        known = part("answers").of_chapter(path.stem[:2])
+        asked = re.findall(r"### Exercise ([\da-z.]+) ·", path.read_text("utf-8"))
+        known = part("answers").of_chapter(path.stem.partition("_")[0])
         assert asked and set(asked) <= set(known)
         for name in asked:
             hints, solution = known[name]

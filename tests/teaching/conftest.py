@@ -17,7 +17,7 @@ def graded(tmp_path, sandbox):
     def run(*sources, exercises=("05.1", "05.2"), chapter=CHAPTER, timeout=30, hidden=()):
         path = tmp_path / f"{chapter}.ipynb"
         notebook(path, *sources)
-        return grade.grade(grade.Submission("ada", chapter[:2], path), exercises, sandbox,
+        return grade.grade(grade.Submission("ada", chapter.partition("_")[0], path), exercises, sandbox,
                            timeout=timeout, hidden=hidden)
 
     return run

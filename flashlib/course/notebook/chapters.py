@@ -30,6 +30,8 @@ class Chapter:
         return self.minutes > 0
 
 
+# Stands beside the chapter before it, and has its number with a letter.
+_BESIDE = {"Fuse the backward": "b"}
 # By part: title, question, minutes and what it shows; what needs more than NumPy says so.
 _TABLE = {
     "Why attention waits": (
@@ -69,6 +71,10 @@ _TABLE = {
         ("Overlap everything: v3", "How do copy, matmul and softmax run at the same time?", 50,
          "Gantt charts of one SM, a Hopper kernel that runs and breaks on a laptop, each step predicted"
          " and measured"),
+        ("Fuse the backward",
+         "Where does the backward's time go, and can its sums come in one order?", 45,
+         "five products on one SM, atomics against a fixed order, who waits for whom, a kernel whose"
+         " locks break on a laptop"),
         ("Squeeze into FP8: v3", "How can 8-bit attention survive outliers?", 50,
          "an outlier before and after a rotation, the paper's error table, FP8 lab",
          ("numpy", "ml_dtypes")),
@@ -82,6 +88,14 @@ _TABLE = {
         ("Race the best", "How far from the best kernels in the world are we?")),
 }
 PARTS = tuple(_TABLE)
-CHAPTERS = tuple(
-    Chapter(f"{number:02d}", title, question, part, *more) for number, (part, (title, question, *more))
-    in enumerate((part, chapter) for part, chapters in _TABLE.items() for chapter in chapters))
+
+
+def _numbered():
+    number = -1
+    for part, chapters in _TABLE.items():
+        for title, question, *more in chapters:
+            number += title not in _BESIDE
+            yield Chapter(f"{number:02d}{_BESIDE.get(title, '')}", title, question, part, *more)
+
+
+CHAPTERS = tuple(_numbered())

@@ -11,7 +11,7 @@ from flashlib.course.notebook.chapters import CHAPTERS
 
 ROOT = Path(__file__).resolve().parents[3]
 READY = [chapter for chapter in CHAPTERS if chapter.ready]
-HEADING = re.compile(r"(?m)^### Exercise (\d\d\.\d+) · (.+) \(([^()]+)\)$")
+HEADING = re.compile(r"(?m)^### Exercise (\d\d[a-z]?\.\d+) · (.+) \(([^()]+)\)$")
 
 
 @pytest.mark.parametrize("chapter", READY, ids=[c.number for c in READY])

@@ -105,4 +105,4 @@ def check_seconds_at_least(seconds_at_least):
                      "that is the faster of the two: the slower one sets the floor":
                          np.minimum(compute, memory),
                      "a rate divides: FLOP over FLOP/s gives seconds": cases[:, 0] * 1e14})
-    return "chapter 01 draws it, and chapter 06 puts FlashAttention on it."
+    return "chapter 01 draws it, and puts FlashAttention on it."

@@ -114,9 +114,9 @@ def check_merge(merge):
         raise Wrong("merge(empty, empty): you made a NaN and painted over it; a NaN logit would vanish"
                     " too. Put something finite into the exponents, and no NaN arises")
     if vanished:
-        raise Wrong(f"{vanished}: the NaN vanished, and an error upstream with it. Do not use np.fmax,"
-                    " np.nansum or the like, and ask for m == −∞ where you ask for m > −∞: a NaN is"
-                    " neither")
+        raise Wrong(f"{vanished}: the NaN vanished, and an error upstream with it. Python's"
+                    " max(−∞, nan) is −∞: take np.maximum, not max, np.fmax or np.nansum, and ask for"
+                    " m == −∞, not m > −∞: a NaN is neither")
     if repaired:
         return ("right. (A NaN arises on the way for two empty parts, and is replaced; with a finite"
                 " shift there is none to replace.)")

@@ -134,7 +134,7 @@ def check_merge_finished(merge_finished):
             raise Wrong(f"{what}: got NaN; −∞ − (−∞) is the usual culprit")
         expect_close(both_O, whole_O, f"O of {what}")
         expect_close(both_lse, whole_lse, f"lse of {what}")
-    return "this is all that split-KV decoding exchanges."
+    return "this is all that the two machines need to exchange."
 
 
 @exercise("05.4", "Count the bytes of one-pass attention", difficulty=2, minutes=5,

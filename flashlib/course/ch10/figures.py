@@ -148,7 +148,7 @@ def race_by_shape(forward: Measurement, backward: Measurement, *,
                             gid=f"{impl} {mode} {y}")
             best.append(rates[ours[0]] / max(rivals))
         ax.axvline(1, color=INK, lw=0.9, zorder=0)
-        ax.set_title(f"{mode}, {origin(race)}", fontsize=SMALL, loc="left")
+        ax.set_title(f"{mode}, {race.provenance['date']}", fontsize=SMALL, loc="left")
         ax.set_xlabel("speed ÷ the fastest rival's", fontsize=SMALL)
         for y in range(1, len(shapes)):
             if shapes[y][0] != shapes[y - 1][0]:
@@ -165,7 +165,7 @@ def race_by_shape(forward: Measurement, backward: Measurement, *,
                           label=racer(impl)[0])[0] for n, impl in enumerate(ours)]
     marks += axes[0].plot([], [], "|", color="#A0A0A0", ms=8, mew=1.2, label="a rival")
     fig.legend(handles=marks, loc="outside lower center", ncols=3, fontsize=TINY, frameon=False)
-    title = "B, H, N, d: speed by shape"
+    title = f"B, H, N, d: speed by shape, recorded on {forward.provenance['gpu']}"
     fig.suptitle(title, fontsize=9, fontweight="bold", x=0.01, ha="left")
     return theme.describe(fig, f"{title}. {'; '.join(words)}.")
 

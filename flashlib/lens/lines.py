@@ -63,15 +63,17 @@ class SideBySide:
 
     def _repr_html_(self) -> str:
         left = "style='text-align:left;vertical-align:top'"
+        pre = "<pre style='background:transparent;margin:0'>"
         lines = []
         for row in self.rows:
             lines.append(f"<tr><th {left}>line {row.line}</th>"
-                         f"<td {left}><pre>{escape(_cut(row.source.strip()))}</pre></td></tr>")
+                         f"<td {left}>{pre}{escape(_cut(row.source.strip()))}</pre></td></tr>")
             for stage in STAGES:
                 text = escape("\n".join(map(_cut, self._short(row, stage)))) or "–"
                 lines.append(f"<tr><td {left}>{stage.upper()}</td>"
-                             f"<td {left}><pre>{text}</pre></td></tr>")
-        return f"<table><caption>{escape(self.file)}</caption><tbody>{''.join(lines)}</tbody></table>"
+                             f"<td {left}>{pre}{text}</pre></td></tr>")
+        caption = f"<caption style='text-align:left'>{escape(self.file)}</caption>"
+        return f"<table>{caption}<tbody>{''.join(lines)}</tbody></table>"
 
     def _short(self, row: Row, stage: str) -> list[str]:
         """Return a stage's operations, repetitions counted: matrix first, then memory, then rest."""

@@ -64,7 +64,7 @@ def test_side_by_side_follows_a_line_through_all_stages(forward):
         assert any("wgmma.mma_async" in text for text in row.ptx)
         assert {t.split()[0] for t in row.sass if "HGMMA" in t} == {f"HGMMA.{shape}.F32.BF16"}
     page = both._repr_html_()
-    assert "×16" in str(both) and "<pre>" in page
+    assert "×16" in str(both) and "<pre " in page
     assert page.count("<th ") == page.count(">SASS<") == 2
     assert all(len(line) <= 104 for line in str(both).splitlines() if line.startswith(" "))
 

@@ -6,20 +6,22 @@ from collections import Counter
 
 def kernels() -> tuple:
     """Return every kernel of ours that a call of `flash_attention` may launch."""
-    from flashlib.kernels.triton import backward, forward
+    from flashlib.kernels.triton import backward, forward, sums
 
     found = (forward.flash_fwd_kernel, backward.flash_bwd_delta_kernel,
-             backward.flash_bwd_dkdv_kernel, backward.flash_bwd_dq_kernel)
+             backward.flash_bwd_dkdv_kernel, backward.flash_bwd_dq_kernel,
+             sums.flash_bwd_statistics_kernel, sums.flash_bwd_sum_kernel)
     try:
         from flashlib.kernels.gluon.backward_dkdv import flash_bwd_dkdv_hopper_kernel
         from flashlib.kernels.gluon.backward_dq import flash_bwd_dq_hopper_kernel
+        from flashlib.kernels.gluon.backward_fused import flash_bwd_fused_hopper_kernel
         from flashlib.kernels.gluon.forward import flash_fwd_hopper_kernel
         from flashlib.kernels.gluon.forward_fp8 import flash_fwd_fp8_kernel
         from flashlib.kernels.gluon.forward_unspecialized import flash_fwd_pipelined_kernel
     except ImportError:                                     # a Triton without Gluon for Hopper
         return found
     return (*found, flash_fwd_hopper_kernel, flash_fwd_fp8_kernel, flash_fwd_pipelined_kernel,
-            flash_bwd_dkdv_hopper_kernel, flash_bwd_dq_hopper_kernel)
+            flash_bwd_dkdv_hopper_kernel, flash_bwd_dq_hopper_kernel, flash_bwd_fused_hopper_kernel)
 
 
 def forget():

@@ -14,12 +14,17 @@ START, END = "<!-- bench:start -->", "<!-- bench:end -->"
 README = Path(__file__).resolve().parents[3] / "README.md"
 
 
-def table(measurement):
-    """Return the Markdown table of a measurement: TFLOP/s by shape, and our ratio to each peer."""
-    impls = list(dict.fromkeys(row["impl"] for row in measurement.rows))
-    peers = [impl for impl in impls if not impl.startswith("ours")]
+def table(measurement, backward=None):
+    """Return the Markdown table: TFLOP/s by shape, and our ratio to each peer.
+
+    `backward`: a measurement whose backward rows are taken in place of the first one's.
+    """
+    rows = [row for row in measurement.rows if backward is None or row["mode"] == "forward"]
+    rows += [row for row in backward.rows if row["mode"] == "backward"] if backward else []
+    present = {row["impl"] for row in rows}
+    peers = [impl for impl in NAMES if impl in present and not impl.startswith("ours")]
     cases = {}
-    for row in measurement.rows:
+    for row in rows:
         key = tuple(row[name] for name in ("mode", "causal", "B", "H", "N_q", "d"))
         cases.setdefault(key, {})[row["impl"]] = row
     head = ["B, H, N, d", "mask", "pass", "ours", *(f"{NAMES[peer]} (ours ÷ it)" for peer in peers)]
@@ -32,7 +37,9 @@ def table(measurement):
         cells.append(f"**{rows['ours']['tflops_per_s']:.0f}**")
         cells += [_peer(rows.get(peer)) for peer in peers]
         lines.append(_row(cells))
-    return "\n".join([*lines, "", _origin(measurement)])
+    said = [_origin(measurement)] if backward is None else [
+        f"Forward: {_origin(measurement)}", "", f"Backward: {_origin(backward)}"]
+    return "\n".join([*lines, "", *said])
 
 
 def _row(cells):
@@ -77,9 +84,10 @@ def main(argv=None):
     parser.add_argument("--csv", type=Path, help="a file of flashlib.course.bench.attention")
     parser.add_argument("--readme", type=Path, default=README)
     options = parser.parse_args(argv)
-    found = read_measurement(options.csv) if options.csv else measurements("attention_h200")
+    found = [read_measurement(options.csv)] if options.csv else [
+        measurements(f"attention_{name}") for name in ("h200", "backward_h200")]
     text = options.readme.read_text(encoding="utf-8")
-    options.readme.write_text(rewrite(text, table(found)), encoding="utf-8")
+    options.readme.write_text(rewrite(text, table(*found)), encoding="utf-8")
 
 
 if __name__ == "__main__":

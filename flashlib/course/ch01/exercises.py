@@ -33,6 +33,14 @@ def check_longest_sequence(longest_sequence):
         "this counts elements, not bytes: an element takes element_bytes":
             lambda r, h, e: math.isqrt(r // h),
         "every head has an S of its own": lambda r, h, e: math.isqrt(r // e),
+        "that is room for S and P; the question is about S alone":
+            lambda r, h, e: math.isqrt(r // (2 * h * e)),
+        "those are bits: the room is in bytes, and an element takes element_bytes of them":
+            lambda r, h, e: math.isqrt(8 * r // (h * e)),
+        "the element's bytes stand outside the root: N² elements take them, not N":
+            lambda r, h, e: math.isqrt(r // h) // e,
+        "the heads stand outside the root: each has N² elements, so divide before you take it":
+            lambda r, h, e: math.isqrt(r // e) // h,
         "rounded up: this S is just too large": lambda r, h, e: math.ceil(math.sqrt(r / (h * e))),
         "off by one: an S that fills the room exactly still fits":
             lambda r, h, e: math.isqrt(max(r // (h * e) - 1, 0)),
@@ -105,6 +113,8 @@ def check_tokens_to_compute(tokens_to_compute):
         "a multiply and an add are two FLOPs: 2·T·D·F":
             lambda *a: need(*a, flops=1),
         "this counts elements: an element takes element_bytes": lambda D, F, e, r: need(D, F, 1, r),
+        "element_bytes is an argument: 2 is only the most common": lambda D, F, e, r: need(D, F, 2, r),
+        "the matrix is D × F, and the two may differ": lambda D, F, e, r: need(D, D, e, r),
         "the output, T × F, moves too": lambda *a: need(*a, out=0),
         "the input, T × D, moves too": lambda *a: need(*a, into=0),
         "one too many where the division comes out even: that T has the intensity of the ridge already":
@@ -159,7 +169,13 @@ def check_best_pair(best_pair):
         answer = given(best_pair(list(operators), seconds))
         two = isinstance(answer, tuple | list) or np.shape(answer) == (2,)
         names = [getattr(a, "name", a) for a in answer] if two else []
+        if tuple(names[::-1]) in pairs:
+            raise Wrong(f"{where}: the first of the two runs first: {(names[1], names[0])}, not"
+                        f" {tuple(names)}")
         if tuple(names) not in pairs:
+            if len(names) == 2 and set(names) <= {op.name for op in operators}:
+                raise Wrong(f"{where}: {names[0]} and {names[1]} are not neighbors: nothing passes from"
+                            " one to the other")
             raise Wrong(f"{where}: expected the names of two neighbors, such as"
                         f" {next(iter(pairs))}, got {answer!r}")
         alone = {key: sum(map(seconds, pair)) for key, pair in pairs.items()}

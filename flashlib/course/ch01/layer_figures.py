@@ -279,7 +279,7 @@ def _discs(ax, spots, place, knee) -> None:
         level = min(y - 0.02, last - 0.165)
         start = max(_edge(disc, level) for disc in low if disc["at"][0] - disc["r"] <= x + 0.2)
         start = max(start, x + 0.14) + 0.06
-        if level <= y - 0.06:
+        if level <= y - 0.06 or start - x - s["r"] > 0.2:        # not beside its disc
             ax.plot([x, start - 0.03], [y, level], **line)
         ax.text(start, level, f"{s['label']}  {_percent(s['share'])}", **text)
         last = level

@@ -95,6 +95,9 @@ def check_softmax(answer):
         "the sum was taken before the shift and the numerator after it; shift both": shifted / l,
         "the sign of the exponent is turned, e^(m − x): the largest logit got the smallest weight":
             np.exp(-plain) / np.exp(-plain).sum(axis=1, keepdims=True),
+        **{f"{small:g} was added to the sum, and every weight came out too small; the largest term is"
+           " 1, so the sum needs no protection": shifted / (shifted.sum(axis=1, keepdims=True) + small)
+           for small in (1e-5, 1e-6, 1e-7, 1e-8)},
     })
     for rows, mistake in _HARD_ROWS:
         _survives(answer, np.array(rows), mistake)
@@ -165,6 +168,10 @@ def check_logsumexp(answer):
         "that is the sum; take its logarithm": l,
         "that is the maximum alone; ln of the sum is missing": m,
         "that is a base-2 logarithm: lse is natural everywhere in this course": np.log2(l),
+        "m is natural and the logarithm of the sum is base 2: take np.log of the sum":
+            m + np.log2(l / np.exp(m)),
+        "m and the logarithm of the sum were multiplied: a product turns into a sum, m + ln ℓ":
+            m * np.log(l / np.exp(m)),
     })
     high = np.array([[1000.0, 1000.0, -np.inf], [-1000.0, -1000.0, -1000.0]])
     expected = np.array([1000 + np.log(2.0), -1000 + np.log(3.0)])
@@ -262,6 +269,8 @@ def check_three_pass_bytes(answer):
                 _three_pass(N, d, Br, e, s, stats=3),
             "4 transfers of N statistics are one short: m is written once and read twice, l"
             " written once and read once, 5 in all": _three_pass(N, d, Br, e, s, stats=4),
+            "6 transfers of N statistics are one too many: pass 2 makes l and stores it, and only pass"
+            " 3 reads it, 5 in all": _three_pass(N, d, Br, e, s, stats=6),
             "the statistics do not grow with the number of query blocks: a block moves only its own"
             " Br rows, 5·N in all": _three_pass(N, d, Br, e, s, stats=5 * -(-N // Br)),
             "the statistics move at stats_bytes, not at element_bytes": _three_pass(N, d, Br, e, e),

@@ -22,13 +22,13 @@ _DASH = {"color": INK, "lw": 1.8, "ls": (0, (2, 1)), "zorder": 6}
 @styled
 def overflow_map(scales: Sequence[float], kept: Mapping[str, Mapping[str, Sequence[int]]],
                  walls: Mapping[str, Mapping[str, float]] | None = None, *, rows: int) -> Figure:
-    """Draw how many rows a softmax does not lose, by dtype and by scale of the logits.
+    """Draw how many rows a softmax keeps, by dtype and by scale of the logits.
 
     A cell is olive if no row is lost, amber if some are, red if all are; one that lost any is hatched.
 
     Args:
         scales: factors on the logits, ascending: the columns.
-        kept: for each panel's title, for each dtype, the number of rows not lost at each scale.
+        kept: for each panel's title, for each dtype, the number of rows kept at each scale.
         walls: for each panel's title, for each dtype, the scale beyond which a logit or term overflows
             (a sum may earlier). It is written at the right, and drawn as a dashed line between the
             last scale that it allows and the first that it does not.
@@ -113,7 +113,7 @@ def _map_alt(scales, kept, rows) -> str:
     panels = "; ".join(
         f"{title}: " + ", ".join(losses(title, dtype, counts) for dtype, counts in panel.items())
         for title, panel in kept.items())
-    return f"Map of softmax rows that are not lost by dtype and logit scale. {panels}."
+    return f"Map of softmax rows kept by dtype and logit scale. {panels}."
 
 
 @styled

@@ -80,6 +80,9 @@ def check_update(update):
         "neither the past nor the tile is in units of m_new": l + np.exp(S).sum(axis=1),
         "the tile came in in units of its own maximum: subtract m_new, not the tile's":
             alpha * l + own.sum(axis=1),
+        "the sum runs over the whole tile: every row has its own (axis=1)": alpha * l + P.sum(),
+        "those are powers of 2; S, m and l are natural: np.exp, not np.exp2":
+            np.exp2(m - m_new) * l + np.exp2(S - m_new[:, None]).sum(axis=1),
         "the tile was weighed against the old maximum":
             alpha * l + np.exp(S - m[:, None]).sum(axis=1)})
     expect_close(got[0], O_new, "O", mistakes={
@@ -103,7 +106,7 @@ def check_update(update):
     O_first, l_first = np.asarray(first[0]), np.asarray(first[2])
     expect_close(O_first / l_first[:, None], own @ V / own.sum(axis=1)[:, None],
                  "O / l after the first tile of all")
-    return "one multiplication and one division less per element of O and tile than v1."
+    return "right: O stays unfinished, and one division at the end of the row finishes it."
 
 
 def _classes(N, Br, Bc):
@@ -152,6 +155,8 @@ def check_count_classes(count_classes):
                 [full, by_first - full, Tr * Tc - by_first],
             "the last row tile ends at row N − 1, though Br rows would go on":
                 [full, unclipped - full, Tr * Tc - unclipped],
+            "a tile whose first key is the last row's own key is seen by that row: cut, not skipped":
+                [full, strict - full, Tr * Tc - strict],
             "right counts, but in the order (partial, full, skipped)": [partial, full, skipped],
             "right counts, but in the order (full, skipped, partial)": [full, skipped, partial]})
     return "only full and partial tiles take time, and a partial one takes as long as a full one."
@@ -166,7 +171,7 @@ def check_count_classes(count_classes):
                  " another one."))
 def check_split_k_exchange(split_k_exchange):
     """Accept `split_k_exchange(Br, d, warps, stats_bytes, accumulator_bytes) -> (barriers, bytes)`."""
-    for Br, d, W, s, a in ((64, 64, 4, 4, 4), (16, 128, 8, 4, 8), (128, 32, 2, 8, 2)):
+    for Br, d, W, s, a in ((64, 64, 4, 4, 8), (16, 128, 8, 4, 4), (128, 32, 2, 8, 2)):
         cost = warp_traffic.split_k(Br=Br, Nk=W, d=d, warps=W, stats_bytes=s, accumulator_bytes=a)
         got = parts(split_k_exchange(Br, d, W, s, a), "(barriers, bytes)",
                     right=(cost.barriers, cost.exchanged_bytes))
@@ -179,7 +184,10 @@ def check_split_k_exchange(split_k_exchange):
             "a barrier holds up all warps at once: count it once, not per warp": 2 * W,
             "a step has as many barriers with two warps as with eight": W})
         O, l, m = 2 * W * Br * d * a, 2 * W * Br * s, (W + W * W) * Br * s
+        four = warp_traffic.split_k(Br=Br, Nk=4, d=d, warps=4, stats_bytes=s, accumulator_bytes=a)
         expect_close(got[1], cost.exchanged_bytes, f"exchanged bytes {where}", mistakes={
+            "stats_bytes and accumulator_bytes are swapped": O / a * s + (l + m) / s * a,
+            "warps is an argument: four is only the example": four.exchanged_bytes,
             "only what is written was counted: every partial result is read back, too":
                 O / 2 + l / 2 + W * Br * s,
             "the partial row sums and maxima are exchanged, too": O,
@@ -200,6 +208,8 @@ def check_split_k_exchange(split_k_exchange):
             "the maxima are exchanged, too": O + l,
             "the row sums are exchanged, too": O + m,
             "these are elements, not bytes": O / a + (l + m) / s,
+            "this is what one warp stores, and what is read of it: there are W of them":
+                (O + l + m) / W,
             "every warp has a whole (Br, d) of partial output, not a share of it":
                 O / W + l + m})
     return "and split-Q exchanges nothing."

@@ -67,7 +67,10 @@ def schedules(runs: Mapping[str, Schedule]) -> Figure:
     hue, words = theme.tensor_color("Q"), []
     top = max((stop - start for s in runs.values() for _, start, stop in s.runs), default=1)
     for ax, (name, s) in zip(axes[:, 0], runs.items(), strict=True):
-        rect(ax, 0, -0.5, s.time, s.slots, fc="#F6F6F6", ec="#CFCFCF", hatch="////", lw=0, zorder=0)
+        for slot in range(s.slots):
+            done = max((stop for at, _, stop in s.runs if at == slot), default=0)
+            rect(ax, done, slot - 0.42, s.time - done, 0.84, fc="#F6F6F6", ec="#CFCFCF", hatch="////",
+                 lw=0, zorder=0)
         for slot, start, stop in s.runs:
             color = theme.tint(hue, 0.88 - 0.8 * (stop - start) / top)
             rect(ax, start, slot - 0.42, stop - start, 0.84, fc=color, ec="white", lw=0.5)
@@ -107,16 +110,19 @@ def stair(flights: Mapping[str, Sequence[Mapping]]) -> Figure:
                        (4.6, 5.05, 5.47, 6.0, 6.5, 6.95), strict=True))
     for name, x in columns.items():
         ax.text(x, 0.3, name, ha="right", fontsize=TINY, color=GREY)
-    ax.text(columns["DRAM"], 0.14, "gigabytes", ha="right", fontsize=TINY, color=GREY)
+    ax.text((columns["L2→SM"] + columns["DRAM"]) / 2 - 0.2, 0.14, "gigabytes", ha="center",
+            fontsize=TINY, color=GREY)
+    ax.plot([columns["L2→SM"] - 0.36, columns["DRAM"]], [0.18] * 2, color=theme.FAINT, lw=0.8)
     bottom = fig.get_figheight() - 0.26
-    for tick in (t for t in (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2) if low < t < high):
-        ax.plot([at(tick)] * 2, [0.36, bottom], color=theme.GRID, lw=0.7, zorder=0)
+    ticks = [t for t in (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2) if low < t < high]
+    for tick in ticks:
         ax.text(at(tick), 0.3, f"{1e3 * tick:g} ms", ha="center", fontsize=TINY, color=GREY)
     y = 0.4
     for title, flight in flights.items():
-        ax.text(0.1, y + 0.17, title, fontweight="bold", fontsize=9, va="center",
-                path_effects=theme.halo())
+        ax.text(0.1, y + 0.17, title, fontweight="bold", fontsize=9, va="center")
         y, before, said = y + 0.3, None, []
+        ax.vlines([at(tick) for tick in ticks], y, y + 0.2 * len(flight), color=theme.GRID, lw=0.7,
+                  zorder=0)
         for step in flight:
             t, color, cells = step["seconds"], _CAUSES[step["cause"]], {}
             rect(ax, left, y + 0.03, at(t) - left, 0.14, fc="#E4E4E4" if before else color, lw=0)

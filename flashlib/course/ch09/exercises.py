@@ -58,6 +58,8 @@ def check_transposed(double_kernel):
                       with_strides(xs[::-1], ys[::-1]),
                   "the column's stride is missing: columns need not be neighbors":
                       with_strides((xs[0], 1), (ys[0], 1)),
+                  "every program begins at column row · BLOCK: a row's columns begin at 0":
+                      np.where(np.arange(M)[:, None] == 0, 2 * x, 0),
                   "X is copied, not doubled": x, "nothing was stored": 0 * x,
                   "every program stored to row 0 of Y: the row does not enter its address":
                       np.where(np.arange(M)[:, None] == 0, 2 * x[-1], 0),
@@ -72,7 +74,7 @@ def check_transposed(double_kernel):
         if seen.outside:
             raise Wrong(f"{what}: {seen.complaint()}")
         expect_close(y, 2 * x, what, rtol=1e-6)
-    return "the kernel takes any strides, 0 and negative ones, too."
+    return "the kernel takes any strides."
 
 
 @exercise("09.2", "Mask a ragged end", difficulty=2, minutes=8, solution="row_max_kernel",
@@ -108,7 +110,7 @@ def check_row_max(row_max_kernel):
                             f" {lane // stride}, column {lane % stride}: the mask must end at N")
         if seen.outside:
             raise Wrong(f"{what}: {seen.complaint()}")
-        top = x.max(axis=1)
+        y, top = y.astype(np.float64), x.max(axis=1).astype(np.float64)
         expect_close(y, top, what, rtol=1e-6, mistakes={
             "a row of negative numbers got 0: masked lanes must count as −∞, not as 0":
                 np.maximum(top, 0) if N < BLOCK else top + 1,
@@ -299,6 +301,8 @@ def check_programs_per_sm(programs_per_sm):
             lambda r, s, w: min(without("shared")(r, s, w), (233472 - 1024) // s if s else 32),
         "right for registers in steps, as the lens counts: here 43 are 43":
             lambda r, s, w: occupancy(sm, threads=32 * w, registers=r, shared_bytes=s).programs,
+        "right for registers in steps of 8, but they are counted one by one here: 43 are 43":
+            lambda r, s, w: min(alone(-(-r // 8) * 8, s, w).values()),
         "rounded up, but a part of a program does not run: round down, with //":
             lambda *case: math.ceil(exactly(*case)),
         "rounded to the nearest, but a part of a program does not run: round down, with //":
@@ -361,7 +365,10 @@ def check_matmul(matmul_kernel):
         if K % BLOCK:
             mistakes["a tile that sticks out of K has to be masked in A and in B, with other=0.0"] = c
         expect_close(c, a @ b, what, rtol=1e-3, atol=1e-4, mistakes=mistakes)
-    return "rows, columns and a walk along K: this loop is in every attention kernel, twice."
+        times = seen.nbytes("C", "store") / c.nbytes
+        if times > 1:
+            raise Wrong(f"{what}: right, but C is stored {times:g} times: store it after the loop")
+    return "rows, columns and a walk along K, as every attention kernel adds up P V."
 
 
 def _wrong_products(a: np.ndarray, b: np.ndarray, BLOCK: int) -> dict[str, np.ndarray]:

@@ -99,13 +99,15 @@ def program_grid(shape: tuple[int, int], touches: Sequence, *, row_stride: int) 
 
 @styled
 def softmax_rates(panels: Mapping[str, Mapping[str, tuple[Sequence, Sequence]]], copy_rate: float,
-                  predicted: Mapping[str, float] | None = None) -> Figure:
+                  predicted: Mapping[str, float] | None = None, *,
+                  asked: Sequence[str] = ()) -> Figure:
     """Draw bytes per second against the row's length, one panel a dtype.
 
     Args:
         panels: {title: {impl: (columns, bytes per second)}}, measured.
         copy_rate: the ceiling, bytes per second.
         predicted: {impl: which share of the ceiling its passes leave}, drawn dashed; None draws none.
+        asked: kernels that are not drawn yet; each panel asks where they lie.
     """
     fig, axes = theme.subplots(1, len(panels), height=3.1, sharey=True)
     for ax, (title, series) in zip(np.atleast_1d(axes), panels.items(), strict=True):
@@ -123,6 +125,9 @@ def softmax_rates(panels: Mapping[str, Mapping[str, tuple[Sequence, Sequence]]],
         ax.xaxis.set_minor_locator(FixedLocator(lengths))
         ax.xaxis.set_minor_formatter(NullFormatter())
         ax.tick_params(axis="x", which="minor", bottom=True, length=2, width=0.7)
+        for n, impl in enumerate(asked):
+            ax.text(0.5, 0.5 - 0.12 * n, f"{_KERNELS[impl][2]}: ?", color=_KERNELS[impl][0],
+                    ha="center", transform=ax.transAxes)
         ax.set(ylim=(0, 1.08), xlabel="length of a row, in elements", title=title)
     first = np.atleast_1d(axes)[0]
     first.set_ylabel(f"share of the copy rate, {copy_rate / 1e12:.2f} TB/s")
@@ -201,6 +206,7 @@ def pointer_block(shape, strides, block, program: int, masked: bool, title: str,
     row, col, at, inside, on = touched(shape, strides, block, program, masked)
     fig = theme.figure(2.9, layout=None)
     ax = fig.add_axes((0.03, 0.29, 0.45, 0.69))
+    rect(ax, 0, 0, side, side, fc="none", ec=GREY, lw=0.7, ls=(0, (1, 2)))
     for r, c in np.ndindex(*shape):
         rect(ax, c, r, 1, 1, fc="white", ec=GREY, lw=0.5)
     for r, c, ok, part in zip(row, col, inside, on, strict=True):
@@ -220,7 +226,7 @@ def pointer_block(shape, strides, block, program: int, masked: bool, title: str,
     for place, ok in zip(at[on], inside[on], strict=True):
         rect(strip, place // SECTOR + 0.92 * (place % SECTOR) / SECTOR, 0.2, 0.92 / SECTOR, 0.6,
              fc=INK if ok else OVER, lw=0)
-    strip.set(xlim=(0, sectors), ylim=(-0.05, 1.05))
+    strip.set(xlim=(-0.1, sectors), ylim=(-0.05, 1.05))
     strip.axis("off")
     fig.text(0.03, 0.225, "memory, in sectors of 32 bytes; dark: elements that a lane points to;"
              " dotted: beyond the matrix", fontsize=SMALL)

@@ -1,5 +1,8 @@
-"""Pointer lab of chapter 09: which elements a program points to, and which sectors memory sends."""
+"""Chapter 09's labs: the pointers of a program, the recorded rates, the fused kernel compiled."""
 
+import itertools
+
+from flashlib import lens
 from flashlib.course.ch09.figures import pointer_block
 from flashlib.course.widgets import base
 
@@ -35,3 +38,29 @@ def pointer_lab(layout="transposed", block=(1, 16), masked=True, program=0):
         "program": base.choice(range(12), program, "program", kind="play",
                                tooltip="whose lanes are drawn"),
     }, draw, note="A program beyond the last shows the last one.")
+
+
+def rates(recorded):
+    """Return {dtype: {kernel: (lengths of a row, useful bytes per second)}}, of 2²⁸ numbers each.
+
+    `recorded` are the measurements `softmax_h200`. The fused kernel's rows end at 32,768: beyond it the
+    library runs the online kernel under that name.
+    """
+    found = {dtype: {} for dtype in ("float16", "float32")}
+    for dtype, impl in itertools.product(found, ("3pass", "online", "fused")):
+        longest = 2**15 if impl == "fused" else 2**28
+        rows = [row for row in recorded.where(dtype=dtype, impl=impl).rows
+                if row["rows"] * row["cols"] == 2**28 and row["cols"] <= longest]
+        found[dtype][impl] = [r["cols"] for r in rows], [r["least_bytes_per_s"] for r in rows]
+    return found
+
+
+def fused_report(N, itemsize):
+    """Return the lens's report of the fused softmax, rows of N, as the library starts it on an H100."""
+    from flashlib.kernels import softmax
+
+    BLOCK_M, num_warps, _, stages = softmax.fused_config(N, itemsize)
+    X = {2: "*fp16", 4: "*fp32"}[itemsize]
+    return lens.compile(softmax.softmax_fused_fwd_kernel, arch="H100", num_warps=num_warps, arguments={
+        "X": X, "Y": X, "stride_xm": N, "stride_xn": 1, "stride_ym": N, "stride_yn": 1,
+        "M": 16384, "N": N, "BLOCK_M": BLOCK_M, "BLOCK_N": N, "STAGES": stages})

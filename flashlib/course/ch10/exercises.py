@@ -77,6 +77,8 @@ def check_address(address):
             "the row is missing": right - i * sn,
             "the batch is missing: every sequence has its own keys": right - b * sb,
             "rows and columns changed places": b * sb + hk * sh + i * sd + j * sn,
+            "batch and head changed places: the strides are of batch, head, row, column":
+                b * sh + hk * sb + rest,
             "heads and rows changed places": b * sb + hk * sn + i * sh + j * sd})
     return "the kernel never asks whether a tensor is contiguous."
 
@@ -177,4 +179,27 @@ def check_fold(fold_scaled):
         "the new values were rescaled, too: only the past needs it": alpha[:, None] * (acc + p @ v),
         "the past is missing: acc began before this tile": p @ v,
         "divided by l: that comes once, after the last tile": right[0] / right[1][:, None]})
+    times = _multiplications(fold_scaled, *(x.copy() for x in (acc, l, m)), qk, v.copy(), c)
+    if times > 1:
+        raise Wrong(f"right, but every logit is multiplied {times} times, and once is enough: scale the"
+                    " maximum of the raw logits, and compute qk · c − m_new once")
     return "one multiply-add and one exp2 a logit: what is left for the other units."
+
+
+def _multiplications(fold_scaled, acc, l, m, qk, v, c) -> int:
+    """Return how often the fold multiplies or divides an array of as many elements as qk."""
+    times = 0
+
+    class Counted(np.ndarray):
+        def __array_ufunc__(self, ufunc, method, *inputs, out=None, **options):
+            nonlocal times
+            plain = [np.asarray(x) if isinstance(x, Counted) else x for x in inputs]
+            if out is not None:
+                options["out"] = tuple(np.asarray(x) for x in out)
+            result = getattr(ufunc, method)(*plain, **options)
+            times += ufunc in (np.multiply, np.divide) and np.size(result) == self.size == qk.size
+            return out[0] if out is not None else (
+                result.view(Counted) if isinstance(result, np.ndarray) else result)
+
+    fold_scaled(acc, l, m, qk.copy().view(Counted), v, c)
+    return times

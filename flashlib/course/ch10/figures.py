@@ -123,16 +123,17 @@ def _shape(row: Mapping) -> tuple:
 
 
 @styled
-def race_by_shape(race: Measurement, *, ours: Sequence[str] = ("ours", "ours_triton")) -> Figure:
+def race_by_shape(forward: Measurement, backward: Measurement, *,
+                  ours: Sequence[str] = ("ours", "ours_triton")) -> Figure:
     """Draw every implementation's speed over the fastest rival's, shape by shape.
 
-    `race` holds rows with impl, mode, causal, B, H, N_q, d and tflops_per_s; an empty cell is left out.
+    Both hold rows with impl, mode, causal, B, H, N_q, d and tflops_per_s; an empty cell is left out.
     Rivals are grey ticks, those that `ours` names dots.
     """
-    shapes = sorted({_shape(r) for r in race.rows})
+    shapes = sorted({_shape(r) for r in forward.rows})
     fig, axes = theme.subplots(1, 2, height=0.95 + 0.2 * len(shapes), sharey=True, sharex=True)
     words = []
-    for ax, mode in zip(axes, ("forward", "backward"), strict=True):
+    for ax, mode, race in zip(axes, ("forward", "backward"), (forward, backward), strict=True):
         best = []
         for y, shape in enumerate(shapes):
             rates = {r["impl"]: r["tflops_per_s"] for r in race.where(mode=mode).rows
@@ -147,13 +148,14 @@ def race_by_shape(race: Measurement, *, ours: Sequence[str] = ("ours", "ours_tri
                             gid=f"{impl} {mode} {y}")
             best.append(rates[ours[0]] / max(rivals))
         ax.axvline(1, color=INK, lw=0.9, zorder=0)
-        ax.set_title(mode, fontsize=9, loc="left")
+        ax.set_title(f"{mode}, {origin(race)}", fontsize=SMALL, loc="left")
         ax.set_xlabel("speed ÷ the fastest rival's", fontsize=SMALL)
         for y in range(1, len(shapes)):
             if shapes[y][0] != shapes[y - 1][0]:
                 ax.axhline(y - 0.5, color="#E0E0E0", lw=0.8, zorder=0)
-        words.append(f"{mode}: {racer(ours[0])[0]} runs at {min(best):.2f} to {max(best):.2f} of the"
-                     f" fastest rival's speed, ahead in {sum(b > 1 for b in best)} of {len(best)}")
+        words.append(f"{mode}, {origin(race)}: {racer(ours[0])[0]} runs at {min(best):.2f} to"
+                     f" {max(best):.2f} of the fastest rival's speed, ahead in"
+                     f" {sum(b > 1 for b in best)} of {len(best)}")
     axes[0].set_yticks(range(len(shapes)), [
         f"{B}, {H}, {N}, {d}{' causal' if causal else ''}" for d, causal, N, B, H in shapes],
         fontsize=TINY, color=INK)
@@ -163,7 +165,7 @@ def race_by_shape(race: Measurement, *, ours: Sequence[str] = ("ours", "ours_tri
                           label=racer(impl)[0])[0] for n, impl in enumerate(ours)]
     marks += axes[0].plot([], [], "|", color="#A0A0A0", ms=8, mew=1.2, label="a rival")
     fig.legend(handles=marks, loc="outside lower center", ncols=3, fontsize=TINY, frameon=False)
-    title = f"B, H, N, d: speed by shape, {origin(race)}"
+    title = "B, H, N, d: speed by shape"
     fig.suptitle(title, fontsize=9, fontweight="bold", x=0.01, ha="left")
     return theme.describe(fig, f"{title}. {'; '.join(words)}.")
 
@@ -204,7 +206,10 @@ def window_time(recorded: Measurement) -> Figure:
         ax.set_xticks([], minor=True)
         ax.set_title(mode, fontsize=9, loc="left")
     axes[0].set_ylabel("milliseconds")
-    axes[0].yaxis.set_major_formatter(lambda ms, _: f"{ms:g}")
+    low, high = axes[0].get_ylim()
+    steps = [ms for ms in (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50) if low < ms < high]
+    axes[0].set_yticks(steps, [f"{ms:g}" for ms in steps])
+    axes[0].set_yticks([], minor=True)
     axes[0].plot([], [], color=GREY, ls=(0, (4, 2)), lw=1, label="in proportion to visited tiles")
     axes[0].plot([], [], "o", color=GREY, mfc="white", label="causal, no window")
     axes[0].legend(loc="upper left", fontsize=TINY, frameon=False)

@@ -62,6 +62,10 @@ def check_most_stages(most_stages):
         "this counts 4 bytes an element, bf16 has 2": (half // (4 * d) - Br) // pair,
         "the tile of Q needs room, too": rows // pair,
         "Q is loaded once and needs no stages": rows // (Br + pair),
+        "two programs with one stage do not always fit: then it is 0": np.maximum(answers, 1),
+        "rounded to the nearest, but the last stage has to fit whole: round down":
+            np.maximum(np.rint((half / row - Br) / pair), 0),
+        "only operands are kept in shared memory: O lives in registers": (rows - 2 * Br) // pair,
         "a part of a stage holds no tile: round down": (half / row - Br) / pair,
         "the last of these stages does not fit whole: round down": -((Br - rows) // pair)})
     return "so many copies can be under way while two programs take turns at the tensor cores."

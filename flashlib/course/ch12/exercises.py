@@ -53,44 +53,52 @@ def check_break_even(break_even):
 
 
 @exercise("12.2", "Slot and parity", difficulty=2, minutes=8, solution="place",
-          hints=("The slots are used in turn. A barrier's phase flips each time its slot is used again,"
-                 " not with every tile.",
-                 "Tile i is the (i // stages)-th one in its slot, counted from 0."))
+          hints=("Count on from K₀, number 0: which number has V₀, which V₁?",
+                 "V of tile j has number 2·j + 2. The slots are used in turn, and a barrier's phase"
+                 " flips each time its slot is used again."))
 def check_place(place):
-    """Accept `place(index, stages) -> (slot, parity)`, as a consumer of a ring waits for it."""
-    for stages in (3, 2, 1):
-        got = [parts(place(i, stages), "(slot, parity)") for i in range(12)]
+    """Accept `place(j, slots) -> (slot, parity)` of V of tile j, if K and V share a ring by turns."""
+    tiles = range(12)
+    for slots in (5, 4, 3, 2, 1):
+        got = [parts(place(j, slots), "(slot, parity)") for j in tiles]
         for pair in got:
             if not all(isinstance(number, numbers.Integral) for number in pair):
                 raise Wrong(f"expected two whole numbers, got {pair!r}: // divides and rounds down, and"
                             " a parity is 0 or 1")
-        right = [(i % stages, i // stages % 2) for i in range(12)]
-        expect_close(got, right, f"{stages} stages, tiles 0 to 11", mistakes={
-            "the parity flips with every tile here; it flips when a slot is used again":
-                [(i % stages, i % 2) for i in range(12)],
-            "the parity never flips, so the second lap takes the first one's tile for its own":
-                [(i % stages, 0) for i in range(12)],
+        number = [2 * j + 2 for j in tiles]
+
+        def at(order, slots=slots):
+            return [(n % slots, n // slots % 2) for n in order]
+
+        right = at(number)
+        expect_close(got, right, f"V of tiles 0 to 11, {slots} slots", mistakes={
+            "this is a ring of V alone; here K and V share one": at(tiles),
+            "in the kernel's loop number 2·j holds V of tile j − 1": at([2 * j for j in tiles]),
+            "two tiles of K come before V₀, which is number 2: K₀ is number 0":
+                at([2 * j + 1 for j in tiles]),
+            "tiles are counted from 0: K₀ is number 0": at([n + 1 for n in number]),
+            "this is K's place, number 2·j − 1": at([2 * j - 1 for j in tiles]),
+            "this takes two tiles for one: K and V have a slot each": at([j + 2 for j in tiles]),
+            "the slot is right, but the laps of the ring count K's tiles, too":
+                [(n % slots, j // slots % 2) for j, n in enumerate(number)],
+            "the parity is always 0 here, so the second lap takes the first one's tile for its own":
+                [(n % slots, 0) for n in number],
+            "the parity does not flip with every tile; it flips when a slot is used again":
+                [(n % slots, j % 2) for j, n in enumerate(number)],
             "this counts the laps; a barrier knows only whether their number is odd":
-                [(i % stages, i // stages) for i in range(12)],
+                [(n % slots, n // slots) for n in number],
             "(slot, parity), in this order": [pair[::-1] for pair in right],
             "this is the producer's parity, which begins with 1: its first wait must pass":
                 [(slot, parity ^ 1) for slot, parity in right],
-            "slots are used in turn, tile after tile, not lap after lap":
-                [(i // 2 % stages, i // stages % 2) for i in range(12)],
             "the second number is the slot again; what counts is how often the ring has been filled":
-                [(i % stages, i % stages) for i in range(12)],
+                [(n % slots, n % slots) for n in number],
             "the parity flips with every lap, not with every second one":
-                [(i % stages, i // (2 * stages) % 2) for i in range(12)],
-            "a slot is a place in the ring, 0 to stages − 1, not the tile's number":
-                [(i, i // stages % 2) for i in range(12)],
+                [(n % slots, n // (2 * slots) % 2) for n in number],
+            "a slot is a place in the ring, 0 to slots − 1, not the tile's number":
+                [(n, n // slots % 2) for n in number],
             "divmod gives (lap, slot): the slot comes first here, and of the lap the parity is wanted":
-                [divmod(i, stages) for i in range(12)],
-            "tile 0 lies in slot 0, in lap 0":
-                [((i + 1) % stages, (i + 1) // stages % 2) for i in range(12)]}, atol=0)
-        for name in ("specialized", "pingpong_overlap"):
-            programs.schedule_of(name, keys=64, stages=stages, tiles=9,
-                                 place=lambda i, n: parts(place(i, n), "(slot, parity)"))
-    return "and two plans ran through with your rings."
+                [divmod(n, slots) for n in number]}, atol=0)
+    return "a ring of four keeps V in slots 0 and 2, and K, but for the first, in 1 and 3."
 
 
 @exercise("12.3", "Split the register file", difficulty=2, minutes=10, solution="split_registers",
@@ -260,7 +268,7 @@ def check_multiply(multiply):
                     sum(a @ b.T for a, b in tiles),
                 "this is W·X, tile by tile: X stands on the left": sum(b @ a for a, b in tiles),
                 "only the last tile's product: with `use_acc=True`, acc is added to": each[-1],
-                "only the first tile's product: all `count` tiles count, X's column is 64·j": each[0],
+                "only the first tile's product: X's column is 64·j, W's row is 64·j": each[0],
                 "the first tile again and again: X's column and W's row are 64·j": count * each[0],
                 "the last tile is left out": sum(each[:-1]),
                 "the first tile is left out": sum(each[1:]),

@@ -199,8 +199,8 @@ def clock_falls(clock) -> Figure:
     ax.set_xlabel("share of a busy SM's cycles in which its tensor cores work", fontsize=SMALL)
     ax.set_ylabel("clock meanwhile, GHz", fontsize=SMALL)
     ax.tick_params(labelsize=TINY)
-    return theme.describe(fig, "In 16 bits, the more of the time the tensor cores work, the lower"
-                               f" the clock: {'; '.join(words)}; a large matmul {matmul:.2f} GHz.")
+    return theme.describe(fig, "Share of the time in which the tensor cores work, and the clock"
+                               f" meanwhile: {'; '.join(words)}; a large matmul {matmul:.2f} GHz.")
 
 
 @styled

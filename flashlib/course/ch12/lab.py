@@ -106,7 +106,10 @@ def draw_run(left_out="the wait for a free slot", slots=2, order="late", keys=32
         "nothing left out" if left_out == "nothing" else f"without {left_out}")
     remarks = [(came, "#31688E")] if isinstance(came, str) else interpreter_figures.wrong(came)
     remarks += [("", OVER)] * (lines - len(remarks))
-    return interpreter_figures.steps(events, title, remarks, LONGEST.get(keys), TASKS)
+    count = 128 // keys
+    ring = ["K 0", *(f"{tile} {j - late}" for j in range(1, count) for late, tile in enumerate("KV")),
+            f"V {count - 1}"]
+    return interpreter_figures.steps(events, title, remarks, LONGEST.get(keys), TASKS, ring)
 
 
 def hazard_lab(left_out="the wait for a free slot", slots=2, order="late", keys=32):

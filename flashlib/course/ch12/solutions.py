@@ -22,9 +22,10 @@ def break_even(matmul_flops, exps):
     return matmul_flops / (4 * exps)
 
 
-def place(index, stages):
-    """12.2: the slots in turn; the phase flips with every lap."""
-    return index % stages, index // stages % 2
+def place(j, slots):
+    """12.2: V of tile j is number 2·j + 2; the slots in turn; the phase flips with every lap."""
+    number = 2 * j + 2
+    return number % slots, number // slots % 2
 
 
 def split_registers(consumers):

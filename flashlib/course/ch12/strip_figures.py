@@ -72,7 +72,7 @@ def strip(machine: Sequence[str]) -> Figure:
     before = {name: Counter(steps[:steps.index("wait PV")])["exp"] for name, steps in rows.items()}
     ax.set_yticks([0.46, 1.46], ["source", "machine"], fontsize=SMALL)
     bare(ax, "left")
-    ax.set_xlabel("instructions of one turn of the loop, in the order in which a thread issues them",
+    ax.set_xlabel("instructions of one round of the loop, in the order in which a thread issues them",
                   fontsize=SMALL, labelpad=2)
     ax.tick_params(axis="x", labelsize=TINY)
     for at, some in (((-0.1, 1.14), order[:5]), ((-0.1, 1.0), order[5:])):

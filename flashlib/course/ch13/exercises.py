@@ -1,4 +1,4 @@
-"""Exercises of chapter 13: e4m3 by hand, scales per block, a fast rotation, and where it belongs."""
+"""Exercises of chapter 13: e4m3 by hand, scales of blocks, a rotation for any d, where it belongs."""
 
 import numpy as np
 
@@ -91,63 +91,59 @@ def check_block_scales(block_scales):
     return "a block pays for its own outliers only."
 
 
-def _butterflies(x, *, stop=1):
-    y, h, d = x, 1, x.shape[-1]
-    while h < d // stop:
-        pairs = y.reshape(*x.shape[:-1], d // (2 * h), 2, h)
-        a, b = pairs[..., 0, :], pairs[..., 1, :]
-        y = np.stack([a + b, a - b], axis=-2).reshape(x.shape)
-        h *= 2
-    return y
+def _by_blocks(x, width):
+    return quant.hadamard(x.reshape(-1, width)).reshape(x.shape)
 
 
-def _overwritten(x):
-    """Return what in-place rounds give: a ← a + b, then b ← a − b with the new a: the old a."""
-    y, h, d = x.copy(), 1, x.shape[-1]
-    while h < d:
-        pairs = y.reshape(*x.shape[:-1], d // (2 * h), 2, h)
-        old = pairs[..., 0, :].copy()
-        pairs[..., 0, :] += pairs[..., 1, :]
-        pairs[..., 1, :] = old
-        h *= 2
-    return y
-
-
-@exercise("13.3", "Write the fast rotation", difficulty=3, minutes=15, solution="rotate",
-          hints=("First multiply the columns by their signs. Then take log₂ d rounds: in the round of"
-                 " distance h, entries i and i + h become their sum and their difference.",
-                 "x.reshape(n, d // (2 * h), 2, h) puts the partners side by side on the third axis;"
-                 " np.stack([a + b, a - b], axis=2).reshape(n, d) puts them back.",
-                 "Every round makes rows √2 longer: divide by √d at the end."))
+@exercise("13.3", "Rotate any d", difficulty=3, minutes=15, solution="rotate",
+          hints=("The widest power of two that divides d is d & -d: 32 for 96, 16 for 80, 1 for 7.",
+                 "Signs first. Then (x * signs).reshape(-1, width) has a row for every block of"
+                 " columns, and each row is turned by H of that width.",
+                 "`rotate_by_hand` divides by the square root of the width that it is given, as it"
+                 " should."))
 def check_rotate(rotate):
-    """Accept `rotate(x, signs) -> (n, d)`: x·diag(signs)·H without a matrix product."""
+    """Accept `rotate(x, signs) -> (n, d)`: signs, then H for every block of columns, for any d."""
     rng = np.random.default_rng(133)
-    for n, d in ((3, 8), (5, 32), (2, 1), (4, 2)):
-        x, signs = rng.normal(size=(n, d)), quant.random_signs(d, seed=n + d)
+    for n, d in ((3, 24), (5, 96), (2, 16), (4, 7), (2, 1)):
+        x, signs, width = rng.normal(size=(n, d)), quant.random_signs(d, seed=n + d), d & -d
         if d > 1:
             signs[0], signs[-1] = -1.0, 1.0
-        expected = quant.rotate(x, signs)
+        flipped = x * signs
+        expected = _by_blocks(flipped, width)
         got = rotate(x.copy(), signs.copy())
-        mistakes = {} if d < 8 else {
-            "rows got longer by √d: divide by √d": expected * np.sqrt(d),
-            "divided by d: H/√d is the one that is orthogonal": expected / np.sqrt(d),
-            "the signs were left out": quant.hadamard(x),
-            "the signs come first, before the mixing": quant.hadamard(x) * signs,
-            "the last round is missing: distances go up to d/2":
-                _butterflies(x * signs, stop=2) / np.sqrt(d),
-            "the sum had overwritten its first part when the difference was taken: keep a copy":
-                _overwritten(x * signs) / np.sqrt(d),
-            "this is the first round alone: go on with distances 2, 4, …, d/2":
-                _butterflies(x * signs, stop=d // 2) / np.sqrt(d),
-            "every round had distance 1: the distance doubles from round to round":
-                _butterflies(x * signs, stop=d // 2) / np.sqrt(d / 4),
-            "nothing was mixed: the signs alone spread no outlier": x * signs}
-        if d == 8 and np.shape(got) == x.shape and not np.allclose(got, expected) and np.allclose(
-                np.sort(np.abs(got)), np.sort(np.abs(expected))):
-            raise Wrong("the right numbers in another order or with other signs: sum first, then"
-                        " difference, at i and i + h")
+        mistakes = {} if n == 4 or d < 8 else {
+            "a block is longer by the root of its width: divide by that": expected * np.sqrt(width),
+            "divide by the root of a block's width, not of d": expected * np.sqrt(width / d),
+            "divided by the width: its root is what makes H orthogonal": expected / np.sqrt(width),
+            "the signs were left out": _by_blocks(x, width),
+            "the signs come first, before the mixing": _by_blocks(x, width) * signs,
+            "the signs of the first block for all: each column has its own":
+                _by_blocks(x * np.resize(signs[:width], d), width),
+            "a block is columns side by side, not every so many":
+                quant.hadamard(flipped.reshape(n, width, -1).swapaxes(1, 2))
+                .swapaxes(1, 2).reshape(n, d),
+            f"blocks half as wide as they may be: {width} divides {d}": _by_blocks(flipped, width // 2),
+            "the blocks are pairs: the distance doubles from round to round, up to half the width":
+                _by_blocks(flipped, 2),
+            "nothing was mixed: the signs alone spread no outlier": flipped,
+            **_unequal(flipped, d, width)}
         expect_close(got, expected, f"rotated rows, d = {d}", mistakes=mistakes)
-    return "d·log₂ d additions where a matrix product takes d² multiplications."
+    return "at d = 96 an outlier spreads over 32 entries: 17 becomes 3.0, at d = 128 it becomes 1.5."
+
+
+def _unequal(flipped, d, width):
+    """Return two ways around a d that is no power of two, by what is wrong with them."""
+    if d == width:
+        return {}
+    wide = 1 << d.bit_length() - 1                         # the widest below d; the next is above
+    padded = np.pad(flipped, ((0, 0), (0, 2 * wide - d)))
+    parts = [quant.hadamard(flipped[:, :wide]), _by_blocks(flipped[:, wide:], (d - wide) & (wide - d))]
+    return {"filled up with zeros and cut off again: rows lose length, and QKᵀ changes":
+                quant.hadamard(padded)[:, :d],
+            f"the first block has {wide} columns, which do not divide {d}: blocks of equal width":
+                np.hstack(parts),
+            f"the first {wide} columns were turned, and the others left":
+                np.hstack([parts[0], flipped[:, wide:]])}
 
 
 @exercise("13.4", "Rotate what may be rotated", difficulty=2, minutes=8, solution="prepare",

@@ -77,12 +77,12 @@ def says(bits, mantissa_bits: int, bias: int) -> str:
         return "not a number"
     if bits.kind in ("zero", "subnormal"):
         return f"{sign}{bits.mantissa}/{whole} · {_two_to(1 - bias)} ({bits.kind})"
-    power = f"2^({bits.exponent} − {bias})"
+    power = _two_to(f"{bits.exponent}-{bias}")
     return (f"{sign}(1 + {bits.mantissa}/{whole}) · {power} = {sign}{1 + bits.mantissa / whole:g} · "
             + _two_to(bits.exponent - bias))
 
 
-def _two_to(power: int) -> str:
+def _two_to(power: int | str) -> str:
     return "2" + str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
@@ -135,7 +135,7 @@ def outlier_spread(panels: Mapping[str, tuple], *, tensor: str = "Q") -> Figure:
         lower.vlines(np.arange(n), 0, error, color=OVER, lw=1.3)
         lower.set(ylim=(-1.25 * worst, 1.25 * worst), xlabel=f"entry of the row, 0 … {n - 1}")
         norm = float(np.sqrt(np.sum(error**2)))
-        note = f"length of the error: {norm:.2f}, largest entry: {np.abs(error).max():.2f}"
+        note = f"length of the error: {norm:.2f}, largest: {np.abs(error).max():.2f}"
         lower.text(0.985, 0.93, note, transform=lower.transAxes, ha="right", va="top",
                    fontsize=TINY, path_effects=theme.halo())
         words.append(f"{title}: largest entry {np.abs(row).max():.1f}, error of length {norm:.2f},"
@@ -205,7 +205,7 @@ def error_bars(rows: Sequence[Mapping], *, rotated: Collection[str], note: str =
            xlabel="root mean square error of O")
     ax.set_yticks(range(len(rows)), [row["recipe"] for row in rows], color=INK, fontsize=9)
     ax.tick_params(axis="y", length=0)
-    ax.text(1, 1.01, "line: lowest and highest seed   ◇ paper", ha="right", fontsize=TINY, color=GREY,
+    ax.text(1, 1.01, "line: lowest and highest set   ◇ paper", ha="right", fontsize=TINY, color=GREY,
             transform=ax.transAxes, va="bottom")
     ax.text(0.99, 0.5, note, ha="right", va="center", fontsize=SMALL, transform=ax.transAxes)
     text = "; ".join(f"{row['recipe']}: {row['rmse']:.2e}" for row in rows)
@@ -260,8 +260,9 @@ def fp8_step(stalls: Measurement) -> Figure:
             ax.barh(y, row["cycles"], left=x, height=0.72,
                     label=None if name in named else name, **{"edgecolor": theme.EDGE, **look})
             named.add(name)
-            ax.text(x + row["cycles"] / 2, y, f"{row['cycles']:.0f}", ha="center", va="center_baseline",
-                    fontsize=TINY, bbox={"facecolor": "#FFFFFF", "edgecolor": "none", "pad": 0.8})
+            ax.text(x + row["cycles"] / 2, y, f"{row['cycles']:,.0f}", ha="center",
+                    va="center_baseline", fontsize=TINY,
+                    bbox={"facecolor": "#FFFFFF", "edgecolor": "none", "pad": 0.8})
             words.append(f"{label.replace(chr(10), ' ')}, {name}: {row['cycles']:.0f}")
             x += row["cycles"]
         longest = max(longest, x)
@@ -269,6 +270,7 @@ def fp8_step(stalls: Measurement) -> Figure:
     where = origin(stalls)
     ax.set(ylim=(len(_STEPS) - 0.5, -0.5), xlim=(0, 1.1 * longest),
            xlabel=f"cycles of a warpgroup for one key tile; {where}")
+    ax.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
     ax.set_yticks(range(len(_STEPS)), _STEPS.values(), fontsize=SMALL)
     ax.tick_params(axis="y", length=0)
     ax.legend(loc="lower left", bbox_to_anchor=(-0.11, 1.0), ncols=3, fontsize=TINY, columnspacing=1.4,

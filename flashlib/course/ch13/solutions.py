@@ -17,15 +17,9 @@ def block_scales(x, rows):
 
 
 def rotate(x, signs):
-    """13.3: signs, log₂ d rounds of sums and differences, and √d once."""
-    n, d = x.shape
-    y, h = x * signs, 1
-    while h < d:
-        pairs = y.reshape(n, d // (2 * h), 2, h)
-        a, b = pairs[:, :, 0], pairs[:, :, 1]
-        y = np.stack([a + b, a - b], axis=2).reshape(n, d)
-        h *= 2
-    return y / np.sqrt(d)
+    """13.3: signs, then every block of columns by H of its width, the widest that divides d."""
+    width = x.shape[1] & -x.shape[1]
+    return quant.hadamard((x * signs).reshape(-1, width)).reshape(x.shape)
 
 
 def prepare(Q, K, V, signs):

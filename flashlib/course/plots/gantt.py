@@ -35,7 +35,8 @@ def gantt(schedule: Schedule, *, tiles: tuple[int, int] | None = None,
           units: Sequence[str] = ("copy", "tensor", "exp")) -> Figure:
     """Draw a stretch of a schedule: a row for every unit, and one for every role.
 
-    A unit's row has a lane for each warpgroup that uses it. In a role's row stands what it does itself;
+    A unit's row has a lane for each warpgroup that uses it; where only one at a time does, a dark edge
+    says which: above the first, below the second. In a role's row stands what it does itself;
     pale is what it waits for: a matmul in the matmul's hue, a barrier in white with its name.
 
     Args:
@@ -140,11 +141,15 @@ def _units(ax, schedule, rows, window, scale):
         owners = sorted({e.role for e in events})
         apart = any(a.end > b.start + 1e-6 for a, b in itertools.pairwise(events))
         lanes = len(owners) if apart and unit != "copy" else 1
+        turns = lanes == 1 and owners == ["warpgroup 0", "warpgroup 1"]
         for event in events:
             lane = owners.index(event.role) if lanes > 1 else 0
             bar(ax, event.start, event.end, y + 0.08 + 0.84 * lane / lanes, 0.84 / lanes,
                 _label(event) if lanes == 1 or 0.84 / lanes > 0.4 else "", window, scale,
                 **face(event.what))
+            if turns:
+                bar(ax, event.start, event.end, y + (0.08, 0.83)[owners.index(event.role)], 0.09, "",
+                    window, scale, facecolor=theme.INK, lw=0)
 
 
 def _lanes(ax, schedule, top, window, scale):

@@ -133,6 +133,8 @@ BUGS = {
         "matrix-max": (row_softmax(lambda x: x.max()), "every row needs its own"),
         "masked-key": (row_softmax(lambda x: x.max(axis=1, keepdims=True)
                                    + 0 * x.min(axis=1, keepdims=True)), "masked logit"),
+        "protected-sum": (lambda x: solutions.softmax_rows(x) / (1 + 1e-6 / np.exp(
+            x - x.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True)), "needs no protection"),
         "in-place": (overwrites, "changed its input"),
         "one-dimensional": (lambda x: solutions.softmax_rows(x)[0], "expected shape"),
     },
@@ -143,6 +145,8 @@ BUGS = {
         "no-logarithm": (lse_with(finite_max, lambda m, l: l * np.exp(m)), "take its logarithm"),
         "maximum-alone": (finite_max, "maximum alone"),
         "base-2": (lse_with(finite_max, lambda m, l: (m + np.log(l)) / np.log(2)), "base-2"),
+        "half-base-2": (lse_with(finite_max, lambda m, l: m + np.log2(l)), "np.log of the sum"),
+        "product": (lse_with(finite_max, lambda m, l: m * np.log(l)), "were multiplied"),
         "nan": (lse_with(row_max), "is NaN"),
         "zero": (zero_if_empty, "gave 0"),
         "nan-to-num": (lambda x: np.nan_to_num(lse_with(row_max)(x)), "gave 0"),
@@ -186,6 +190,7 @@ BUGS = {
         "stores-alone": (byte_count(stats=2), "only the stores"),
         "loads-alone": (byte_count(stats=3), "only the loads"),
         "four-statistics": (byte_count(stats=4), "one short"),
+        "six-statistics": (byte_count(stats=6), "one too many"),
         "statistics-by-blocks": (lambda N, d, Br, element_bytes=2, stats_bytes=4: byte_count(
             stats=5 * -(-N // Br))(N, d, Br, element_bytes, stats_bytes), "do not grow"),
         "statistics-as-elements": (byte_count(size=lambda e, s: (e, e)), "at stats_bytes"),

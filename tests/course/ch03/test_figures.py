@@ -54,7 +54,7 @@ def test_exp_range_draws_the_limits_of_every_dtype_and_counts_what_lies_beyond()
 
 def test_the_lost_rows_are_those_that_do_not_sum_to_one():
     y = np.array([[0.5, 0.5], [0.0, 0.0], [np.nan, 1.0], [0.4, 0.65]])
-    assert lab.not_lost(y) == 2
+    assert lab.kept_rows(y) == 2
 
 
 def test_survival_counts_every_format_at_every_scale():

@@ -31,6 +31,14 @@ def _v1_update(O, m, l, S, V):
     return O, m_new, l_new
 
 
+def _in_own_units(O, m, l, S, V):
+    """Compute the tile in units of its own maximum and convert it, which is right and costs more."""
+    m_tile = S.max(axis=1)
+    m_new, own = np.maximum(m, m_tile), np.exp(S - m_tile[:, None])
+    old, new = np.exp(m - m_new), np.exp(m_tile - m_new)
+    return old[:, None] * O + new[:, None] * (own @ V), m_new, old * l + new * own.sum(axis=1)
+
+
 def _by_rows(O, m, l, S, V):
     """Update one row after the other, with Python's numbers, and return a list."""
     O, m, l = O.copy(), m.copy(), l.copy()
@@ -104,6 +112,12 @@ def _of_one_maximum(O, m, l, S, V):
     return np.exp(m_new - most)[:, None] * O, most, np.exp(m_new - most) * l
 
 
+def _in_powers_of_2(O, m, l, S, V):
+    m_new = np.maximum(m, S.max(axis=1))
+    alpha, P = np.exp2(m - m_new), np.exp2(S - m_new[:, None])
+    return alpha[:, None] * O + P @ V, m_new, alpha * l + P.sum(axis=1)
+
+
 WRONG = [
     (ch08.check_count_waves, lambda B, H, N, Br, sms: _ceil(B * H * N, Br * sms), "one ceiling"),
     (ch08.check_count_waves, lambda B, H, N, Br, sms: B * H * _ceil(N, Br) // sms, "round up"),
@@ -149,6 +163,15 @@ WRONG = [
      "no maximum was subtracted"),
     (ch08.check_update, lambda *a: _with_tile(*a, weights=lambda S, m, P: P / P.sum(1)[:, None]),
      "divided by their sum"),
+    (ch08.check_update, lambda *a: _with_tile(*a, mass=lambda a, l, P, raw: a * l + P.sum()),
+     "over the whole tile"),
+    (ch08.check_update, _in_powers_of_2, "powers of 2"),
+    (ch08.check_count_classes, lambda *a: _of_rows(*a, last=lambda a, Br, N: min(a + Br, N) - 2),
+     "cut, not skipped"),
+    (ch08.check_split_k_exchange, lambda Br, d, W, s, a: right.split_k_exchange(Br, d, W, a, s),
+     "are swapped"),
+    (ch08.check_split_k_exchange, lambda Br, d, W, s, a: right.split_k_exchange(Br, d, 4, s, a),
+     "only the example"),
     (ch08.check_count_classes, _of_classes(lambda f, p, s, T: (s, p, f)), "swapped"),
     (ch08.check_count_classes, _of_classes(lambda f, p, s, T: (p, f, s)), "in the order (partial"),
     (ch08.check_count_classes, _of_classes(lambda f, p, s, T: (f, s, p)), "in the order (full, s"),
@@ -203,12 +226,17 @@ WRONG = [
         lambda Br, d, W, s, a: W * Br * s * (2 * d + 3 + W)), "the partial outputs are acc"),
     (ch08.check_split_k_exchange, _exchange(
         lambda Br, d, W, s, a: W * Br * a * (2 * d + 3 + W)), "maxima and sums are stat"),
+    (ch08.check_split_k_exchange, _exchange(
+        lambda Br, d, W, s, a: Br * (2 * d * a + (3 + W) * s)), "there are W of them"),
+    (ch08.check_split_k_exchange, _exchange(
+        lambda Br, d, W, s, a: W * Br * (2 * d + 3 + W)), "elements, not bytes"),
 ]
 PAIRS = [(ch08.check_count_waves, right.count_waves), (ch08.check_update, right.update),
          (ch08.check_count_classes, right.count_classes),
          (ch08.check_split_k_exchange, right.split_k_exchange)]
 OTHER = [(ch08.check_count_waves, lambda *a: np.int64(right.count_waves(*a))),
          (ch08.check_update, _by_rows),
+         (ch08.check_update, _in_own_units),
          (ch08.check_update, lambda *a: tuple(part.tolist() for part in right.update(*a))),
          (ch08.check_count_classes, _by_tile),
          (ch08.check_split_k_exchange, lambda *a: np.array(right.split_k_exchange(*a)))]
@@ -219,6 +247,11 @@ OTHER += [(ch08.check_count_waves, lambda B, H, N, Br, sms: np.ceil(B * H * np.c
           (ch08.check_split_k_exchange, lambda *a: list(map(float, right.split_k_exchange(*a))))]
 
 TestAnswers = examine(right=PAIRS, wrong=WRONG)
+
+
+def test_the_praise_of_an_update_says_only_what_its_result_shows():
+    for update in (right.update, _in_own_units):
+        assert "multiplication" not in ch08.check_update(update).message
 
 
 @pytest.mark.parametrize(("check", "answer"), OTHER)

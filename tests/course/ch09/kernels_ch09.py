@@ -61,6 +61,8 @@ CASES = [
     (ch09.check_transposed, right.double_kernel, [(MASK, "", 0)], "which is outside"),
     (ch09.check_transposed, right.double_kernel, [("    tl.store", "    # tl.store")],
      "nothing was stored"),
+    (ch09.check_transposed, right.double_kernel, [("col = tl.arange", "col = row * BLOCK + tl.arange")],
+     "columns begin at 0"),
     (ch09.check_row_max, right.row_max_kernel, [("mask=col < N, " + PAD, "mask=col < 99")],
      "is in row"),
     (ch09.check_row_max, right.row_max_kernel, [("col < N", "col <= N")], "the mask must end at N"),
@@ -153,6 +155,9 @@ CASES = [
     (ch09.check_matmul, right.matmul_kernel, [("start + tl.arange", "tl.arange")], "add start to k"),
     (ch09.check_matmul, right.matmul_kernel, [("range(0, K, BLOCK)",
      "range(0, K // BLOCK * BLOCK, BLOCK)")], "has to reach K"),
+    (ch09.check_matmul, right.matmul_kernel, [("    tl.store(C", "        tl.store(C")],
+     "after the loop"),
+    (ch09.check_row_max, right.row_max_kernel, [("tl.max(x, 0)", "tl.max(tl.abs(x), 0)")], "expected"),
     (ch09.check_matmul, right.matmul_kernel, [("program_id(0) * BLOCK", "program_id(0)")],
      "some elements were not written"),
 ]
@@ -164,6 +169,7 @@ FORMS = [                                                    # other texts that 
      "tl.max(x, 0)", 'tl.max(tl.where(col < N, x, float("-inf")))')]),
     (ch09.check_row_max, right.row_max_kernel, [("+ col, mask=col < N, " + PAD,
      "+ tl.minimum(col, N - 1)")]),
+    (ch09.check_row_max, right.row_max_kernel, [(PAD, "other=tl.load(X + row * stride_xm)")]),
     (ch09.check_online, right.online_kernel, [("tl.full([], -3e38, tl.float32)", 'float("-inf")'),
      ("tl.full([], 0.0, tl.float32)", "0.0")]),
     (ch09.check_online, right.online_kernel, [(LOOP, "for j in tl.range(tl.cdiv(N, BLOCK)):\n"

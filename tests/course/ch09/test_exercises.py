@@ -48,6 +48,7 @@ WRONG = [
     (lambda r, s, w: min(65536 // (32 * w * r), 64 // w, 32, 232448 // max(s, 1)), "of its own"),
     (lambda r, s, w: occupancy(hardware.get("H100").sm, threads=32 * w, registers=r,
                                shared_bytes=s).programs, "43 are 43"),
+    (lambda r, s, w: _programs(-(-r // 8) * 8, s, w), "in steps of 8"),
     (lambda *a: round(_exactly(*a)), "to the nearest"),
     (lambda *a: math.ceil(_exactly(*a)), "rounded up"),
     (lambda r, s, w: min(65536 // (32 * w * r), 64 // w, 32, 228 // (s // 1024 + 1)),

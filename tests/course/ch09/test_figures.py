@@ -76,6 +76,13 @@ def test_without_a_prediction_no_line_is_dashed_and_the_legend_names_none():
     assert "dashed, predicted: three passes 0.50" in theme.alt_text(full)
 
 
+def test_a_kernel_that_is_asked_for_is_named_and_not_drawn():
+    fig = figures.softmax_rates({"float16": {"fused": ([256], [9e11])}}, 1e12, asked=("3pass",))
+    [ax] = fig.axes
+    assert [t.get_text() for t in ax.texts] == ["three passes: ?"]
+    assert len(ax.lines) == 2                                # the copy and the fused kernel
+
+
 def test_every_length_of_the_rates_has_a_tick():
     lengths = [2**k for k in range(8, 21)]
     [ax] = figures.softmax_rates({"float32": {"fused": (lengths, [9e11] * 13)}}, 1e12).axes

@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+import flashlib as fl
 from flashlib.course.ch09 import lab
 from flashlib.course.ch09.figures import touched
 from flashlib.course.plots.theme import alt_text
@@ -42,3 +43,10 @@ def test_without_a_mask_lanes_leave_the_matrix_and_stay_on_the_axis():
         count = -(-lab.SHAPE[0] // block[0]) * -(-lab.SHAPE[1] // block[1])
         _, _, at, _, _ = touched(lab.SHAPE, lab.LAYOUTS[layout], block, min(program, count - 1), False)
         assert at.max() < 32 * 8
+
+
+def test_rates_are_the_recorded_ones_and_a_fused_row_ends_where_the_library_ends_it():
+    found = lab.rates(fl.data.measurements("softmax_h200"))
+    assert list(found) == ["float16", "float32"]
+    assert max(found["float32"]["fused"][0]) == 2**15 and max(found["float32"]["online"][0]) == 2**20
+    assert dict(zip(*found["float16"]["fused"], strict=True))[256] == 4.17655e12

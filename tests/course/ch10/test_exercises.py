@@ -44,6 +44,16 @@ def _with_the_old_m(acc, l, m, qk, v, c):
     return acc * alpha[:, None] + p @ v, l * alpha + p.sum(axis=1), new
 
 
+def _in_place(acc, l, m, qk, v, c):
+    new = np.maximum(m, np.max(qk, axis=1) * c)
+    qk *= c
+    qk -= new[:, None]
+    p, alpha = np.power(2.0, qk), 2.0 ** (m - new)
+    acc *= alpha[:, None]
+    acc += np.einsum("ij,jk->ik", p, v)
+    return acc, l * alpha + np.sum(p, axis=1), new
+
+
 def _by_cases(b, h, i, j, s, G):
     """Count heads off one by one, as one who thinks of single numbers."""
     head = 0
@@ -146,6 +156,12 @@ WRONG = [
     (ch10.check_fold, lambda *a: _fold(*a, alpha_of=np.exp), "alpha is e^"),
     (ch10.check_fold, lambda *a: _fold(*a, p_of=lambda qk, c, m: np.exp2((qk - m) * c)),
      "scaled again"),
+    (ch10.check_fold, lambda *a: _fold(*a, top=lambda qk, c: (qk * c).max(axis=1)),
+     "multiplied 2 times, and once is enough"),
+    (ch10.check_fold, lambda *a: _fold(*a, p_of=lambda qk, c, m: np.exp((qk * c - m) * LN2)),
+     "multiplied 2 times"),
+    (ch10.check_address, lambda b, h, i, j, s, G: b * s[1] + h // G * s[0] + i * s[2] + j * s[3],
+     "batch and head changed places"),
     (ch10.check_fold, lambda *a: _fold(*a, keep=False), "acc was not rescaled"),
     (ch10.check_fold, lambda *a: _fold(*a, after=lambda o, l, alpha: o / l[:, None]), "comes once"),
 ]
@@ -169,6 +185,9 @@ TestAnswers = examine(right=PAIRS, wrong=WRONG)
                                         for j in range(a[4])))),
     (ch10.check_stages, lambda *a: list(right.stages(*a))),
     (ch10.check_stages, lambda *a: np.array(right.stages(*a))),
+    (ch10.check_fold, lambda acc, l, m, qk, v, c: _fold(
+        acc, l, m, qk * c, v, 1, top=lambda x, _: x.max(axis=1), p_of=lambda x, _, m: np.exp2(x - m))),
+    (ch10.check_fold, _in_place),
     (ch10.check_fold, lambda *a: list(right.fold_scaled(*a)))])
 def test_other_right_forms_pass(check, answer):
     assert check(answer, strict=True)

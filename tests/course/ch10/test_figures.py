@@ -9,7 +9,7 @@ from flashlib.course.ch10 import figures
 from flashlib.course.notebook.data import Measurement
 from flashlib.course.plots import theme
 
-RACE = data.measurements("attention_h200")
+RACE, BACK = (data.measurements(f"attention_{name}") for name in ("h200", "backward_h200"))
 
 
 def _marks(fig):
@@ -36,26 +36,29 @@ def test_the_kernel_is_shown_with_the_loop_that_it_calls():
 
 
 def test_race_by_shape_is_relative_to_the_fastest_rival_of_each_shape():
-    fig = figures.race_by_shape(RACE)
-    marks, mode = _marks(fig), "forward"
+    fig = figures.race_by_shape(RACE, BACK)
+    marks = _marks(fig)
     shapes = sorted({(r["d"], r["causal"], r["N_q"], r["B"], r["H"]) for r in RACE.rows})
     assert len(fig.axes[0].get_yticklabels()) == len(shapes)
-    for y, (d, causal, N, B, H) in enumerate(shapes):
-        rates = {r["impl"]: r["tflops_per_s"] for r in RACE.where(
+    for (y, (d, causal, N, B, H)), (mode, race) in itertools.product(
+            enumerate(shapes), (("forward", RACE), ("backward", BACK))):
+        rates = {r["impl"]: r["tflops_per_s"] for r in race.where(
             mode=mode, d=d, causal=causal, N_q=N, B=B, H=H).rows if r["tflops_per_s"]}
         best = max(rate for impl, rate in rates.items() if not impl.startswith("ours"))
         assert marks[f"ours {mode} {y}"].get_xdata()[0] == pytest.approx(rates["ours"] / best)
         assert max(marks[f"rivals {mode} {y}"].get_xdata()) == pytest.approx(1)
         assert len(marks[f"rivals {mode} {y}"].get_xdata()) == len(rates) - 2
-    assert RACE.provenance["gpu"] in fig.get_suptitle()
-    assert "ahead in 0 of 16" in theme.alt_text(fig).partition("backward")[2]
+    for ax, race in zip(fig.axes, (RACE, BACK), strict=True):
+        title = ax.get_title("left")
+        assert race.provenance["gpu"] in title and race.provenance["date"] in title
+    assert "ahead in 4 of 16" in theme.alt_text(fig).partition("backward")[2]
 
 
 def test_race_leaves_out_what_was_not_timed():
     rows = [row | ({"seconds": None, "tflops_per_s": None} if row["impl"] == "fa4" else {})
             for row in RACE.rows]
     race = Measurement(RACE.provenance, rows, RACE.columns)
-    before, after = (_marks(figures.race_by_shape(r))["rivals forward 0"] for r in (RACE, race))
+    before, after = (_marks(figures.race_by_shape(r, BACK))["rivals forward 0"] for r in (RACE, race))
     assert len(after.get_xdata()) == len(before.get_xdata()) - 1
 
 

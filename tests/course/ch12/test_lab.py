@@ -6,7 +6,8 @@ pytest.importorskip("matplotlib")
 
 from flashlib import hardware
 from flashlib.course.ch12 import edited_kernels
-from flashlib.course.ch12.lab import LINES, draw, draw_run, hazard_lab, schedule_lab
+from flashlib.course.ch12.lab import LINES, draw, draw_run, hazard_lab, ran, schedule_lab
+from flashlib.course.ch12.solutions import place
 from flashlib.course.plots.theme import OVER, alt_text
 from flashlib.models.sm import programs
 from tests.course.choices import corners, draw_every_choice
@@ -77,6 +78,16 @@ class TestHazards:
     def test_one_slot_cannot_hold_the_next_k_and_the_last_v(self):
         assert any("no task can go on" in text for text in words(draw_run("nothing", 1, keys=32)))
         assert not any("no task" in text for text in words(draw_run("nothing", 2, keys=32)))
+
+    def test_copies_and_products_are_called_after_their_tiles(self):
+        shown = words(draw_run("nothing", 4, keys=32))
+        assert {"K 0", "K 3", "V 0", "V 3"} <= set(shown) and not any("slot" in text for text in shown)
+
+    def test_exercise_two_says_where_the_kernel_finds_v(self):
+        events, _ = ran("nothing", 4, "late", 16)
+        products = [e.what for e in events if e.kind == "product" and e.task == "consumer 0"]
+        expected = [f"tiles slot {place(j, 4)[0]}" for j in range(7)]
+        assert products[2::2][:7] == expected                   # K₀ first, then K and V by turns
 
     def test_the_axis_stays_where_it_is(self):
         lab = hazard_lab()

@@ -94,6 +94,7 @@ WRONG = {
     "acc forgotten": ([("acc, is_async", "acc, use_acc=False, is_async")], "only the last tile"),
     "one tile": ([("range(count)", "range(1)")], "only the first tile"),
     "one too few": ([("range(count)", "range(count - 1)")], "all zeros"),
+    "W's rows as columns": ([("[64 * j, 0]", "[0, 64 * j]")], "W's row is 64·j"),
     "X's tile 0": ([("[0, 64 * j]", "[0, 0]")], "X's first tile again"),
     "W's tile 0": ([("[64 * j, 0]", "[0, 0]")], "W's first tile again"),
     "columns, not tiles": ([("[0, 64 * j]", "[0, j]")], "Y for count = 2 at"),

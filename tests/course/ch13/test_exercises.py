@@ -33,34 +33,37 @@ def _amax(x, rows, measure=lambda b: np.abs(b).max()):
     return np.array([measure(x[n:n + rows]) for n in range(0, len(x), rows)])
 
 
-def _early(x, signs):
-    d = x.shape[1]
-    return ch13._butterflies(x * signs, stop=2) / np.sqrt(d)
+def _width(x):
+    return x.shape[1] & -x.shape[1]
 
 
-def _in_place(x, signs):
-    y, h = x * signs, 1
-    while h < x.shape[1]:
-        pairs = y.reshape(len(x), -1, 2, h)
-        pairs[:, :, 0] += pairs[:, :, 1]
-        pairs[:, :, 1] = pairs[:, :, 0] - pairs[:, :, 1]
-        h *= 2
-    return y / np.sqrt(x.shape[1])
+def _blocks(x, width):
+    return quant.hadamard(x.reshape(-1, width)).reshape(x.shape)
 
 
-def _always_next(x, signs):
-    y = x * signs
-    for _ in range(int(np.log2(x.shape[1]))):
-        y = np.stack([y[:, ::2] + y[:, 1::2], y[:, ::2] - y[:, 1::2]], axis=2).reshape(x.shape)
-    return y / np.sqrt(x.shape[1])
+def _strided(x, signs):
+    blocks = (x * signs).reshape(len(x), _width(x), -1).swapaxes(1, 2)
+    return quant.hadamard(blocks).swapaxes(1, 2).reshape(x.shape)
 
 
-def _swapped(x, signs):
-    return quant.rotate(x, signs)[:, ::-1]
+def _padded(x, signs):
+    d, wide = x.shape[1], 1 << (x.shape[1] - 1).bit_length()
+    return quant.hadamard(np.pad(x * signs, ((0, 0), (0, wide - d))))[:, :d]
 
 
-def _other_sign(x, signs):
-    return -quant.rotate(x, signs)
+def _greedy(x, signs):
+    y, start, d = x * signs, 0, x.shape[1]
+    while start < d:
+        wide = 1 << (d - start).bit_length() - 1
+        y[:, start:start + wide] = quant.hadamard(y[:, start:start + wide])
+        start += wide
+    return y
+
+
+def _rest_left(x, signs):
+    y, wide = x * signs, 1 << x.shape[1].bit_length() - 1
+    y[:, :wide] = quant.hadamard(y[:, :wide])
+    return y
 
 
 WRONG = [
@@ -104,19 +107,21 @@ WRONG = [
      "a block of ones after one of zeros"),
     (ch13.check_block_scales, lambda x, r: np.maximum(_amax(x, r), 1) / 448, "expected"),
     (ch13.check_block_scales, lambda x, r: np.maximum(_amax(x, r) / 448, 1e-3), "expected"),
-    (ch13.check_rotate, lambda x, s: quant.rotate(x, s) * np.sqrt(len(s)), "divide by √d"),
-    (ch13.check_rotate, lambda x, s: quant.rotate(x, s) / np.sqrt(len(s)), "divided by d"),
-    (ch13.check_rotate, lambda x, s: quant.hadamard(x), "signs were left out"),
-    (ch13.check_rotate, lambda x, s: quant.hadamard(x) * s, "signs come first"),
-    (ch13.check_rotate, _early, "last round is missing"),
+    (ch13.check_rotate, lambda x, s: right.rotate(x, s) * np.sqrt(_width(x)), "divide by that"),
+    (ch13.check_rotate, lambda x, s: right.rotate(x, s) * np.sqrt(_width(x) / len(s)), "not of d"),
+    (ch13.check_rotate, lambda x, s: right.rotate(x, s) / np.sqrt(_width(x)), "divided by the width"),
+    (ch13.check_rotate, lambda x, s: _blocks(x, _width(x)), "signs were left out"),
+    (ch13.check_rotate, lambda x, s: _blocks(x, _width(x)) * s, "signs come first"),
+    (ch13.check_rotate, lambda x, s: _blocks(x * np.resize(s[:_width(x)], len(s)), _width(x)),
+     "each column has its own"),
+    (ch13.check_rotate, _strided, "columns side by side"),
+    (ch13.check_rotate, lambda x, s: _blocks(x * s, max(_width(x) // 2, 1)), "half as wide"),
+    (ch13.check_rotate, lambda x, s: _blocks(x * s, min(_width(x), 2)), "the blocks are pairs"),
     (ch13.check_rotate, lambda x, s: x * s, "nothing was mixed"),
-    (ch13.check_rotate, _in_place, "keep a copy"),
-    (ch13.check_rotate, lambda x, s: np.stack([
-        (x * s)[:, ::2] + (x * s)[:, 1::2], (x * s)[:, ::2] - (x * s)[:, 1::2]], axis=2
-    ).reshape(x.shape) / np.sqrt(len(s)), "first round alone"),
-    (ch13.check_rotate, _always_next, "distance doubles"),
-    (ch13.check_rotate, _swapped, "another order"),
-    (ch13.check_rotate, _other_sign, "other signs"),
+    (ch13.check_rotate, _padded, "rows lose length"),
+    (ch13.check_rotate, _greedy, "blocks of equal width"),
+    (ch13.check_rotate, _rest_left, "and the others left"),
+    (ch13.check_rotate, quant.rotate, "power of two"),
     (ch13.check_prepare, lambda Q, K, V, s: [quant.rotate(a, s) for a in (Q, K, V)], "V was rotated"),
     (ch13.check_prepare, lambda Q, K, V, s: (Q, K, V), "nothing was rotated"),
     (ch13.check_prepare, lambda Q, K, V, s: (quant.rotate(Q, s), K, V), "only one of Q and K"),
@@ -181,3 +186,25 @@ def test_eight_bit_tensors_are_not_taken_for_float32():
 def test_a_random_orthogonal_matrix_is_welcome_where_any_rotation_will_do():
     R = quant.random_orthogonal(16)
     assert ch13.check_prepare(lambda Q, K, V, signs: (Q @ R, K @ R, V))
+
+
+def _block_after_block(x, signs):
+    """The page's rounds of sums and differences, for one block of columns after another."""
+    y, width = x * signs, _width(x)
+    for start in range(0, x.shape[1], width):
+        block, h = y[:, start:start + width], 1
+        while h < width:
+            pairs = block.reshape(len(x), -1, 2, h)
+            a, b = pairs[:, :, 0], pairs[:, :, 1]
+            block, h = np.stack([a + b, a - b], axis=2).reshape(len(x), width), 2 * h
+        y[:, start:start + width] = block / np.sqrt(width)
+    return y
+
+
+@pytest.mark.parametrize("turn", [
+    _block_after_block, lambda x, s: _block_after_block(x, s).tolist(),
+    lambda x, s: x * s @ np.kron(np.eye(len(s) // _width(x)), quant.hadamard(np.eye(_width(x)))),
+    lambda x, s: np.hstack([quant.rotate(x[:, n:n + _width(x)], s[n:n + _width(x)])
+                            for n in range(0, len(s), _width(x))])])
+def test_blocks_may_be_turned_in_any_way(turn):
+    assert ch13.check_rotate(turn)

@@ -21,8 +21,8 @@ def test_bit_fields_writes_every_bit_and_the_formula():
     figure = figures.bit_fields(numbers)
     written = texts(figure)
     assert sum(t in ("0", "1") for t in written) >= 5 * 8
-    assert "(1 + 2/8) · 2^(5 − 7) = 1.25 · 2⁻²" in written
-    assert "−(1 + 3/8) · 2^(8 − 7) = −1.375 · 2¹" in written
+    assert "(1 + 2/8) · 2⁵⁻⁷ = 1.25 · 2⁻²" in written
+    assert "−(1 + 3/8) · 2⁸⁻⁷ = −1.375 · 2¹" in written
     assert "5/8 · 2⁻⁶ (subnormal)" in written and "not a number" in written
     assert len(figure.axes[0].patches) == 5 * 8
     assert "0.3 is kept as 0 0101 010, 0.3125" in figure._alt

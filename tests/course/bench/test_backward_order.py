@@ -37,7 +37,8 @@ def test_and_a_time_for_every_launch(dry):
     assert of == {"shipped": ["before", "fused", "after"], "one_start": ["before", "fused", "after"],
                   "unordered": ["before", "zeros", "fused", "after"],
                   "no_locks": ["before", "zeros", "fused", "after"],
-                  "longest_first": ["before", "zeros", "fused", "after"]}
+                  "longest_first": ["before", "zeros", "fused", "after"],
+                  "last_first": ["before", "fused", "after"]}
     assert (dry[1].column("seconds") > 0).all()
 
 

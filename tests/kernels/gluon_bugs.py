@@ -214,8 +214,7 @@ FUSED = [Mutant(f"fused: {name}", "backward_fused", *fields) for name, *fields i
     ("it does not come round", "gl.where(m + 1 == end, begin, m + 1)", "m + 1", "fused_64"),
     ("the first adds to what nobody wrote", "store_tile(sum_desc", "reduce_tile(sum_desc", "fused_64"),
     ("the next ones store", "reduce_tile(sum_desc", "store_tile(sum_desc", "fused_128"),
-    ("the halves of dQ change places", "slice(w * WIDTH", "slice((1 - w) * WIDTH", "fused_128"),
-    ("dQ has the last keys only", "use_acc=part > 0", "use_acc=False", "fused_128"),
+    ("dQ has the last keys only", "use_acc=part > 0", "use_acc=False", "fused_32"),
     ("one sum for those that come round", "around.to(gl.int32) * heads", "0 * heads", "fused_64",
      "waits for ever"),
     ("turns are counted from 1", "turn = first - tile", "turn = first - tile + 1", "fused_64",
@@ -274,4 +273,6 @@ FUSED = [Mutant(f"fused: {name}", "backward_fused", *fields) for name, *fields i
     ("dP is used before it is there", "dp = warpgroup_mma_wait(0, deps=[dp])", "pass", "fused_128",
      "is used before it is there"),
 )]
+FUSED.append(Mutant("fused: the halves of dQ change places", "fused_parts", "slice(w * WIDTH",
+                    "slice((1 - w) * WIDTH", "fused_128"))
 MUTANTS = ARITHMETIC + SYNCHRONISATION + FUSED

@@ -39,6 +39,8 @@ from flashlib.kernels.gluon.fused_parts import (
     UNLESS_0,
     allocate_fused,
     apart,
+    flat,
+    half_of_dq,
     held,
     keep_seen,
     parts_of,
@@ -124,32 +126,12 @@ def turn_of(m, tile, tiles, end, around, rising, sizes, o):
 
 
 @gluon.jit
-def flat(x):
-    """Return an accumulator as (n, 256), in the order in which its threads hold it."""
-    n: gl.constexpr = x.shape[0] * x.shape[1] // 256
-    x = x.reshape([x.shape[0] // 16, 2, 8, x.shape[1] // 8, 4, 2])
-    return x.permute([3, 0, 2, 4, 1, 5]).reshape([n, 256])
-
-
-@gluon.jit
 def hand_on(dq, tiles, bars, place, phase):
     """Put a part of dQ where a warp will add it from."""
     mbarrier.wait(bars.dq_empty.index(place), phase ^ 1)
     tiles.dq.index(place).store(flat(dq))
     fence_async_shared()
     mbarrier.arrive(bars.dq_full.index(place))
-
-
-@gluon.jit
-def half_of_dq(tiles, buf, w: gl.constexpr, o):
-    """Return half w of the columns of dQ, of all 128 keys, under way."""
-    WIDTH: gl.constexpr = o.HEAD_DIM // 2
-    dq = gl.zeros([ROWS, WIDTH], gl.float32, mma_layout(WIDTH))
-    for part in gl.static_range(2):
-        k = tiles.k.index(part).reshape([ROWS, o.HEAD_DIM]).slice(w * WIDTH, WIDTH, 1)
-        dq = warpgroup_mma(tiles.ds.index(buf * 2 + part).permute([1, 0]), k, dq, use_acc=part > 0,
-                           is_async=True)
-    return dq
 
 
 @gluon.jit

@@ -4,11 +4,15 @@ from triton._C.libtriton import ir
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language import _core
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    warpgroup_mma,
+)
 
 from flashlib.kernels.aggregates import aggregate
 from flashlib.kernels.gluon.backward_parts import KEEP, keep
-from flashlib.kernels.gluon.parts import ROWS, barriers, tiles_of
+from flashlib.kernels.gluon.parts import ROWS, barriers, mma_layout, tiles_of
 
 # Two accumulators that begin with numbers; otherwise ptxas would compute one product after the other.
 BEGIN = gl.constexpr("mov.b32 $0, $2; mov.b32 $1, $3;")
@@ -146,3 +150,23 @@ def allocate_fused(k_desc, q_desc, lse_desc, sum_desc, o):
         mbarrier.init(bars.dq_empty.index(s), count=1)
     fence_async_shared()
     return tiles, bars
+
+
+@gluon.jit
+def flat(x):
+    """Return an accumulator as (n, 256), in the order in which its threads hold it."""
+    n: gl.constexpr = x.shape[0] * x.shape[1] // 256
+    x = x.reshape([x.shape[0] // 16, 2, 8, x.shape[1] // 8, 4, 2])
+    return x.permute([3, 0, 2, 4, 1, 5]).reshape([n, 256])
+
+
+@gluon.jit
+def half_of_dq(tiles, buf, w: gl.constexpr, o):
+    """Return half w of the columns of dQ, of all 128 keys, under way."""
+    WIDTH: gl.constexpr = o.HEAD_DIM // 2
+    dq = gl.zeros([ROWS, WIDTH], gl.float32, mma_layout(WIDTH))
+    for part in gl.static_range(2):
+        k = tiles.k.index(part).reshape([ROWS, o.HEAD_DIM]).slice(w * WIDTH, WIDTH, 1)
+        dq = warpgroup_mma(tiles.ds.index(buf * 2 + part).permute([1, 0]), k, dq, use_acc=part > 0,
+                           is_async=True)
+    return dq

@@ -20,6 +20,7 @@ from flashlib.kernels import flash_attention
 from tests.kernels.behaviours import SMALL_SHAPES, Backend, check_values
 from tests.kernels.interpreter_oblong import OBLONG, check_oblong
 from tests.kernels.promises import LAYOUT, PROMISES
+from tests.quick_interpreter import quicken
 
 
 def outcome(check, *arguments):
@@ -74,5 +75,6 @@ def how_wrong_is_bfloat16():
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    quicken()
     warnings.simplefilter("error", RuntimeWarning)          # a GPU does not report an overflow either
     print(json.dumps(how_wrong_is_bfloat16() if "bfloat16" in sys.argv else dict(everything())))

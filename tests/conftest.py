@@ -30,8 +30,8 @@ LONG = ("lens/test_gluon.py", "lens/test_gluon_settings.py", "kernels/test_inter
 def pytest_collection():
     """Keep the garbage collector off while tests are found, and from looking through them later.
 
-    Ten thousand tests and their modules are half a million objects, which stay to the end: to go through
-    them again and again was a seventh of the time of a test process.
+    Ten thousand tests and their modules are half a million objects, which stay to the end: to go
+    through them again and again was a seventh of the time of a test process.
     """
     gc.disable()
     try:

@@ -75,6 +75,8 @@ class Without:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] not in {names!r}:
             return self.finder.find_spec(name, path, target)
+        if {loud!r}:
+            print("asks for", name, file=sys.stderr)
 
     def find_distributions(self, context):
         found = getattr(self.finder, "find_distributions", lambda context: [])
@@ -104,7 +106,7 @@ def stale(notebook):
     return None
 
 
-def execute(notebook, *, cwd, without=(), sweep=False, on_cell=None, timeout=CELL_TIMEOUT_S):
+def execute(notebook, *, cwd, without=(), never=(), sweep=False, on_cell=None, timeout=CELL_TIMEOUT_S):
     """A copy of the notebook with fresh outputs; NotebookError at an error or a word on stderr."""
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
@@ -128,7 +130,7 @@ def execute(notebook, *, cwd, without=(), sweep=False, on_cell=None, timeout=CEL
             on_cell_complete=on_cell,
         )
         try:
-            client.execute(env=_kernel_env(Path(startup), without))
+            client.execute(env=_kernel_env(Path(startup), without, never))
         except CellTimeoutError as error:
             raise NotebookError(f"a cell ran longer than {timeout} s: {error}") from None
         except DeadKernelError as error:
@@ -149,10 +151,11 @@ def execute(notebook, *, cwd, without=(), sweep=False, on_cell=None, timeout=CEL
     return fresh
 
 
-def _kernel_env(startup, without):
+def _kernel_env(startup, without, never):
     env = {**os.environ, **KERNEL_ENV}
-    if without:
-        (startup / "sitecustomize.py").write_text(BLOCKER.format(names=tuple(without)))
+    if without or never:
+        blocker = BLOCKER.format(names=tuple(never or without), loud=bool(never))
+        (startup / "sitecustomize.py").write_text(blocker)
         paths = [str(startup), env.get("PYTHONPATH")]
         env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     return env
@@ -302,6 +305,7 @@ def process(path, options, on_cell=None):
         notebook,
         cwd=options.cwd or path.parent,
         without=options.without,
+        never=options.never,
         sweep=options.sweep,
         on_cell=on_cell,
         timeout=options.timeout,
@@ -311,6 +315,11 @@ def process(path, options, on_cell=None):
         write(path, cleaned)
     elif not options.without and (difference := compare(notebook, cleaned)):
         raise NotebookError(f"{difference}; if that is right, run: make notebooks")
+
+
+def modules(text):
+    """The names in torch,triton."""
+    return tuple(name for name in text.split(",") if name)
 
 
 def parse(arguments=None):
@@ -324,13 +333,22 @@ def parse(arguments=None):
     parser.add_argument("--cwd", type=Path, help="the kernel's folder; default: the notebook's")
     parser.add_argument(
         "--without",
-        type=lambda text: tuple(name for name in text.split(",") if name),
+        type=modules,
         default=(),
         metavar="torch,triton",
         help="check as if these modules were not installed; outputs may then differ",
     )
+    parser.add_argument(
+        "--never",
+        type=modules,
+        default=(),
+        metavar="torch,triton",
+        help="fail where one of these is asked for: with and without them it is the same notebook",
+    )
     parser.add_argument("--timeout", type=int, default=CELL_TIMEOUT_S, help="seconds a cell")
     options = parser.parse_args(arguments)
+    if options.without and options.never:
+        parser.error("--never has what --without has, and compares outputs: give one of them")
     if options.without and not options.check:
         parser.error("--without goes with --check: what runs without them is not kept")
     return options

@@ -19,7 +19,9 @@ import torch
 from flashlib.kernels import flash_attention
 from tests.kernels.behaviours import SMALL_SHAPES, Backend, check_values
 from tests.kernels.interpreter_oblong import OBLONG, check_oblong
+from tests.kernels.problems import Shape, problem, solve
 from tests.kernels.promises import LAYOUT, PROMISES
+from tests.quick_interpreter import quicken
 
 
 def outcome(check, *arguments):
@@ -72,7 +74,22 @@ def how_wrong_is_bfloat16():
     return errors
 
 
+def same_when_quickened():
+    """Return which tensors have the same bits in the interpreter as it is and as `quicken` has it."""
+    given = [problem(Shape(1, 2, 1, 40, 49, 16, causal, window), dtype) for dtype, causal, window in (
+        (torch.float32, True, None), (torch.float16, False, (9, 3)))]
+    at = Backend("triton", torch.float32)
+    before = [solve(one, at) for one in given]
+    quicken()
+    return [[torch.equal(x, y) for x, y in zip(solve(one, at), was, strict=True)]
+            for one, was in zip(given, before, strict=True)]
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     warnings.simplefilter("error", RuntimeWarning)          # a GPU does not report an overflow either
-    print(json.dumps(how_wrong_is_bfloat16() if "bfloat16" in sys.argv else dict(everything())))
+    if "bfloat16" in sys.argv:
+        print(json.dumps(how_wrong_is_bfloat16() | {"quickened": same_when_quickened()}))
+    else:
+        quicken()
+        print(json.dumps(dict(everything())))

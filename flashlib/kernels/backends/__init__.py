@@ -68,7 +68,9 @@ def order(p: Problem, impl: str, direction: str) -> tuple[str, ...]:
     if impl == "auto":
         if p.device.type != "cuda":
             return ("reference",)
-        return ("triton",) if p.D <= 16 else ("gluon", "triton")    # faster at 16 on an H200
+        few = 256 if p.D <= 64 else 64                      # keys, half of a tile of the fused kernel
+        slower = p.D <= 16 or (direction == "backward" and few >= p.N_K)    # on an H200
+        return ("triton",) if slower else ("gluon", "triton")
     if (impl, direction) == ("gluon", "backward"):          # Triton's needs only O and lse
         return ("gluon", "triton")
     return (impl,)

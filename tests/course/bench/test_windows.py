@@ -49,6 +49,10 @@ def test_the_tile_is_that_of_the_kernel_that_would_run(impl, mode):
     backend = choose(p, impl, mode)
     config = backend.config(p, mode)
     plans = backend.plan(p, mode, config)
+    if "fused" in plans:
+        blocks = plans["fused"].blocks
+        assert windows.tile_of(impl, mode, p) == (blocks["q_desc"][2], 2 * blocks["k_desc"][2])
+        return
     plan = plans["forward"] if mode == "forward" else plans.get("dkdv") or plans["dk"]
     rows = plan.constants["BLOCK_M"] if backend.name == "triton" else 64 * config.CONSUMERS
     assert windows.tile_of(impl, mode, p) == (rows, plan.constants["BLOCK_N"])

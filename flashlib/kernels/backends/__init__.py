@@ -13,6 +13,7 @@ import torch
 from flashlib.kernels.problem import Problem
 
 DIRECTIONS = ("forward", "backward")
+DECODED_ROWS, DECODED_KEYS = 64, 512                        # at most, and at least: see `order`
 
 
 @runtime_checkable
@@ -68,12 +69,16 @@ def order(p: Problem, impl: str, direction: str) -> tuple[str, ...]:
     if impl == "auto":
         if p.device.type != "cuda":
             return ("reference",)
+        # Few rows fill no GPU unless the keys are shared out; the batch has no say in it.
+        rows = p.N_Q * p.H // p.H_K
+        if direction == "forward" and rows <= DECODED_ROWS and p.N_K >= DECODED_KEYS:
+            return "decode", "triton"
         # On an H200 Triton's forward is faster at 16. Gluon's backward for up to 128 columns was not
         # timed yet in this form.
         widest = 16 if direction == "forward" else 128      # of heads that Triton takes
         return ("triton",) if widest >= p.D else ("gluon", "triton")
-    if (impl, direction) == ("gluon", "backward"):          # Triton's needs only O and lse
-        return ("gluon", "triton")
+    if direction == "backward" and impl in ("gluon", "decode"):     # they need only O and lse
+        return ("gluon", "triton") if impl == "gluon" else ("triton",)
     return (impl,)
 
 

@@ -1,0 +1,142 @@
+"""Few queries and many keys on any NVIDIA GPU, or in Triton's interpreter: the keys are shared out.
+
+A program takes a fixed number of keys, so that a sequence is cut alike in any batch and on any number
+of SMs; a second kernel merges. The arguments were checked; nothing here is public.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from flashlib.exp2 import LOG2E
+from flashlib.kernels import configs, plans
+from flashlib.kernels.backends import named
+from flashlib.kernels.problem import Problem
+from flashlib.kernels.triton.decode import flash_decode_fwd_kernel, flash_decode_merge_kernel
+from flashlib.kernels.tuning import store
+
+Q, K, V = range(3)                                          # places in a problem's layout
+MERGED_AT_ONCE, MERGED_COLUMNS = 32, 64                     # splits and columns of a program
+# What tuning tries; the keys of a split stay, because the bits of the result depend on them.
+KEYS, WARPS, STAGES = (32, 64, 128), (2, 4, 8), (2, 3, 4, 5)
+PDL_CAPABILITY = (9, 0)                                     # of the first GPUs that launch dependents
+
+
+class Decode:
+    """The backend as `flashlib.kernels.backends` knows it."""
+
+    name = "decode"
+
+    def refusal(self, p: Problem, direction: str) -> str | None:
+        """Return why the kernels cannot run, or None."""
+        if direction == "backward":
+            return "impl: 'decode' has no backward: use impl='triton'"
+        reason = named("triton").refusal(p, direction)
+        return reason and reason.replace("'triton'", "'decode'")
+
+    def table(self, p: Problem, direction: str) -> configs.DecodeConfig:
+        """Return the table's entry."""
+        itemsize = 4 if p.narrow else p.dtype.itemsize
+        rows = p.N_Q * p.H // p.H_K
+        return configs.decode_config_for(p.device.capability, itemsize, p.D, rows, p.N_K)
+
+    def config(self, p: Problem, direction: str) -> configs.DecodeConfig:
+        """Return what tuning found, or the table's entry."""
+        return store.result_for(self, p, direction) or self.table(p, direction)
+
+    def copies(self, p: Problem, direction: str) -> bool:
+        """Return False: pages and lengths are not what the copy engine's descriptors describe."""
+        return False
+
+    def candidates(self, p: Problem, direction: str) -> dict[str, list]:
+        """Return what tuning tries beside the table's entry."""
+        table = self.table(p, direction)
+        sizes = ((table.BLOCK_M,), KEYS, WARPS, STAGES)
+        return {"": [configs.DecodeConfig(*c, max(table.KEYS, c.BLOCK_N)) for c in
+                     configs.candidates(p.head_dim, *sizes, most_registers=256)]}
+
+    def plan(self, p: Problem, direction: str, config, page: int = 0,
+             has_lengths: bool = False) -> dict[str, plans.Plan]:
+        """Return the plans of both kernels; the second is launched where there are several splits.
+
+        `has_lengths` only tells plans apart: a kernel to which LENGTHS is None is compiled without it.
+        """
+        if p.narrow:
+            p = p.widened()
+        c = config
+        pdl = p.device.capability is not None and p.device.capability >= PDL_CAPABILITY
+        common = {"KEYS": c.KEYS, "IS_CAUSAL": p.causal, "PDL": pdl}
+        options = {"launch_pdl": True} if pdl else {}
+        width = min(MERGED_COLUMNS, p.head_dim)
+
+        def sizes(p):
+            return {"sizes": (p.H_K, p.H // p.H_K, p.N_Q, p.N_K, p.D), "window": p.sides,
+                    "SPLITS": splits(p, c)}
+
+        return {
+            "decode": plans.Plan(
+                flash_decode_fwd_kernel,
+                ("Q", "K", "V", "O", "LSE", "LENGTHS", "TABLE", "scale_log2"),
+                {**common, "BLOCK_M": c.BLOCK_M, "BLOCK_N": c.BLOCK_N, "HEAD_DIM": p.head_dim,
+                 "PAGE": page, "EVEN_D": p.head_dim == p.D},
+                lambda p: {**sizes(p), "WHOLE": splits(p, c) == 1, "stride_q": p.layout[Q].strides,
+                           "stride_k": p.layout[K].strides, "stride_v": p.layout[V].strides},
+                lambda p: row_tiles(p, c) * splits(p, c) * p.B * p.H_K,
+                {"num_warps": c.num_warps, "num_stages": c.num_stages}),
+            "merge": plans.Plan(
+                flash_decode_merge_kernel, ("PARTS", "PART_LSE", "O", "LSE", "LENGTHS"),
+                {**common, "BLOCK_S": MERGED_AT_ONCE, "BLOCK_D": width}, sizes,
+                lambda p: p.B * p.H * p.N_Q * -(-p.D // width), {"num_warps": 4, **options})}
+
+    def forward(self, q, k, v, p: Problem, scale: float, config=None, lengths=None, table=None):
+        """Return O, like q but contiguous, and lse (B, H, N_Q) float32.
+
+        With a table, (B, N_K / page) int32, k and v are pages; lengths, (B,) int32, say how many keys
+        count. Both are contiguous.
+        """
+        if p.narrow:
+            dtype, q, k, v = q.dtype, q.float(), k.float(), v.float()
+            wide = problem_of(q, k, v, p.window, table)
+            o, lse = self.forward(q, k, v, wide, scale, config, lengths, table)
+            return o.to(dtype), lse
+        c: Any = config or self.config(p, "forward")
+        page = 0 if table is None else k.shape[2]
+        launches = plans.launches_for(self, p, "forward", config, page, lengths is not None)
+        o = torch.empty_like(q, memory_format=torch.contiguous_format)
+        lse = torch.empty((p.B, p.H, p.N_Q), dtype=torch.float32, device=q.device)
+        many, factor = splits(p, c), scale * LOG2E
+        if many == 1:
+            launches["decode"](q, k, v, o, lse, lengths, table, factor)
+            return o, lse
+        rows = p.B * many * p.H * p.N_Q
+        parts = torch.empty((rows, p.D), dtype=torch.float32, device=q.device)
+        part_lse = torch.empty((rows,), dtype=torch.float32, device=q.device)
+        launches["decode"](q, k, v, parts, part_lse, lengths, table, factor)
+        launches["merge"](parts, part_lse, o, lse, lengths)
+        return o, lse
+
+
+def splits(p: Problem, c: configs.DecodeConfig) -> int:
+    """Return into how many parts the keys are cut: by how many there is room for."""
+    return -(-p.N_K // c.KEYS)
+
+
+def row_tiles(p: Problem, c: configs.DecodeConfig) -> int:
+    """Return how many tiles the packed rows of a key head fill."""
+    return -(-p.N_Q * p.H // p.H_K // c.BLOCK_M)
+
+
+def problem_of(q, k, v, window, table=None) -> Problem:
+    """Return the problem of these tensors; with a table, k and v are pages, and N_K is the room."""
+    p = Problem.of(q, k, v, window=window)
+    if table is None:
+        return p
+    key = "paged", table.shape[1]
+    found = p.made.get(key)
+    if found is None:
+        found = p.made[key] = replace(p, N_K=table.shape[1] * k.shape[2])
+    return found
+
+
+BACKEND = Decode()

@@ -66,13 +66,13 @@ class Decode:
             p = p.widened()
         c = config
         pdl = p.device.capability is not None and p.device.capability >= PDL_CAPABILITY
-        common = {"KEYS": c.KEYS, "IS_CAUSAL": p.causal, "PDL": pdl}
+        common = {"IS_CAUSAL": p.causal, "PDL": pdl}
         options = {"launch_pdl": True} if pdl else {}
         width = min(MERGED_COLUMNS, p.head_dim)
 
         def sizes(p):
             return {"sizes": (p.H_K, p.H // p.H_K, p.N_Q, p.N_K, p.D), "window": p.sides,
-                    "SPLITS": splits(p, c)}
+                    "SPLITS": splits(p, c), "KEYS": c.KEYS}
 
         return {
             "decode": plans.Plan(
@@ -83,7 +83,8 @@ class Decode:
                 lambda p: {**sizes(p), "WHOLE": splits(p, c) == 1, "stride_q": p.layout[Q].strides,
                            "stride_k": p.layout[K].strides, "stride_v": p.layout[V].strides},
                 lambda p: row_tiles(p, c) * splits(p, c) * p.B * p.H_K,
-                {"num_warps": c.num_warps, "num_stages": c.num_stages}),
+                # A look-up before each tile takes half of the pipeline's stages.
+                {"num_warps": c.num_warps, "num_stages": 2 * c.num_stages - 1 if page else c.num_stages}),
             "merge": plans.Plan(
                 flash_decode_merge_kernel, ("PARTS", "PART_LSE", "O", "LSE", "LENGTHS"),
                 {**common, "BLOCK_S": MERGED_AT_ONCE, "BLOCK_D": width}, sizes,

@@ -81,10 +81,9 @@ def store_at(tile, X, row, there, D, HEAD_DIM: tl.constexpr):
 
 @triton.jit
 def flash_decode_fwd_kernel(Q, K, V, O, LSE, LENGTHS, TABLE, scale_log2, stride_q, stride_k, stride_v,
-                            sizes, window, SPLITS, WHOLE: tl.constexpr, BLOCK_M: tl.constexpr,
-                            BLOCK_N: tl.constexpr, KEYS: tl.constexpr, HEAD_DIM: tl.constexpr,
-                            PAGE: tl.constexpr, IS_CAUSAL: tl.constexpr, EVEN_D: tl.constexpr,
-                            PDL: tl.constexpr):
+                            sizes, window, SPLITS, KEYS, WHOLE: tl.constexpr, BLOCK_M: tl.constexpr,
+                            BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
+                            IS_CAUSAL: tl.constexpr, EVEN_D: tl.constexpr, PDL: tl.constexpr):
     """Attend to the keys of one split: write O and the base-2 LSE of what a tile of rows sees there.
 
     Args:
@@ -99,7 +98,8 @@ def flash_decode_fwd_kernel(Q, K, V, O, LSE, LENGTHS, TABLE, scale_log2, stride_
             next.
         sizes: (H_K, GROUP, N_Q, N_K, D): key heads, query heads per key head, lengths, columns.
         window: None or (left, right), from the key that a row lies on; the last lies on the last.
-        BLOCK_M, BLOCK_N: rows of a tile, and keys.  KEYS: of a split, a multiple of BLOCK_N.
+        SPLITS, KEYS: how many splits there is room for, and the keys of one, a multiple of BLOCK_N.
+        BLOCK_M, BLOCK_N: rows of a tile, and keys.
         PDL: let the next kernel be launched before this one has ended.
     """
     if PDL:
@@ -154,15 +154,15 @@ def flash_decode_fwd_kernel(Q, K, V, O, LSE, LENGTHS, TABLE, scale_log2, stride_
 
 
 @triton.jit
-def flash_decode_merge_kernel(PARTS, PART_LSE, O, LSE, LENGTHS, sizes, window, SPLITS,
-                              KEYS: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
-                              IS_CAUSAL: tl.constexpr, PDL: tl.constexpr):
+def flash_decode_merge_kernel(PARTS, PART_LSE, O, LSE, LENGTHS, sizes, window, SPLITS, KEYS,
+                              BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr, IS_CAUSAL: tl.constexpr,
+                              PDL: tl.constexpr):
     """Merge what the splits wrote of one row, in their order: write BLOCK_D columns of O, and the LSE.
 
     Args:
         PARTS, PART_LSE: O and LSE of `flash_decode_fwd_kernel`.
         O: pointer to (B, H, N_Q, D), contiguous.  LSE: pointer to (B, H, N_Q) float32, natural log.
-        LENGTHS, sizes, window, KEYS, IS_CAUSAL: as there. A split of which the row sees nothing is
+        LENGTHS, sizes, window, SPLITS, KEYS, IS_CAUSAL: as there. A split of which the row sees nothing is
             not read.
         BLOCK_S: splits that are added up at a time.
         PDL: this program may have started before the parts are written.

@@ -186,8 +186,9 @@ def seconds_in_turn(call, both, replays=REPLAYS):
 def timed(calls, both, device, rounds, which):
     """Return name → seconds of every round in one of the harnesses; the calls alternate."""
     if which == "do_bench" or device != "cuda":
+        k, v = both[0]
         with torch.no_grad():
-            return harness.race({name: lambda call=call: call(*both[0]) for name, call in calls.items()},
+            return harness.race({name: lambda call=call: call(k, v) for name, call in calls.items()},
                                 device, rounds)
     return harness.alternate(calls, rounds,
                              lambda call: statistics.median(seconds_in_turn(call, both)))

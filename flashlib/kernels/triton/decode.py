@@ -121,6 +121,8 @@ def flash_decode_fwd_kernel(Q, K, V, O, LSE, LENGTHS, TABLE, scale_log2, stride_
 
     h = hk * GROUP + member
     at = b.to(tl.int64) * stride_q[0] + h.to(tl.int64) * stride_q[1] + row.to(tl.int64) * stride_q[2]
+    if not WHOLE:
+        real = real & (lo < hi)                             # who sees nothing here reads and writes nothing
     q = load_at(Q, at, stride_q[3], real, D, HEAD_DIM, EVEN_D)
     m_i = tl.full([BLOCK_M], LOWEST, tl.float32)
     l_i = tl.zeros([BLOCK_M], tl.float32)
@@ -148,7 +150,6 @@ def flash_decode_fwd_kernel(Q, K, V, O, LSE, LENGTHS, TABLE, scale_log2, stride_
         lse = lse * LN2
     else:
         to = (head.to(tl.int64) * SPLITS + split) * (N_Q * GROUP) + r
-        real = real & (lo < hi)
     tl.store(LSE + to, lse, mask=real)
     store_at(acc, O, to, real, D, HEAD_DIM)
 
@@ -183,28 +184,27 @@ def flash_decode_merge_kernel(PARTS, PART_LSE, O, LSE, LENGTHS, sizes, window, S
     start = (h // GROUP).to(tl.int64) * SPLITS * apart + row * GROUP + h % GROUP
     s = tl.arange(0, BLOCK_S)
     d = part * BLOCK_D + tl.arange(0, BLOCK_D)
-    tops = tl.full([BLOCK_S], LOWEST, tl.float32)
-    for at_split in range(first, last, BLOCK_S):
-        there = at_split + s < last
-        lse = tl.load(PART_LSE + start + (at_split + s) * apart, mask=there, other=LOWEST)
-        tops = tl.maximum(tops, lse)
-    top = tl.max(tops, 0)
-    total = tl.zeros([BLOCK_S], tl.float32)
+    m_i = tl.full([BLOCK_S], LOWEST, tl.float32)            # every BLOCK_S-th split in a lane of its own
+    l_i = tl.zeros([BLOCK_S], tl.float32)
     acc = tl.zeros([BLOCK_S, BLOCK_D], tl.float32)
-    for at_split in range(first, last, BLOCK_S):
-        there = at_split + s < last
-        from_ = start + (at_split + s).to(tl.int64) * apart
-        lse = tl.load(PART_LSE + from_, mask=there, other=LOWEST)
-        weight = tl.where(there, tl.exp2(lse - top), 0.0)
-        o = tl.load(PARTS + from_[:, None] * D + d[None, :], mask=there[:, None] & (d < D)[None, :],
+    for split in range(first, last, BLOCK_S):
+        there = split + s < last
+        place = start + (split + s).to(tl.int64) * apart
+        lse = tl.load(PART_LSE + place, mask=there, other=float("-inf"))
+        o = tl.load(PARTS + place[:, None] * D + d[None, :], mask=there[:, None] & (d < D)[None, :],
                     other=0.0)
-        total += weight
-        acc += weight[:, None] * o
-    mass = tl.sum(total, 0)
-    empty = mass == 0.0
-    out = tl.sum(acc, 0) / tl.where(empty, 1.0, mass)
+        m_new = tl.maximum(m_i, lse)
+        alpha, weight = tl.exp2(m_i - m_new), tl.exp2(lse - m_new)
+        l_i = l_i * alpha + weight
+        acc = acc * alpha[:, None] + o * weight[:, None]
+        m_i = m_new
+    top = tl.max(m_i, 0)
+    lane = tl.exp2(m_i - top)
+    total = tl.sum(l_i * lane, 0)
+    empty = total == 0.0
+    out = tl.sum(acc * lane[:, None], 0) / tl.where(empty, 1.0, total)
     if O.dtype.element_ty == tl.float16:
         out = tl.where(tl.abs(out) < 65600.0, tl.clamp(out, -65504.0, 65504.0), out)
     tl.store(O + at.to(tl.int64) * D + d, out.to(O.dtype.element_ty), mask=d < D)
-    natural = tl.where(empty, float("-inf"), (top + tl.log2(tl.where(empty, 1.0, mass))) * LN2)
-    tl.store(LSE + at, natural, mask=part == 0)
+    lse = tl.where(empty, float("-inf"), (top + tl.log2(tl.where(empty, 1.0, total))) * LN2)
+    tl.store(LSE + at, lse, mask=part == 0)

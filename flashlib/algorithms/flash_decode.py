@@ -30,7 +30,7 @@ def flash_decode(Q, K, V, *, Br, Bc, keys=None, group=1, causal=False, window=No
         SRAMOverflow: the working set does not fit in `machine.sram_bytes`.
 
     Unmasked, of R = Nq·group ≤ Br rows and S > 1 splits, it moves (S + 1)·R·d + 2·Nk·d elements,
-    2·S·R·d numbers of the accumulator's size, and (2·S + 1)·R statistics.
+    2·S·R·d numbers of the accumulator's size, and (4·S + 1)·R statistics.
     """
     R, Nk, d, scale = check_attention(Q, K, V, causal, scale)
     Br, Bc, group = check_block("Br", Br), check_block("Bc", Bc), check_block("group", group)
@@ -47,10 +47,9 @@ def flash_decode(Q, K, V, *, Br, Bc, keys=None, group=1, causal=False, window=No
     Q, K, V = machine.hbm(Q=Q, K=K, V=V)
     O = machine.hbm_empty("O", (R, d))
     lse = machine.hbm_empty("lse", (R,), kind="stats")
-    parts, part_lse = O, lse                                           # one split: nothing to merge
-    if len(splits) > 1:
-        parts = machine.hbm_empty("parts", (len(splits) * R, d), kind="accumulator")
-        part_lse = machine.hbm_empty("part_lse", (len(splits) * R,), kind="stats")
+    if len(splits) > 1:                                                # what each split leaves
+        parts = (machine.hbm_empty("parts", (len(splits) * R, d), kind="accumulator"),
+                 *(machine.hbm_empty(name, (len(splits) * R,), kind="stats") for name in "ml"))
 
     with machine.kernel("flash_decode") as sram:
         for rows in tiles(R, Br):                                      # in parallel on a GPU,
@@ -81,17 +80,21 @@ def flash_decode(Q, K, V, *, Br, Bc, keys=None, group=1, causal=False, window=No
                             Oi[...] = alpha[:, None] * Oi + Pij.dot(Vj, where=visible)
                             m[...] = m_new
 
-                    Oi[...] = Oi / np.maximum(l, tiny)[:, None]
-                    at = slice(s * R + rows.start, s * R + rows.stop)
-                    sram.store(Oi, parts[at])                          # writes Br·d
-                    sram.store(m + np.log(l), part_lse[at])
+                    if len(splits) > 1:
+                        at = slice(s * R + rows.start, s * R + rows.stop)
+                        for part, x in zip(parts, (Oi, m, l), strict=True):
+                            sram.store(x, part[at])                    # writes Br·d + 2·Br
+                    else:
+                        Oi[...] = Oi / np.maximum(l, tiny)[:, None]
+                        sram.store(Oi, O[rows])                        # writes Br·d
+                        sram.store(m + np.log(l), lse[rows])
 
     if len(splits) > 1:
-        _merge(machine, Br, mask, splits, parts, part_lse, O, lse)
+        _merge(machine, Br, mask, splits, parts, O, lse)
     return O.to_host(), lse.to_host()
 
 
-def _merge(machine, Br, mask, splits, parts, part_lse, O, lse):
+def _merge(machine, Br, mask, splits, parts, O, lse):
     """Merge what the splits left of every row, in their order: the monoid once more."""
     lowest, tiny = np.finfo(machine.dtype).min, np.finfo(machine.dtype).tiny
     R, d = O.shape
@@ -106,11 +109,11 @@ def _merge(machine, Br, mask, splits, parts, part_lse, O, lse):
                         continue
                     with sram.scope():
                         at = slice(s * R + rows.start, s * R + rows.stop)
-                        part, other = sram.load(parts[at]), sram.load(part_lse[at])    # reads Br·d
-                        m_new = np.maximum(m, other)
-                        alpha, weight = np.exp(m - m_new), np.exp(other - m_new)
-                        l[...] = alpha * l + weight
-                        Oi[...] = alpha[:, None] * Oi + weight[:, None] * part
+                        Os, ms, ls = (sram.load(part[at]) for part in parts)   # reads Br·d + 2·Br
+                        m_new = np.maximum(m, ms)
+                        alpha, beta = np.exp(m - m_new), np.exp(ms - m_new)
+                        l[...] = alpha * l + beta * ls
+                        Oi[...] = alpha[:, None] * Oi + beta[:, None] * Os
                         m[...] = m_new
                 Oi[...] = Oi / np.maximum(l, tiny)[:, None]
                 sram.store(Oi, O[rows])                                # writes Br·d

@@ -102,7 +102,7 @@ def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
         p = Problem.of(q, k, v, window=window_of(causal, window))
         p.made["scale"] = check_scale(None, p.D)
     else:
-        factor: float = p.made["scale"] if scale is None else _check_factor(scale, p.D)
+        factor: float = p.made["scale"] if scale is None else check_factor(scale, p.D)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         o, lse = ops.Attention.apply(q, k, v, p.window, factor, impl, p)
     else:
@@ -122,7 +122,7 @@ def _accepted(q, k, v, causal, window, return_lse, impl) -> Problem | None:
     return p if p is not None and "scale" in p.made else None
 
 
-def _check_factor(scale, D: int) -> float:
+def check_factor(scale, D: int) -> float:
     """Return the factor on the logits, or refuse it."""
     scale = check_scale(scale, D)
     if abs(scale) > MAX_SCALE:
@@ -171,4 +171,4 @@ def check_arguments(q, k, v, causal, scale, return_lse, impl):
     if not isinstance(return_lse, bool):
         raise TypeError(f"return_lse: expected True or False, got {return_lse!r}")
     check_choice("impl", impl, IMPLS)
-    return q, k, v, _check_factor(scale, D)
+    return q, k, v, check_factor(scale, D)

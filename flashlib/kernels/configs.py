@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 # What a configuration can hold, from and to; whether it fits into shared memory its first call says.
 POWERS_OF_2 = {"BLOCK_M": (8, 256), "BLOCK_N": (8, 256), "num_warps": (1, 32), "O_PARTS": (1, 2),
-               "KEYS": (8, 2**20)}
+               "KEYS": (8, 2**20), "UNITS": (1, 64)}
 COUNTS = {"num_stages": (1, 8), "CONSUMERS": (2, 3), "STAGES": (1, 16), "Q_SLOTS": (1, 4),
           "K_STAGES": (1, 8), "V_STAGES": (1, 8), "EMULATED": (0, 2)}
 LARGEST_TAU = 8                                             # in powers of 2: float16 ends at 16
@@ -147,10 +147,11 @@ class _Decode(NamedTuple):
     num_warps: int
     num_stages: int
     KEYS: int
+    UNITS: int
 
 
 class DecodeConfig(_Validated, _Decode):
-    """As `TritonConfig`, and the keys of a split."""
+    """As `TritonConfig`; keys of a unit, and units of a run. These two decide the bits of a result."""
 
     __slots__ = ()
 
@@ -255,16 +256,17 @@ DECODE_HOPPER = {16: (128, 4, 4), 32: (128, 4, 4), 64: (128, 4, 4), 128: (64, 4,
 DECODE = {16: (64, 4, 3), 32: (64, 4, 3), 64: (64, 4, 3), 128: (32, 4, 3), 256: (32, 8, 2)}
 DECODE_TURING = {16: (32, 4, 1), 32: (32, 4, 1), 64: (16, 4, 1), 128: (16, 8, 1), 256: (16, 8, 1)}
 DECODE_FLOAT32 = {16: (32, 4, 1), 32: (32, 4, 1), 64: (32, 4, 1), 128: (32, 8, 1), 256: (16, 8, 1)}
-DECODE_ROWS = (16, 32, 64)
-DECODE_KEYS = {16: 512, 32: 1024, 64: 2048}                 # partial results are 2 · rows / keys of K, V
-FEWEST_SPLITS, MOST_SPLITS = 8, 128                         # of a capacity that is long enough
+# Rows of a query tile → keys of a unit and units of a run. If every unit is a part of its own, partial
+# results are 2 · rows / keys of K and V, so that more rows have larger ones.
+DECODE_CUTS = {16: (256, 8), 32: (512, 4), 64: (1024, 2)}
 
 
-def decode_config_for(capability: tuple[int, int] | None, itemsize: int, D: int, rows: int,
-                      N_K: int) -> DecodeConfig:
-    """Return the table's entry to decode `rows` packed rows of queries with room for N_K keys.
+def decode_config_for(capability: tuple[int, int] | None, itemsize: int, D: int,
+                      rows: int) -> DecodeConfig:
+    """Return the table's entry to decode `rows` packed rows of queries.
 
-    It knows nothing of the batch or of the number of SMs: a sequence is cut alike in any company.
+    It knows nothing of the batch, of lengths or of the number of SMs: a sequence is cut alike in any
+    company, however much room it has.
     """
     if capability is None or itemsize == 4:
         table, most = DECODE_FLOAT32, 32
@@ -272,14 +274,8 @@ def decode_config_for(capability: tuple[int, int] | None, itemsize: int, D: int,
         table, most = DECODE_HOPPER, 64
     else:
         table, most = (DECODE_TURING, 16) if capability < (8, 0) else (DECODE, 32)
-    block_m = next((m for m in DECODE_ROWS if m >= rows or m == most))
-    block_n, warps, stages = table[padded(D)]
-    keys = DECODE_KEYS[block_m]
-    while keys > 2 * block_n and FEWEST_SPLITS * keys > N_K:
-        keys //= 2
-    while MOST_SPLITS * keys < N_K:
-        keys *= 2
-    return DecodeConfig(block_m, block_n, warps, stages, keys)
+    block_m = next(m for m in DECODE_CUTS if m >= rows or m == most)
+    return DecodeConfig(block_m, *table[padded(D)], *DECODE_CUTS[block_m])
 
 
 def candidates(width: int, rows, keys, warps, stages, most_registers: float) -> list[TritonConfig]:

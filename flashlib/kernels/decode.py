@@ -4,12 +4,12 @@ from typing import Literal, overload
 
 import torch
 
-from flashlib.arguments import check_choice
+from flashlib.arguments import check_choice, check_scale
 from flashlib.kernels import ops
-from flashlib.kernels.attention import Sides, check_arguments
+from flashlib.kernels.attention import Sides, check_arguments, check_factor
 from flashlib.kernels.autocast import of_one_dtype
 from flashlib.kernels.backends import named
-from flashlib.kernels.problem import Problem
+from flashlib.kernels.problem import CAUSAL, FULL, Problem, known
 from flashlib.masks import Window, window_of
 
 DecodeImpl = Literal["auto", "decode", "reference"]
@@ -62,30 +62,49 @@ def flash_decode(q, k, v, *, lengths=None, table=None, causal=False, window=None
             expected and what came. A length above the room counts as the room, one below 0 as 0; what
             the table holds is not looked at.
     """
-    check_choice("impl", impl, IMPLS)
-    q, k, v, scale = _check_tensors(q, k, v, table, causal, scale, return_lse)
-    lengths = _checked_integers("lengths", lengths, (q.shape[0],), q.device)
+    seen = CAUSAL if causal is True else FULL if window is None and causal is False else None
+    seen = window_of(causal, window) if seen is None or window is not None else seen
+    p = _accepted(q, k, v, seen, table is not None, return_lse, impl)
+    if p is None:
+        check_choice("impl", impl, IMPLS)
+        q, k, v, factor = _check_tensors(q, k, v, table, causal, scale, return_lse)
+        p = Problem.of(q, k, v, window=seen)
+        p.made["decoded", table is not None] = factor if scale is None else check_scale(None, p.D)
+    else:
+        factor = p.made["decoded", table is not None] if scale is None else check_factor(scale, p.D)
+    if lengths is not None:
+        lengths = _checked_integers("lengths", lengths, (q.shape[0],), q.device)
     if table is not None:
         table = _checked_integers("table", table, (q.shape[0], None), q.device)
-    seen = window_of(causal, window)
-    _check_keys(keys_per_split)
+    if keys_per_split is not None:
+        _check_keys(keys_per_split)
     if (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
             ) or ops.transformed():
         raise NotImplementedError("q, k, v: flash_decode is for inference and has no derivative: use"
                                   " torch.no_grad(), or flash_attention")
-    if impl == "auto":
-        impl = "decode" if q.is_cuda else "reference"
-    q, k, v = (x.resolve_neg() for x in (q, k, v))
-    q, scale = ops.positive(q, scale)
-    room = k.shape[2] * (1 if table is None else table.shape[1])
-    if not (q.numel() and room and k.shape[0]):
+    if q.is_neg() or k.is_neg() or v.is_neg():              # a kernel reads numbers as they lie
+        q, k, v = q.resolve_neg(), k.resolve_neg(), v.resolve_neg()
+    if factor < 0:
+        q, factor = ops.positive(q, factor)
+    if not (p.B and p.N_Q and p.N_K and k.shape[0]) or (table is not None and not table.shape[1]):
         o = torch.zeros_like(q, memory_format=torch.contiguous_format)
         lse = ops.lse_like(q, -torch.inf)
-    elif impl == "reference":
-        o, lse = _reference(q, k, v, lengths, table, seen, scale)
+    elif impl == "reference" or (impl == "auto" and not q.is_cuda):
+        o, lse = _reference(q, k, v, lengths, table, seen, factor)
     else:
-        o, lse = _kernels(q, k, v, lengths, table, seen, scale, keys_per_split)
+        o, lse = _kernels(q, k, v, lengths, table, seen, factor, keys_per_split)
     return (o, lse) if return_lse else o
+
+
+def _accepted(q, k, v, seen: Window, paged: bool, return_lse, impl) -> Problem | None:
+    """Return the problem of tensors like which some were accepted before, else None."""
+    if type(return_lse) is not bool or impl not in IMPLS:
+        return None
+    try:
+        p = known(q, k, v, seen)
+    except (AttributeError, RuntimeError, TypeError):       # no dense tensors: told by the checks
+        return None
+    return p if p is not None and ("decoded", paged) in p.made else None
 
 
 def _kernels(q, k, v, lengths, table, seen: Window, scale, keys_per_split):
@@ -98,7 +117,8 @@ def _kernels(q, k, v, lengths, table, seen: Window, scale, keys_per_split):
     config = None
     if keys_per_split is not None:
         config = decode.BACKEND.table(p, "forward")
-        config = config._replace(KEYS=keys_per_split, BLOCK_N=min(config.BLOCK_N, keys_per_split))
+        config = config._replace(KEYS=keys_per_split, BLOCK_N=min(config.BLOCK_N, keys_per_split),
+                                 UNITS=1)
     return decode.BACKEND.forward(q, k, v, p, scale, config, lengths, table)
 
 
@@ -141,9 +161,7 @@ def _check_tensors(q, k, v, table, causal, scale, return_lse):
 
 
 def _checked_integers(name, x, shape, device):
-    """Return a tensor of int32 as kernels read it, or refuse it by name; None stays None."""
-    if x is None:
-        return None
+    """Return a tensor of int32 as kernels read it, or refuse it by name."""
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{name}: expected a torch.Tensor, got {type(x).__name__}")
     if x.dtype != torch.int32:
@@ -160,8 +178,6 @@ def _checked_integers(name, x, shape, device):
 
 def _check_keys(keys) -> None:
     """Refuse a number of keys that no split can have."""
-    if keys is None:
-        return
     if isinstance(keys, bool) or not isinstance(keys, int):
         raise TypeError(f"keys_per_split: expected None or a power of 2 from {LEAST_KEYS}, got {keys!r}")
     if keys < LEAST_KEYS or keys & (keys - 1) or keys > 2**20:

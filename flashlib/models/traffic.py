@@ -8,8 +8,7 @@ the vector FLOPs per tile are these, for a tile of b rows and c keys:
     flash_v1     scale, max, subtract, sum 4bc, mask bc, statistics 8b, output 4bd; bc + 2b exps
     flash_v2     scale, max, subtract, sum 4bc, mask bc, statistics 4b, output 2bd; bc + b exps;
                  once per row tile: 3b + bd
-    flash_decode as v2, the last line per split that a tile sees; the merge 5b + 3bd and 2b exps each
-                 time, and once per row tile 3b + bd
+    flash_decode as v2; the merge 6b + 3bd and 2b exps per split that a row tile sees
     flash_v3     as v2; in FP8 rounding bc, statistics 5b, output 3bd and 1 for the scale on top;
                  once per row tile: 4b + bd + 1
     flash_v4     scale, max, subtract, times log₂e, sum 5bc, mask bc, statistics 6b, output bd;
@@ -142,7 +141,7 @@ def flash_v2(*, Nq, Nk, d, Br, Bc, causal=False, window=None, element_bytes=2, s
 @_checked
 def flash_decode(*, Nq, Nk, d, Br, Bc, keys=None, group=1, causal=False, window=None, element_bytes=2,
                  stats_bytes=4, accumulator_bytes=4) -> Traffic:
-    """Return what `flash_decode` costs: `flash_v2`, and every split's O and lse written and read."""
+    """Return what `flash_decode` costs: `flash_v2`, and every split's O, m and l written and read."""
     keys, e, s, a = 2 * Bc if keys is None else keys, element_bytes, stats_bytes, accumulator_bytes
     g, rows = _grid(Nq, Nk, Br, Bc, causal, window, group), Nq * group
     touched, area, walked, merged = g.touched, g.area, int(np.sum(g.keys)), Nk > keys
@@ -151,11 +150,11 @@ def flash_decode(*, Nq, Nk, d, Br, Bc, keys=None, group=1, causal=False, window=
     by_tensor = _moved(e, s, Q=(loaded * d, 0), K=(walked * d, 0), V=(walked * d, 0),
                        O=(0, rows * d), lse=(0, rows))
     peak = (g.b * (d * (e + a) + 2 * s) + e * g.c * (2 * d + g.b)) * (splits > 0)
-    vector = 4 * area + g.masked + touched * (4 + 2 * d) + loaded * (3 + d)
+    vector = 4 * area + g.masked + touched * (4 + 2 * d) + rows * (3 + d)
     if merged:
-        by_tensor |= {"parts": (loaded * d * a,) * 2, "part_lse": (loaded * s,) * 2}
-        peak = np.maximum(peak, g.b * (d * a + 2 * s + (d * a + s) * (splits > 0)))
-    return Traffic.of(by_tensor, 4 * area * d, vector + merged * (loaded * (5 + 3 * d) + rows * (3 + d)),
+        by_tensor |= {"parts": (loaded * d * a,) * 2, **dict.fromkeys("ml", (loaded * s,) * 2)}
+        peak = np.maximum(peak, g.b * (d * a + 2 * s) * (1 + (splits > 0)))
+    return Traffic.of(by_tensor, 4 * area * d, vector + merged * loaded * (6 + 3 * d),
                       area + touched + merged * 2 * loaded, max(peak, default=0))
 
 

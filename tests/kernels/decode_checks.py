@@ -11,6 +11,9 @@ import torch
 
 from flashlib.course.notebook.interpreter_trace import watch
 from flashlib.kernels import flash_attention, flash_decode
+from flashlib.kernels.backends import decode as backend
+from flashlib.kernels.configs import DecodeConfig
+from flashlib.masks import window_of
 from flashlib.models import traffic
 from tests.kernels.behaviours import require
 from tests.kernels.decode_cases import Case, inputs, judge, paged
@@ -104,8 +107,26 @@ def check_largest():
 
 
 def check_many():
-    """More splits than the merge takes at a time, the last of them ragged."""
-    right(Case(1, 2, 1, 1, 16 * 40 + 5, 16), keys=16)
+    """More splits than the merge takes at a time, the last of them ragged; the largest comes last."""
+    def grow(given):
+        given.k[:, :, 300:] *= 3
+        return given
+    right(Case(1, 2, 1, 1, 16 * 40 + 5, 16), keys=16, edit=grow)
+
+
+def check_runs():
+    """What a program takes, a unit of keys or a run of units, changes no bit."""
+    config = DecodeConfig(16, 32, 4, 1, 64, 2)
+    for causal, window in MASKS:
+        for room in (100, 340):                             # one run, and three
+            case = Case(2, 2, 1, 3, room, 16, causal, window, lengths=True)
+            given = inputs(case)
+            p = backend.problem_of(*given[:3], window_of(causal, window))
+            found = [backend.BACKEND.forward(*given[:3], p, 0.25, config, given.lengths, None, units)
+                     for units in (1, 2)]
+            for name, score in judge(case, given, found[1]).items():
+                require(score.ratio <= 1, f"{name} {case}: {score.error:.1e} > {score.allowed:.1e}")
+            identical(*found, f"runs and units differ: {case}")
 
 
 def check_poison():

@@ -61,6 +61,22 @@ def check_company(where):
     return ""
 
 
+def check_runs(where):
+    """What a program takes, a unit of keys or a run of them, changes no bit."""
+    from flashlib.kernels.backends.decode import BACKEND, problem_of
+    from flashlib.masks import window_of
+
+    for dtype, sizes, (causal, window) in itertools.product(DTYPES, SIZES, MASKS):
+        case = Case(*sizes, causal=causal, window=window, lengths=True)
+        given = inputs(case, dtype, where.device)
+        p = problem_of(*given[:3], window_of(causal, window))
+        config = BACKEND.table(p, "forward")
+        found = [BACKEND.forward(*given[:3], p, 0.1, config, given.lengths, None, units)
+                 for units in (1, config.UNITS)]
+        require(all(map(torch.equal, *found)), f"runs and units differ: {case} {dtype}")
+    return ""
+
+
 def check_graph(where):
     """A graph captured at length 1 is right when it is replayed at every other length."""
     for sizes in SIZES[:4]:
@@ -151,7 +167,7 @@ def main() -> int:
     from tests.kernels.gpu_checks import Where
 
     where, failed = Where("decode", "cuda"), 0
-    for name, check in DECODE.items():
+    for name, check in sorted(DECODE.items(), key=lambda item: item[0] == "values"):
         try:
             print(f"{name}: ok {check(where)}", flush=True)
         except Exception:

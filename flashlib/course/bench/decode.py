@@ -51,9 +51,10 @@ GRAPH_CALLS, REPLAYS = 32, 7
 PAGES = (16, 64)                                            # keys of a page
 SUMS = [(block, steps, warps) for block in (1024, 2048, 4096, 8192) for steps in (1, 2, 4, 8)
         for warps in (4, 8)]
-SWEEP = {"KEYS": (128, 256, 512, 1024, 2048, 4096), "BLOCK_N": (32, 64, 128), "num_warps": (2, 4, 8),
-         "num_stages": (2, 3, 4, 5, 6)}
-DRY_SWEEP = {"KEYS": (64,), "BLOCK_N": (32,), "num_warps": (4,), "num_stages": (2,)}
+SWEEP = {"CUT": ((128, 1), (256, 1), (512, 1), (1024, 1), (2048, 1), (256, 8), (512, 4), (512, 8),
+                 (1024, 2), (1024, 4)), "BLOCK_N": (32, 64, 128), "num_warps": (2, 4, 8),
+         "num_stages": (2, 3, 4, 5)}                        # CUT: keys of a unit, units of a part
+DRY_SWEEP = {"CUT": ((32, 1), (32, 2)), "BLOCK_N": (32,), "num_warps": (4,), "num_stages": (2,)}
 IMPLS = {"ours": "flashlib.kernels.flash_decode", "ours_auto": "flashlib.flash_attention",
          "ours_causal": "flash_decode(causal=True)", "sum": "a kernel that only adds up K and V",
          **{f"ours_page_{page}": f"flash_decode on pages of {page} keys" for page in PAGES}}
@@ -162,9 +163,10 @@ def in_turn(call, both):
         for x in both:
             call(x[0], x[1])
         torch.cuda.synchronize()
-        with torch.cuda.graph(graph, stream=stream):
-            for x in order:
-                call(x[0], x[1])
+        graph.capture_begin()                               # torch.cuda.graph would empty its cache
+        for x in order:
+            call(x[0], x[1])
+        graph.capture_end()
     return graph.replay, count
 
 
@@ -238,18 +240,18 @@ def configurations(shape, device, space):
 
     rows = shape.N_q * shape.H // shape.H_k
     block_m = next((m for m in (16, 32, 64) if m >= rows), 64)
-    return [DecodeConfig(BLOCK_M=block_m, **dict(zip(space, values, strict=True)))
-            for values in itertools.product(*space.values())
-            if values[0] >= values[1] and values[0] <= 2 * shape.N_k]
+    return [DecodeConfig(block_m, block_n, warps, stages, keys, units)
+            for (keys, units), block_n, warps, stages in itertools.product(*space.values())
+            if block_n <= keys and keys * units <= 2 * shape.N_k]
 
 
-def with_config(q, config):
-    """Return a function of K and V that decodes in a configuration."""
+def with_config(q, config, units=None):
+    """Return a function of K and V that decodes in a configuration, so many units a part."""
     from flashlib.kernels.backends.decode import BACKEND
     from flashlib.kernels.problem import Problem
 
     scale = q.shape[-1] ** -0.5
-    return lambda k, v: BACKEND.forward(q, k, v, Problem.of(q, k, v), scale, config)[0]
+    return lambda k, v: BACKEND.forward(q, k, v, Problem.of(q, k, v), scale, config, units=units)[0]
 
 
 @contextlib.contextmanager
@@ -271,7 +273,7 @@ def try_one(case):
     """Compile what a configuration needs, in a process of its own."""
     shape, config, device = case
     q, both = caches_of(shape._replace(B=1), device, 1)
-    with_config(q, config)(*both[0])
+    with_config(q, config, config.UNITS)(*both[0])
 
 
 def sweep(shapes, device, space, say=print):
@@ -284,16 +286,16 @@ def sweep(shapes, device, space, say=print):
     if device == "cuda":                                    # one shape of each kind, and of each split
         kinds = {(min(64, s.N_q * s.H // s.H_k), s.H == s.H_k, s.d): s for s in shapes}
         harness.warm_all(try_one, [(s._replace(N_k=16384), c, device) for s in kinds.values()
-                                   for c in configurations(s, device, {**space, "KEYS": (1024,)})])
+                                   for c in configurations(s, device, {**space, "CUT": ((512, 1), (512, 4))})])
     rows = []
     for shape in shapes:
         q, both = caches_of(shape, device, cache_count(shape, device), dtype=dtype)
         table = BACKEND.table(Problem.of(q, *both[0]), "forward")
         right, best = exact(q, *both[0], False), []
-        for config, pdl in [*((c, True) for c in configurations(shape, device, space)),
-                            (table, True), (table, False)]:
+        for config, units, pdl in [*((c, c.UNITS, True) for c in configurations(shape, device, space)),
+                                   (table, None, True), (table, None, False)]:
             with contextlib.nullcontext() if pdl else without_dependents():
-                call = with_config(q, config)
+                call = with_config(q, config, units)
                 try:
                     o = call(*both[0])
                     times = (seconds_in_turn(call, both, 3) if device == "cuda" else

@@ -1,7 +1,8 @@
 """Few queries and many keys on any NVIDIA GPU, or in Triton's interpreter: the keys are shared out.
 
-A program takes a fixed number of keys, so that a sequence is cut alike in any batch and on any number
-of SMs; a second kernel merges. The arguments were checked; nothing here is public.
+Keys are cut alike in any batch and on any number of SMs. What a program takes, one unit of keys or a
+run of them, follows the number of programs that there would be, and changes no bit. The arguments were
+checked; nothing here is public.
 """
 
 from dataclasses import replace
@@ -17,8 +18,9 @@ from flashlib.kernels.triton.decode import flash_decode_fwd_kernel, flash_decode
 from flashlib.kernels.tuning import store
 
 Q, K, V = range(3)                                          # places in a problem's layout
-MERGED_AT_ONCE, MERGED_COLUMNS = 32, 64                     # splits and columns of a program
-# What tuning tries; the keys of a split stay, because the bits of the result depend on them.
+MERGED_AT_ONCE, MERGED_COLUMNS = 16, 64                     # runs and columns of a program
+FULL = 0.75                                                 # programs per SM from which runs are taken
+# What tuning tries; units and runs stay, because the bits of the result depend on them.
 KEYS, WARPS, STAGES = (32, 64, 128), (2, 4, 8), (2, 3, 4, 5)
 PDL_CAPABILITY = (9, 0)                                     # of the first GPUs that launch dependents
 
@@ -39,7 +41,7 @@ class Decode:
         """Return the table's entry."""
         itemsize = 4 if p.narrow else p.dtype.itemsize
         rows = p.N_Q * p.H // p.H_K
-        return configs.decode_config_for(p.device.capability, itemsize, p.D, rows, p.N_K)
+        return configs.decode_config_for(p.device.capability, itemsize, p.D, rows)
 
     def config(self, p: Problem, direction: str) -> configs.DecodeConfig:
         """Return what tuning found, or the table's entry."""
@@ -53,14 +55,15 @@ class Decode:
         """Return what tuning tries beside the table's entry."""
         table = self.table(p, direction)
         sizes = ((table.BLOCK_M,), KEYS, WARPS, STAGES)
-        return {"": [configs.DecodeConfig(*c, max(table.KEYS, c.BLOCK_N)) for c in
+        return {"": [configs.DecodeConfig(*c, *table[4:]) for c in
                      configs.candidates(p.head_dim, *sizes, most_registers=256)]}
 
-    def plan(self, p: Problem, direction: str, config, page: int = 0,
+    def plan(self, p: Problem, direction: str, config, units: int = 1, page: int = 0,
              has_lengths: bool = False) -> dict[str, plans.Plan]:
-        """Return the plans of both kernels; the second is launched where there are several splits.
+        """Return the plans of both kernels; the second is launched where there are several parts.
 
-        `has_lengths` only tells plans apart: a kernel to which LENGTHS is None is compiled without it.
+        `units` are those of a part. `has_lengths` only tells plans apart: a kernel to which LENGTHS is
+        None is compiled without it.
         """
         if p.narrow:
             p = p.widened()
@@ -72,55 +75,69 @@ class Decode:
 
         def sizes(p):
             return {"sizes": (p.H_K, p.H // p.H_K, p.N_Q, p.N_K, p.D), "window": p.sides,
-                    "SPLITS": splits(p, c), "KEYS": c.KEYS}
+                    "PARTS": parts(p, c, units), "KEYS": c.KEYS}
 
         return {
             "decode": plans.Plan(
                 flash_decode_fwd_kernel,
                 ("Q", "K", "V", "O", "LSE", "LENGTHS", "TABLE", "scale_log2"),
-                {**common, "BLOCK_M": c.BLOCK_M, "BLOCK_N": c.BLOCK_N, "HEAD_DIM": p.head_dim,
+                {**common, "UNITS": units, "BLOCK_M": c.BLOCK_M, "BLOCK_N": c.BLOCK_N, "HEAD_DIM": p.head_dim,
                  "PAGE": page, "EVEN_D": p.head_dim == p.D},
-                lambda p: {**sizes(p), "WHOLE": splits(p, c) == 1, "stride_q": p.layout[Q].strides,
+                lambda p: {**sizes(p), "WHOLE": parts(p, c, units) == 1, "stride_q": p.layout[Q].strides,
                            "stride_k": p.layout[K].strides, "stride_v": p.layout[V].strides},
-                lambda p: row_tiles(p, c) * splits(p, c) * p.B * p.H_K,
+                lambda p: row_tiles(p, c) * parts(p, c, units) * p.B * p.H_K,
                 # A look-up before each tile takes half of the pipeline's stages.
-                {"num_warps": c.num_warps, "num_stages": 2 * c.num_stages - 1 if page else c.num_stages}),
+                {"num_warps": c.num_warps, "num_stages": 2 * c.num_stages - 1 if page else c.num_stages,
+                 **options}),
             "merge": plans.Plan(
-                flash_decode_merge_kernel, ("PARTS", "PART_LSE", "O", "LSE", "LENGTHS"),
-                {**common, "BLOCK_S": MERGED_AT_ONCE, "BLOCK_D": width}, sizes,
+                flash_decode_merge_kernel, ("ACC", "STATISTICS", "O", "LSE", "LENGTHS"),
+                {**common, "UNITS": c.UNITS, "FOLDED": units, "BLOCK_S": MERGED_AT_ONCE,
+                 "BLOCK_D": width}, sizes,
                 lambda p: p.B * p.H * p.N_Q * -(-p.D // width), {"num_warps": 4, **options})}
 
-    def forward(self, q, k, v, p: Problem, scale: float, config=None, lengths=None, table=None):
+    def forward(self, q, k, v, p: Problem, scale: float, config=None, lengths=None, table=None,
+                units=None):
         """Return O, like q but contiguous, and lse (B, H, N_Q) float32.
 
         With a table, (B, N_K / page) int32, k and v are pages; lengths, (B,) int32, say how many keys
-        count. Both are contiguous.
+        count. Both are contiguous. `units` of a part: None is what fills the GPU.
         """
         if p.narrow:
             dtype, q, k, v = q.dtype, q.float(), k.float(), v.float()
             wide = problem_of(q, k, v, p.window, table)
-            o, lse = self.forward(q, k, v, wide, scale, config, lengths, table)
+            o, lse = self.forward(q, k, v, wide, scale, config, lengths, table, units)
             return o.to(dtype), lse
-        c: Any = config or self.config(p, "forward")
         page = 0 if table is None else k.shape[2]
-        launches = plans.launches_for(self, p, "forward", config, page, lengths is not None)
+        found = p.made.get(key := (config, units, page, lengths is None))
+        if found is None:
+            c: Any = config or self.config(p, "forward")
+            units = units_of(p, c) if units is None else units
+            found = p.made[key] = parts(p, c, units), plans.launches_for(
+                self, p, "forward", config, units, page, lengths is not None)
+        many, launches = found
         o = torch.empty_like(q, memory_format=torch.contiguous_format)
         lse = torch.empty((p.B, p.H, p.N_Q), dtype=torch.float32, device=q.device)
-        many, factor = splits(p, c), scale * LOG2E
+        factor = scale * LOG2E
         if many == 1:
             launches["decode"](q, k, v, o, lse, lengths, table, factor)
             return o, lse
         rows = p.B * many * p.H * p.N_Q
-        parts = torch.empty((rows, p.D), dtype=torch.float32, device=q.device)
-        part_lse = torch.empty((rows,), dtype=torch.float32, device=q.device)
-        launches["decode"](q, k, v, parts, part_lse, lengths, table, factor)
-        launches["merge"](parts, part_lse, o, lse, lengths)
+        acc = torch.empty((rows, p.D), dtype=torch.float32, device=q.device)
+        statistics = torch.empty((rows, 2), dtype=torch.float32, device=q.device)
+        launches["decode"](q, k, v, acc, statistics, lengths, table, factor)
+        launches["merge"](acc, statistics, o, lse, lengths)
         return o, lse
 
 
-def splits(p: Problem, c: configs.DecodeConfig) -> int:
+def parts(p: Problem, c: configs.DecodeConfig, units: int) -> int:
     """Return into how many parts the keys are cut: by how many there is room for."""
-    return -(-p.N_K // c.KEYS)
+    return -(-p.N_K // (c.KEYS * units))
+
+
+def units_of(p: Problem, c: configs.DecodeConfig) -> int:
+    """Return the units of a part: a run if there are programs enough, else one."""
+    programs = row_tiles(p, c) * p.B * p.H_K * parts(p, c, c.UNITS)
+    return c.UNITS if programs >= FULL * p.device.sms else 1
 
 
 def row_tiles(p: Problem, c: configs.DecodeConfig) -> int:

@@ -1,8 +1,12 @@
 """Decoding in Triton: few queries, many keys. Programs share the keys out, a second kernel merges.
 
 Flash-Decoding (Dao et al. 2023). The queries of all heads that share a key head are rows of one tile,
-row position · GROUP + head, so that K and V are read once for all of them. Keys are cut into splits
-of a fixed number: so what a sequence gets depends on no other, bit by bit. The NumPy page that it follows
+row position · GROUP + head, so that K and V are read once for all of them.
+
+Keys are cut into units of a fixed number; a fixed number of units makes a run. The units of a run are
+folded in their order, and then the runs: in a program that has a whole run, or in the merge if every
+unit had a program of its own. Both do the same arithmetic, so that a batch may decide which of them
+fills the GPU, and the bits of a sequence depend on nothing but itself. The NumPy page that this follows
 is `flashlib.algorithms.flash_decode`.
 """
 
@@ -70,27 +74,50 @@ def load_at(X, at, stride, there, D, HEAD_DIM: tl.constexpr, EVEN_D: tl.constexp
 
 
 @triton.jit
-def store_at(tile, X, row, there, D, HEAD_DIM: tl.constexpr):
-    """Write rows of D contiguous columns; a rounded P may have lifted float16 past its largest."""
-    d = tl.arange(0, HEAD_DIM)
-    if X.dtype.element_ty == tl.float16:
-        tile = tl.where(tl.abs(tile) < 65600.0, tl.clamp(tile, -65504.0, 65504.0), tile)
-    tl.store(X + row.to(tl.int64)[:, None] * D + d[None, :], tile.to(X.dtype.element_ty),
-             mask=there[:, None] & (d < D)[None, :])
+def fold(m_a, l_a, acc_a, m_b, l_b, acc_b):
+    """Return the merge of two softmax states, in arithmetic that no compiler contracts otherwise.
+
+    What saw no key changes nothing, not even by a NaN among its values.
+    """
+    some = l_b != 0.0
+    m = tl.where(some, tl.maximum(m_a, m_b), m_a)
+    a, b = tl.exp2(m_a - m), tl.exp2(m_b - m)
+    wide_a = tl.broadcast_to(a[:, None], acc_a.shape)
+    l = tl.where(some, tl.fma(l_a, a, l_b * b), l_a)
+    acc = tl.where(some[:, None], tl.fma(acc_a, wide_a, acc_b * b[:, None]), acc_a)
+    return m, l, acc
+
+
+@triton.jit
+def divided(acc, l, O):
+    """Return O as it is stored; a rounded P may have lifted float16 past its largest."""
+    empty = l == 0.0
+    out = tl.where(empty, 0.0, acc / tl.where(empty, 1.0, l))
+    if O.dtype.element_ty == tl.float16:
+        out = tl.where(tl.abs(out) < 65600.0, tl.clamp(out, -65504.0, 65504.0), out)
+    return out.to(O.dtype.element_ty)
+
+
+@triton.jit
+def natural(m, l):
+    """Return the natural-log LSE of base-2 statistics; −∞ where nothing was seen."""
+    empty = l == 0.0
+    return tl.where(empty, float("-inf"), (m + tl.log2(tl.where(empty, 1.0, l))) * LN2)
 
 
 @triton.jit
 def flash_decode_fwd_kernel(Q, K, V, O, LSE, LENGTHS, TABLE, scale_log2, stride_q, stride_k, stride_v,
-                            sizes, window, SPLITS, KEYS, WHOLE: tl.constexpr, BLOCK_M: tl.constexpr,
-                            BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
-                            IS_CAUSAL: tl.constexpr, EVEN_D: tl.constexpr, PDL: tl.constexpr):
-    """Attend to the keys of one split: write O and the base-2 LSE of what a tile of rows sees there.
+                            sizes, window, PARTS, KEYS, UNITS: tl.constexpr, WHOLE: tl.constexpr,
+                            BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
+                            PAGE: tl.constexpr, IS_CAUSAL: tl.constexpr, EVEN_D: tl.constexpr,
+                            PDL: tl.constexpr):
+    """Attend to the keys of one part: write the state of a tile of rows there, O not divided yet.
 
     Args:
         Q: pointer to (B, H, N_Q, D).  K, V: to (B, H_K, N_K, D), or with PAGE to (pages, H_K, PAGE, D).
-        O: pointer to (B · H_K, SPLITS, N_Q · GROUP, D) float32; LSE without the D. If WHOLE, there is
-            one split, and O (B, H, N_Q, D) in its own dtype and the natural-log LSE are the result.
-            Where a tile sees no key of a split, nothing is written.
+        O: pointer to (B · H_K, PARTS, N_Q · GROUP, D) float32.  LSE: to m and l of the same rows, (…, 2)
+            float32, base 2. If WHOLE, there is one part, and O (B, H, N_Q, D) in its own dtype and the
+            natural-log LSE are the result. Where a tile sees no key of a part, nothing is written.
         LENGTHS: None or pointer to (B,) int32: how many keys of a sequence count.
         TABLE: None or pointer to (B, N_K / PAGE) int32: the page of each run of PAGE keys.
         scale_log2: the non-negative factor on the logits, times log2(e): exponentials are base 2.
@@ -98,35 +125,37 @@ def flash_decode_fwd_kernel(Q, K, V, O, LSE, LENGTHS, TABLE, scale_log2, stride_
             next.
         sizes: (H_K, GROUP, N_Q, N_K, D): key heads, query heads per key head, lengths, columns.
         window: None or (left, right), from the key that a row lies on; the last lies on the last.
-        SPLITS, KEYS: how many splits there is room for, and the keys of one, a multiple of BLOCK_N.
-        BLOCK_M, BLOCK_N: rows of a tile, and keys.
-        PDL: let the next kernel be launched before this one has ended.
+        PARTS: how many parts there is room for.  KEYS: of a unit, a multiple of BLOCK_N.
+        UNITS: of a part: one, or those of a run.  BLOCK_M, BLOCK_N: rows of a tile, and keys.
+        PDL: begin before the kernel before has ended, and let the next one do so.
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     PRECISION: tl.constexpr = "ieee" if K.dtype.element_ty == tl.float32 else "tf32"
     H_K, GROUP, N_Q, N_K, D = sizes
     tiles = tl.cdiv(N_Q * GROUP, BLOCK_M)
     pid = tl.program_id(0)
-    tile, split, head = pid % tiles, pid // tiles % SPLITS, pid // tiles // SPLITS
+    tile, part, head = pid % tiles, pid // tiles % PARTS, pid // tiles // PARTS
     b, hk = head // H_K, head % H_K
     r = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     row, member = r // GROUP, r % GROUP                     # the query, and which head of the group
-    real = row < N_Q
     length = length_of(LENGTHS, b, N_K)
     last_row = tl.minimum(((tile + 1) * BLOCK_M - 1) // GROUP, N_Q - 1)
     begin, end = keys_seen(tile * BLOCK_M // GROUP, last_row, length, N_Q, window, IS_CAUSAL)
-    lo = tl.maximum(split * KEYS, begin // BLOCK_N * BLOCK_N)
-    hi = tl.minimum(split * KEYS + KEYS, end)
+    lo = tl.maximum(part * KEYS * UNITS, begin // BLOCK_N * BLOCK_N)
+    hi = tl.minimum((part + 1) * KEYS * UNITS, end)
+    real = row < N_Q
+    if not WHOLE:
+        real = real & (lo < hi)                             # who sees nothing reads and writes nothing
 
     h = hk * GROUP + member
     at = b.to(tl.int64) * stride_q[0] + h.to(tl.int64) * stride_q[1] + row.to(tl.int64) * stride_q[2]
-    if not WHOLE:
-        real = real & (lo < hi)                             # who sees nothing here reads and writes nothing
     q = load_at(Q, at, stride_q[3], real, D, HEAD_DIM, EVEN_D)
     m_i = tl.full([BLOCK_M], LOWEST, tl.float32)
     l_i = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
+    m_run, l_run, acc_run = m_i, l_i, acc
     for start in tl.range(lo, hi, BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
         there = n < hi                                      # no key behind the end is read
@@ -142,69 +171,76 @@ def flash_decode_fwd_kernel(Q, K, V, O, LSE, LENGTHS, TABLE, scale_log2, stride_
         l_i = l_i * alpha + tl.sum(p, 1)
         acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision=PRECISION)
         m_i = m_new
+        if UNITS > 1:                                       # noqa: SIM102, the outer one compiles
+            if (start + BLOCK_N) % KEYS == 0:               # a unit is complete
+                m_run, l_run, acc_run = fold(m_run, l_run, acc_run, m_i, l_i, acc)
+                m_i = tl.full([BLOCK_M], LOWEST, tl.float32)
+                l_i = tl.zeros([BLOCK_M], tl.float32)
+                acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
 
-    acc = acc / tl.where(l_i == 0.0, 1.0, l_i)[:, None]
-    lse = tl.where(l_i == 0.0, float("-inf"), m_i + tl.log2(tl.where(l_i == 0.0, 1.0, l_i)))
+    if UNITS > 1:
+        m_i, l_i, acc = fold(m_run, l_run, acc_run, m_i, l_i, acc)
+    d = tl.arange(0, HEAD_DIM)
     if WHOLE:
         to = (b.to(tl.int64) * H_K * GROUP + h) * N_Q + row
-        lse = lse * LN2
+        tl.store(LSE + to, natural(m_i, l_i), mask=real)
+        acc = divided(acc, l_i[:, None], O)
     else:
-        to = (head.to(tl.int64) * SPLITS + split) * (N_Q * GROUP) + r
-    tl.store(LSE + to, lse, mask=real)
-    store_at(acc, O, to, real, D, HEAD_DIM)
+        to = (head.to(tl.int64) * PARTS + part) * (N_Q * GROUP) + r
+        tl.store(LSE + to * 2, m_i, mask=real)
+        tl.store(LSE + to * 2 + 1, l_i, mask=real)
+    tl.store(O + to[:, None] * D + d[None, :], acc, mask=real[:, None] & (d < D)[None, :])
 
 
 @triton.jit
-def flash_decode_merge_kernel(PARTS, PART_LSE, O, LSE, LENGTHS, sizes, window, SPLITS, KEYS,
-                              BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr, IS_CAUSAL: tl.constexpr,
-                              PDL: tl.constexpr):
-    """Merge what the splits wrote of one row, in their order: write BLOCK_D columns of O, and the LSE.
+def flash_decode_merge_kernel(ACC, STATISTICS, O, LSE, LENGTHS, sizes, window, PARTS, KEYS,
+                              UNITS: tl.constexpr, FOLDED: tl.constexpr, BLOCK_S: tl.constexpr,
+                              BLOCK_D: tl.constexpr, IS_CAUSAL: tl.constexpr, PDL: tl.constexpr):
+    """Merge what the parts left of one row, in their order: write BLOCK_D columns of O, and the LSE.
 
     Args:
-        PARTS, PART_LSE: O and LSE of `flash_decode_fwd_kernel`.
+        ACC, STATISTICS: O and LSE of `flash_decode_fwd_kernel`.
         O: pointer to (B, H, N_Q, D), contiguous.  LSE: pointer to (B, H, N_Q) float32, natural log.
-        LENGTHS, sizes, window, SPLITS, KEYS, IS_CAUSAL: as there. A split of which the row sees nothing is
-            not read.
-        BLOCK_S: splits that are added up at a time.
-        PDL: this program may have started before the parts are written.
+        LENGTHS, sizes, window, PARTS, KEYS, IS_CAUSAL, PDL: as there. A part of which the row sees
+            nothing is not read.
+        UNITS: of a run.  FOLDED: units of a part, 1 or UNITS.  BLOCK_S: runs at a time.
     """
     if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     H_K, GROUP, N_Q, N_K, D = sizes
     columns = tl.cdiv(D, BLOCK_D)
     pid = tl.program_id(0)
-    at, part = pid // columns, pid % columns                # at: which row of O
+    at, column = pid // columns, pid % columns              # at: which row of O
     row, h = at % N_Q, at // N_Q
     b = h // (H_K * GROUP)
     begin, end = keys_seen(row, row, length_of(LENGTHS, b, N_K), N_Q, window, IS_CAUSAL)
-    first = begin // KEYS
-    last = tl.where(begin < end, tl.cdiv(end, KEYS), first)
-    # Splits of a head lie N_Q · GROUP rows apart, and heads SPLITS times that.
+    last = tl.cdiv(end, KEYS * UNITS)                       # of the runs; units are counted below
+    # Parts of a head lie N_Q · GROUP rows apart, and heads PARTS times that.
     apart = N_Q * GROUP
-    start = (h // GROUP).to(tl.int64) * SPLITS * apart + row * GROUP + h % GROUP
+    first_row = (h // GROUP).to(tl.int64) * PARTS * apart + row * GROUP + h % GROUP
     s = tl.arange(0, BLOCK_S)
-    d = part * BLOCK_D + tl.arange(0, BLOCK_D)
-    m_i = tl.full([BLOCK_S], LOWEST, tl.float32)            # every BLOCK_S-th split in a lane of its own
+    d = column * BLOCK_D + tl.arange(0, BLOCK_D)
+    m_i = tl.full([BLOCK_S], LOWEST, tl.float32)            # every BLOCK_S-th run in a lane of its own
     l_i = tl.zeros([BLOCK_S], tl.float32)
     acc = tl.zeros([BLOCK_S, BLOCK_D], tl.float32)
-    for split in range(first, last, BLOCK_S):
-        there = split + s < last
-        place = start + (split + s).to(tl.int64) * apart
-        lse = tl.load(PART_LSE + place, mask=there, other=float("-inf"))
-        o = tl.load(PARTS + place[:, None] * D + d[None, :], mask=there[:, None] & (d < D)[None, :],
-                    other=0.0)
-        m_new = tl.maximum(m_i, lse)
-        alpha, weight = tl.exp2(m_i - m_new), tl.exp2(lse - m_new)
-        l_i = l_i * alpha + weight
-        acc = acc * alpha[:, None] + o * weight[:, None]
-        m_i = m_new
+    for run in range(0, last, BLOCK_S):
+        m_run = tl.full([BLOCK_S], LOWEST, tl.float32)
+        l_run = tl.zeros([BLOCK_S], tl.float32)
+        acc_run = tl.zeros([BLOCK_S, BLOCK_D], tl.float32)
+        for unit in tl.static_range(UNITS // FOLDED):
+            part = (run + s) * (UNITS // FOLDED) + unit
+            there = (part * KEYS * FOLDED < end) & ((part + 1) * KEYS * FOLDED > begin)
+            place = first_row + part.to(tl.int64) * apart
+            m = tl.load(STATISTICS + place * 2, mask=there, other=LOWEST)
+            l = tl.load(STATISTICS + place * 2 + 1, mask=there, other=0.0)
+            x = tl.load(ACC + place[:, None] * D + d[None, :],
+                        mask=there[:, None] & (d < D)[None, :], other=0.0)
+            m_run, l_run, acc_run = fold(m_run, l_run, acc_run, m, l, x)
+        m_i, l_i, acc = fold(m_i, l_i, acc, m_run, l_run, acc_run)
     top = tl.max(m_i, 0)
-    lane = tl.exp2(m_i - top)
-    total = tl.sum(l_i * lane, 0)
-    empty = total == 0.0
-    out = tl.sum(acc * lane[:, None], 0) / tl.where(empty, 1.0, total)
-    if O.dtype.element_ty == tl.float16:
-        out = tl.where(tl.abs(out) < 65600.0, tl.clamp(out, -65504.0, 65504.0), out)
-    tl.store(O + at.to(tl.int64) * D + d, out.to(O.dtype.element_ty), mask=d < D)
-    lse = tl.where(empty, float("-inf"), (top + tl.log2(tl.where(empty, 1.0, total))) * LN2)
-    tl.store(LSE + at, lse, mask=part == 0)
+    weight = tl.exp2(m_i - top)
+    total = tl.sum(l_i * weight, 0)
+    out = divided(tl.sum(acc * weight[:, None], 0), total, O)
+    tl.store(O + at.to(tl.int64) * D + d, out, mask=d < D)
+    tl.store(LSE + at, natural(top, total), mask=column == 0)

@@ -11,7 +11,7 @@ def flash_decode(Q, K, V, *, Br, Bc, keys=None, group=1, causal=False, window=No
                  machine=None):
     """Attention whose keys are cut into splits of a fixed number, each a program's, and merged.
 
-    Flash-Decoding (Dao et al. 2023). One head of keys serves a group of query heads, so that their
+    Flash-Decoding (Dao et al. 2023). Taught in notebook 15. One head of keys serves a group of query heads, so that their
     queries are rows of the same tiles: K and V are read once for all. A split that no row of a tile
     sees is left out.
 
@@ -21,7 +21,7 @@ def flash_decode(Q, K, V, *, Br, Bc, keys=None, group=1, causal=False, window=No
         Br, Bc: tile heights, in rows of Q and of K.
         keys: keys of a split, a multiple of Bc; None for 2·Bc.
         group: query heads that share the keys.
-        causal, window: as in `flash_v2`; the last query lies on the last key.
+        causal: hide later keys, aligned bottom right.  window: (left, right), as in `flash_v2`.
         scale: factor on the logits, None for 1/√d.
         machine: the `Machine` that counts; None for one without limits.
     Returns:

@@ -14,7 +14,8 @@ from flashlib.masks import window_of
 MAX_HEAD_DIM = 256
 MAX_SCALE = 1e15                   # times the largest float16 score, 65,504² · 256, is still a float32
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
-Impl = Literal["auto", "triton", "gluon", "decode", "reference"]      # a type checker reads it: a test compares
+# A type checker reads it: a test compares.
+Impl = Literal["auto", "triton", "gluon", "decode", "reference"]
 IMPLS = ("auto", *BACKENDS)
 Sides = tuple[int | None, int | None] | None
 MEANT = {                          # how others call what we have, or do not

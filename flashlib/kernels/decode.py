@@ -36,21 +36,22 @@ def flash_decode(q, k, v, *, lengths=None, table=None, causal=False, window=None
     Flash-Decoding (Dao et al. 2023, crfm.stanford.edu/2023/10/12/flashdecoding.html), the heads that
     share a key head packed as rows of one tile. For inference: it has no gradient.
 
-    A program takes a fixed number of keys, which depends on the shape of a sequence's own tensors
-    alone. So its bits are the same in every run, on any number of SMs, and whatever else is in the
-    batch; the same in pages as without. No length is read on the host: a CUDA graph captures the call,
-    and replays it at other lengths, up to the room that there was.
+    Where the keys of a sequence are cut, and in which order the parts are merged, depends on N_q, heads
+    and D alone. So its bits are the same in every run, on any number of SMs, and whatever else is in
+    the batch; the same in pages as without, and with more room behind its length. No length is read on
+    the host: a CUDA graph captures the call, and replays it at other lengths, up to the room.
 
     Args:
-        q: queries, (B, H, N_q, D).  k, v: (B, H_k, room, D); with a table, pages: (pages, H_k, page, D).
+        q: queries, (B, H, N_q, D).  k, v: (B, H_k, room, D); with a table, (pages, H_k, page, D).
             dtypes, strides, D and heads as in `flash_attention`.
-        lengths: (B,) int32, on the device of q: how many keys of each sequence count; None for all. What
-            stands behind is never used, NaN or not. The last query lies on the last key that counts.
+        lengths: (B,) int32, on the device of q: how many keys of each sequence count; None for all.
+            What stands behind is never used, NaN or not. The last query lies on the last key that
+            counts.
         table: (B, n) int32: entry j of a row is the page of the keys j · page …; room is n · page. An
             entry behind the length is never followed.
         causal, window, scale, return_lse: as in `flash_attention`.
-        keys_per_split: keys of a program, a power of 2 from 16; None for the table's choice. Another
-            number rounds otherwise.
+        keys_per_split: keys of a program, a power of 2 from 16; None for the table's choice, which
+            follows the number of programs and changes no bit. Another number rounds otherwise.
         impl: "auto" (the kernels on a GPU, else "reference"), "decode" (the kernels; on CPU tensors in
             Triton's interpreter, under its switch) or "reference" (plain torch; reads lengths on the
             host).
@@ -179,7 +180,8 @@ def _checked_integers(name, x, shape, device):
 def _check_keys(keys) -> None:
     """Refuse a number of keys that no split can have."""
     if isinstance(keys, bool) or not isinstance(keys, int):
-        raise TypeError(f"keys_per_split: expected None or a power of 2 from {LEAST_KEYS}, got {keys!r}")
+        raise TypeError(f"keys_per_split: expected None or a power of 2 from {LEAST_KEYS},"
+                        f" got {keys!r}")
     if keys < LEAST_KEYS or keys & (keys - 1) or keys > 2**20:
         raise ValueError(f"keys_per_split: expected None or a power of 2 from {LEAST_KEYS} to 2**20,"
                          f" got {keys}")

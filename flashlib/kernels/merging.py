@@ -7,9 +7,9 @@ def merge(o_a: torch.Tensor, lse_a: torch.Tensor, o_b: torch.Tensor,
           lse_b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return attention over the keys of both parts, from each part's O and lse.
 
-    The softmax monoid with its division done (Milakov & Gimelshein 2018, arXiv:1805.02867): commutative,
-    associative to rounding, and a part that saw no key (lse = −∞) changes nothing, whatever its O
-    holds. Differentiable, through all four. Taught in notebook 05.
+    The softmax monoid with its division done (Milakov & Gimelshein 2018, arXiv:1805.02867):
+    commutative, associative to rounding, and a part that saw no key (lse = −∞) changes nothing,
+    whatever its O holds. Differentiable, through all four. Taught in notebook 05.
 
     Args:
         o_a, o_b: O of the parts, (..., D), each row divided by its own sum; of one floating dtype.
@@ -25,13 +25,15 @@ def merge(o_a: torch.Tensor, lse_a: torch.Tensor, o_b: torch.Tensor,
     # −∞ becomes a number before anything is subtracted: no gradient meets −∞ − (−∞).
     lowest = torch.finfo(lse_a.dtype).min / 4
     a, b = lse_a.masked_fill(empty_a, lowest), lse_b.masked_fill(empty_b, lowest)
-    lse = torch.logaddexp(a, b)
-    weight_a = torch.exp(a - lse).masked_fill(empty_a, 0.0)
-    weight_b = torch.exp(b - lse).masked_fill(empty_b, 0.0)
-    wide = torch.promote_types(o_a.dtype, lse.dtype)
-    o = (weight_a[..., None] * o_a.to(wide).masked_fill(empty_a[..., None], 0.0)
-         + weight_b[..., None] * o_b.to(wide).masked_fill(empty_b[..., None], 0.0))
-    return o.to(o_a.dtype), lse.masked_fill(empty_a & empty_b, -torch.inf)
+    top = torch.maximum(a, b).detach()                      # a shift, on which nothing depends
+    weight_a = torch.exp(a - top).masked_fill(empty_a, 0.0)
+    weight_b = torch.exp(b - top).masked_fill(empty_b, 0.0)
+    neither = empty_a & empty_b
+    total = (weight_a + weight_b).masked_fill(neither, 1.0)
+    wide = torch.promote_types(o_a.dtype, total.dtype)
+    o = ((weight_a / total)[..., None] * o_a.to(wide).masked_fill(empty_a[..., None], 0.0)
+         + (weight_b / total)[..., None] * o_b.to(wide).masked_fill(empty_b[..., None], 0.0))
+    return o.to(o_a.dtype), (top + torch.log(total)).masked_fill(neither, -torch.inf)
 
 
 def _check(o_a, lse_a, o_b, lse_b) -> None:

@@ -107,7 +107,7 @@ def paged(given, page, *, garbage=False, seed=1):
 
     `garbage`: what the table holds behind a length points nowhere.
     """
-    q, k, v, lengths = given
+    _, k, v, lengths = given
     B, Hk, room, D = k.shape
     count = -(-room // page)
     order = torch.randperm(B * count, generator=torch.Generator().manual_seed(seed)).to(k.device)

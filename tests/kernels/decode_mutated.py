@@ -34,7 +34,8 @@ class Mutant(NamedTuple):
 
 MUTANTS = [Mutant(*fields) for fields in (
     # a part
-    ("acc is not rescaled", "acc * alpha[:, None], input_precision", "acc, input_precision", "overflow"),
+    ("acc is not rescaled", "acc * alpha[:, None], input_precision", "acc, input_precision",
+     "overflow"),
     ("l is not rescaled", "l_i * alpha + tl.sum", "l_i + tl.sum", "overflow"),
     ("m is not carried", "m_i = m_new\n", "m_i = m_i\n", "overflow"),
     ("O is not divided", "acc / tl.where(empty, 1.0, l)", "acc / 1.0", "value"),
@@ -93,7 +94,8 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("a unit ends a tile late", "if (start + BLOCK_N) % KEYS == 0:", "if start % KEYS == 0:", "runs"),
     ("a run loses its last unit", "m_i, l_i, acc = fold(m_run, l_run, acc_run, m_i, l_i, acc)",
      "m_i, l_i, acc = m_run, l_run, acc_run", "runs"),
-    ("the merge takes units for runs", "(run + s) * (UNITS // FOLDED) + unit", "(run + s) + unit", "runs"),
+    ("the merge takes units for runs", "(run + s) * (UNITS // FOLDED) + unit", "(run + s) + unit",
+     "runs"),
     ("the merge folds one unit of a run", "tl.static_range(UNITS // FOLDED)", "tl.static_range(1)",
      "runs"),
     # the merge
@@ -109,7 +111,8 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("the merge takes another row", "row * GROUP + h % GROUP", "row + h % GROUP * N_Q", "mask"),
     ("the merge reads parts that a row does not see", "& ((part + 1) * KEYS * FOLDED > begin)", "",
      "window"),
-    ("the second columns are those of the first", "d = column * BLOCK_D +", "d = column * 0 +", "value"),
+    ("the second columns are those of the first", "d = column * BLOCK_D +", "d = column * 0 +",
+     "value"),
 )]
 KERNELS = ("flash_decode_fwd_kernel", "flash_decode_merge_kernel")
 

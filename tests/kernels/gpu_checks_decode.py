@@ -5,6 +5,7 @@ Checks as in `gpu_checks`. Run as a module it runs them all and prints what each
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import sys
@@ -84,9 +85,9 @@ def check_graph(where):
         given = inputs(case, torch.bfloat16, where.device)
         k, v, table = paged(given, 16)
         lengths, n = torch.ones_like(given.lengths), case.room
-        calls = (lambda: flash_decode(*given[:3], lengths=lengths, causal=True, return_lse=True),
-                 lambda: flash_decode(given.q, k, v, table=table, lengths=lengths, causal=True,
-                                      return_lse=True))
+        options = {"lengths": lengths, "causal": True, "return_lse": True}
+        calls = (functools.partial(flash_decode, *given[:3], **options),
+                 functools.partial(flash_decode, given.q, k, v, table=table, **options))
         for call in calls:
             stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
             with torch.cuda.stream(stream):

@@ -4,15 +4,16 @@
     python -m flashlib.course.bench.decode --sweep --out assets/measurements --name h200
 
 Twice: by `triton.testing.do_bench`, which leaves L2 full of lines to write back, and over caches that
-take turns in a CUDA graph, so that L2 is cold and clean, as a model finds it. Each implementation is held
-against float64 first. No row hides a key, because not all of the peers align a causal mask at the last
-key; ours is timed with such a mask as well. `--sweep` times our configurations instead: keys of a split and
-of a tile, warps, stages.
+take turns in a CUDA graph, so that L2 is cold and clean, as a model finds it. Each implementation is
+held against float64 first. No row hides a key, because not all of the peers align a causal mask at the
+last key; ours is timed with such a mask as well. `--sweep` times our configurations instead: keys of a
+unit, units of a part, keys of a tile, warps, stages.
 
 On a machine without a GPU, `--dry-run` goes through the same steps at toy sizes.
 """
 
 import contextlib
+import functools
 import itertools
 import statistics
 from typing import NamedTuple
@@ -54,6 +55,7 @@ SUMS = [(block, steps, warps) for block in (1024, 2048, 4096, 8192) for steps in
 SWEEP = {"CUT": ((128, 1), (256, 1), (512, 1), (1024, 1), (2048, 1), (256, 8), (512, 4), (512, 8),
                  (1024, 2), (1024, 4)), "BLOCK_N": (32, 64, 128), "num_warps": (2, 4, 8),
          "num_stages": (2, 3, 4, 5)}                        # CUT: keys of a unit, units of a part
+KINDS = {"CUT": ((512, 1), (512, 4))}                       # those that are compiled beforehand
 DRY_SWEEP = {"CUT": ((32, 1), (32, 2)), "BLOCK_N": (32,), "num_warps": (4,), "num_stages": (2,)}
 IMPLS = {"ours": "flashlib.kernels.flash_decode", "ours_auto": "flashlib.flash_attention",
          "ours_causal": "flash_decode(causal=True)", "sum": "a kernel that only adds up K and V",
@@ -155,7 +157,7 @@ def summing(both, block, steps, warps):
 
 
 def in_turn(call, both):
-    """Return a function that runs a CUDA graph of calls on one cache after the other, and their number."""
+    """Return a function that runs a CUDA graph of calls on caches in turn, and their number."""
     count = len(both) * -(-GRAPH_CALLS // len(both))
     order = [both[i % len(both)] for i in range(count)]
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
@@ -284,22 +286,23 @@ def sweep(shapes, device, space, say=print):
     # Triton's interpreter is wrong in bfloat16.
     dtype = "float16" if device == "cpu" else None
     if device == "cuda":                                    # one shape of each kind, and of each split
-        kinds = {(min(64, s.N_q * s.H // s.H_k), s.H == s.H_k, s.d): s for s in shapes}
+        kinds = {(s.N_q * s.H // s.H_k, s.d): s for s in shapes}
         harness.warm_all(try_one, [(s._replace(N_k=16384), c, device) for s in kinds.values()
-                                   for c in configurations(s, device, {**space, "CUT": ((512, 1), (512, 4))})])
+                                   for c in configurations(s, device, space | KINDS)])
     rows = []
     for shape in shapes:
         q, both = caches_of(shape, device, cache_count(shape, device), dtype=dtype)
+        k, v = both[0]
         table = BACKEND.table(Problem.of(q, *both[0]), "forward")
         right, best = exact(q, *both[0], False), []
-        for config, units, pdl in [*((c, c.UNITS, True) for c in configurations(shape, device, space)),
-                                   (table, None, True), (table, None, False)]:
+        swept = [(c, c.UNITS, True) for c in configurations(shape, device, space)]
+        for config, units, pdl in [*swept, (table, None, True), (table, None, False)]:
             with contextlib.nullcontext() if pdl else without_dependents():
                 call = with_config(q, config, units)
                 try:
-                    o = call(*both[0])
+                    o = call(k, v)
                     times = (seconds_in_turn(call, both, 3) if device == "cuda" else
-                             [harness.clock_for(device)(lambda call=call: call(*both[0]))[0]])
+                             [harness.clock_for(device)(functools.partial(call, k, v))[0]])
                 except Exception as problem:                # more shared memory than there is
                     if config == table:
                         raise
@@ -315,7 +318,7 @@ def sweep(shapes, device, space, say=print):
         for seconds, config, pdl in [*sorted(best, key=lambda entry: entry[0])[:5], *best[-2:]]:
             say(f"{tuple(shape)} {1e6 * seconds:.1f} us {shape.kv_bytes / seconds / 1e12:.2f} TB/s"
                 f" {dict(config._asdict())} {'PDL' if pdl else 'no PDL'}")
-        del q, both
+        del q, both, k, v
     return rows
 
 
@@ -324,7 +327,7 @@ def main(argv=None):
     options = options_for(
         __spec__, __doc__, argv, dry_run="toy sizes, on the CPU", rounds=5,
         sweep={"action": "store_true", "help": "time our configurations instead"},
-        shapes={"nargs": "+", "type": int, "default": [], "help": "places in the list of shapes, from 0"})
+        shapes={"nargs": "+", "type": int, "default": [], "help": "which shapes, counted from 0"})
     device = harness.device_for(options.dry_run)
     shapes = DRY if options.dry_run else SHAPES
     shapes = [shapes[i] for i in options.shapes] or shapes
@@ -341,7 +344,8 @@ def main(argv=None):
     rows, absent = measure(shapes, device, options.rounds, say)
     show.table([{key: row[key] for key in SHOWN} for row in rows])
     head = collect(
-        options.command, dtype=input_dtype(device), inputs="standard normal", timing=harness.ALTERNATING,
+        options.command, dtype=input_dtype(device), inputs="standard normal",
+        timing=harness.ALTERNATING,
         rotating=f"median of {REPLAYS} replays of a CUDA graph of calls on caches that take turns",
         mask="none; ours_causal, a causal one",
         **{f"impl_{name}": IMPLS.get(name) or peers.NAMES[name]

@@ -72,6 +72,8 @@ class Decode:
         common = {"IS_CAUSAL": p.causal, "PDL": pdl}
         options = {"launch_pdl": True} if pdl else {}
         width = min(MERGED_COLUMNS, p.head_dim)
+        # A look-up before each tile takes half of the pipeline's stages.
+        stages = 2 * c.num_stages - 1 if page else c.num_stages
 
         def sizes(p):
             return {"sizes": (p.H_K, p.H // p.H_K, p.N_Q, p.N_K, p.D), "window": p.sides,
@@ -81,14 +83,13 @@ class Decode:
             "decode": plans.Plan(
                 flash_decode_fwd_kernel,
                 ("Q", "K", "V", "O", "LSE", "LENGTHS", "TABLE", "scale_log2"),
-                {**common, "UNITS": units, "BLOCK_M": c.BLOCK_M, "BLOCK_N": c.BLOCK_N, "HEAD_DIM": p.head_dim,
-                 "PAGE": page, "EVEN_D": p.head_dim == p.D},
-                lambda p: {**sizes(p), "WHOLE": parts(p, c, units) == 1, "stride_q": p.layout[Q].strides,
-                           "stride_k": p.layout[K].strides, "stride_v": p.layout[V].strides},
+                {**common, "UNITS": units, "BLOCK_M": c.BLOCK_M, "BLOCK_N": c.BLOCK_N,
+                 "HEAD_DIM": p.head_dim, "PAGE": page, "EVEN_D": p.head_dim == p.D},
+                lambda p: {**sizes(p), "WHOLE": parts(p, c, units) == 1,
+                           **{f"stride_{name}": p.layout[at].strides
+                              for name, at in (("q", Q), ("k", K), ("v", V))}},
                 lambda p: row_tiles(p, c) * parts(p, c, units) * p.B * p.H_K,
-                # A look-up before each tile takes half of the pipeline's stages.
-                {"num_warps": c.num_warps, "num_stages": 2 * c.num_stages - 1 if page else c.num_stages,
-                 **options}),
+                {"num_warps": c.num_warps, "num_stages": stages, **options}),
             "merge": plans.Plan(
                 flash_decode_merge_kernel, ("ACC", "STATISTICS", "O", "LSE", "LENGTHS"),
                 {**common, "UNITS": c.UNITS, "FOLDED": units, "BLOCK_S": MERGED_AT_ONCE,

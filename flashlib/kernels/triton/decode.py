@@ -115,9 +115,10 @@ def flash_decode_fwd_kernel(Q, K, V, O, LSE, LENGTHS, TABLE, scale_log2, stride_
 
     Args:
         Q: pointer to (B, H, N_Q, D).  K, V: to (B, H_K, N_K, D), or with PAGE to (pages, H_K, PAGE, D).
-        O: pointer to (B · H_K, PARTS, N_Q · GROUP, D) float32.  LSE: to m and l of the same rows, (…, 2)
-            float32, base 2. If WHOLE, there is one part, and O (B, H, N_Q, D) in its own dtype and the
-            natural-log LSE are the result. Where a tile sees no key of a part, nothing is written.
+        O: pointer to (B · H_K, PARTS, N_Q · GROUP, D) float32.  LSE: to m and l of the same rows,
+            (…, 2) float32, base 2. If WHOLE, there is one part, and O (B, H, N_Q, D) in its own dtype
+            and the natural-log LSE are the result. Where a tile sees no key of a part, nothing is
+            written.
         LENGTHS: None or pointer to (B,) int32: how many keys of a sequence count.
         TABLE: None or pointer to (B, N_K / PAGE) int32: the page of each run of PAGE keys.
         scale_log2: the non-negative factor on the logits, times log2(e): exponentials are base 2.

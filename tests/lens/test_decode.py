@@ -36,8 +36,8 @@ def compiled(arch):
     cases += [request("fwd", arch, dtype=dtype, head_dim=128, kv_heads=4, Nq=1, lengths=True, page=16)]
     cases += [request("fwd", arch, dtype="float32", head_dim=d, kv_heads=4, Nq=1, units=2)
               for d in (128, 256)]
-    cases += [request("merge", arch, dtype=dtype, head_dim=d, kv_heads=4, Nq=1, lengths=True, units=units)
-              for d, units in ((128, 1), (256, 8))]
+    cases += [request("merge", arch, dtype=dtype, head_dim=d, kv_heads=4, Nq=1, lengths=True,
+                      units=units) for d, units in ((128, 1), (256, 8))]
     return list(zip(cases, lens.compile_many(cases, workers=WORKERS), strict=True))
 
 

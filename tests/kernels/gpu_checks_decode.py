@@ -25,7 +25,7 @@ SIZES = ((3, 8, 2, 1, 3000, 128), (2, 8, 8, 1, 700, 64), (2, 32, 4, 1, 5000, 64)
 MASKS = ((False, None), (True, None), (True, (100, 0)), (False, (300, 5)))
 
 
-def check_values(where):
+def check_decode_values(where):
     """Every dtype, size and mask by the accuracy rule, dense and in pages: the same bits."""
     worst, count = (0.0, ""), 0
     for dtype, sizes, (causal, window) in itertools.product(DTYPES, SIZES, MASKS):
@@ -45,7 +45,7 @@ def check_values(where):
     return f"{count} tensors, worst {worst[0]:.2f} of what is allowed: {worst[1]}"
 
 
-def check_company(where):
+def check_decode_company(where):
     """Bits do not depend on the rest of the batch, nor change in 100 runs."""
     for dtype, sizes in itertools.product(DTYPES[:2], SIZES):
         case = Case(*sizes, causal=True, lengths=True)
@@ -62,7 +62,7 @@ def check_company(where):
     return ""
 
 
-def check_runs(where):
+def check_decode_runs(where):
     """What a program takes, a unit of keys or a run of them, changes no bit."""
     from flashlib.kernels.backends.decode import BACKEND, problem_of
     from flashlib.masks import window_of
@@ -78,7 +78,7 @@ def check_runs(where):
     return ""
 
 
-def check_graph(where):
+def check_decode_graph(where):
     """A graph captured at length 1 is right when it is replayed at every other length."""
     for sizes in SIZES[:4]:
         case = Case(*sizes, causal=True, lengths=True)
@@ -104,7 +104,7 @@ def check_graph(where):
     return ""
 
 
-def check_poison(where):
+def check_decode_poison(where):
     """What lies behind a length, and what a table holds there, is never used: NaN, and page 2³⁰."""
     for dtype, sizes in itertools.product(DTYPES, SIZES):
         case = Case(*sizes, causal=True, lengths=True)
@@ -120,7 +120,7 @@ def check_poison(where):
     return ""
 
 
-def check_auto(where):
+def check_decode_auto(where):
     """`flash_attention` takes these kernels by itself, right and with its gradients."""
     from flashlib.kernels.backends import choose
     from flashlib.kernels.problem import Problem
@@ -142,7 +142,7 @@ def check_auto(where):
     return ""
 
 
-def check_far(where):
+def check_decode_far(where):
     """A cache of more than 2³¹ elements, and pages that lie beyond them."""
     if torch.cuda.mem_get_info()[0] < 30 * 2**30:
         return "left out: needs 30 GiB of GPU memory"
@@ -168,7 +168,7 @@ def main() -> int:
     from tests.kernels.gpu_checks import Where
 
     where, failed = Where("decode", "cuda"), 0
-    for name, check in sorted(DECODE.items(), key=lambda item: item[0] == "values"):
+    for name, check in sorted(DECODE.items(), key=lambda item: item[0] == "decode_values"):
         try:
             print(f"{name}: ok {check(where)}", flush=True)
         except Exception:

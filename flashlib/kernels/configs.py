@@ -258,8 +258,7 @@ DECODE_TURING = {16: (32, 4, 1), 32: (32, 4, 1), 64: (16, 4, 1), 128: (16, 8, 1)
 DECODE_FLOAT32 = {16: (32, 4, 1), 32: (32, 4, 1), 64: (32, 4, 1), 128: (32, 8, 1), 256: (16, 8, 1)}
 # Rows of a query tile → keys of a unit and units of a run. If every unit is a part of its own, partial
 # results are 2 · rows / keys of K and V, so that more rows have larger ones.
-DECODE_CUTS = {16: (256, 8), 32: (512, 4), 64: (1024, 2)}
-WIDE = 2**13                                                # numbers of O: from here, twice the warps
+DECODE_CUTS = {16: (256, 8), 32: (512, 4), 64: (1024, 1)}
 
 
 def decode_config_for(capability: tuple[int, int] | None, itemsize: int, D: int,
@@ -277,8 +276,10 @@ def decode_config_for(capability: tuple[int, int] | None, itemsize: int, D: int,
         table, most = (DECODE_TURING, 16) if capability < (8, 0) else (DECODE, 32)
     block_m = next(m for m in DECODE_CUTS if m >= rows or m == most)
     block_n, warps, stages = table[padded(D)]
-    if block_m * padded(D) >= WIDE and warps < 8:           # two accumulators, in registers
-        warps *= 2
+    if block_m > 16 and table is DECODE_HOPPER:             # so that two programs share an SM
+        block_n, stages = 64, 3 if block_m == 64 else stages
+    if block_m > 16 and padded(D) > 128:                    # the accumulators stay in registers
+        warps = 8
     return DecodeConfig(block_m, block_n, warps, stages, *DECODE_CUTS[block_m])
 
 

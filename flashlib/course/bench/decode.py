@@ -50,8 +50,7 @@ HARNESSES = ("do_bench", "rotating")
 ROTATED_BYTES, MOST_CACHES = 200 * 2**20, 64                # over three times the L2 of an H200
 GRAPH_CALLS, REPLAYS = 32, 7
 PAGES = (16, 64)                                            # keys of a page
-SUMS = [(block, steps, warps) for block in (1024, 2048, 4096, 8192) for steps in (1, 2, 4, 8)
-        for warps in (4, 8)]
+SUMS = [(block, steps, warps) for block in (2048, 4096) for steps in (1, 2, 4) for warps in (4, 8)]
 SWEEP = {"CUT": ((128, 1), (256, 1), (512, 1), (1024, 1), (2048, 1), (256, 8), (512, 4), (512, 8),
                  (1024, 2), (1024, 4)), "BLOCK_N": (32, 64, 128), "num_warps": (2, 4, 8),
          "num_stages": (2, 3, 4, 5)}                        # CUT: keys of a unit, units of a part
@@ -211,8 +210,11 @@ def fastest_sum(both, device):
     return best[1:]
 
 
-def measure(shapes, device, rounds, say=print):
-    """Return a row for every shape, harness and implementation, and the reasons for absent ones."""
+def measure(shapes, device, rounds, say=print, keep=lambda rows, absent: None):
+    """Return a row for every shape, harness and implementation, and the reasons for absent ones.
+
+    `keep` is called with both after each shape.
+    """
     found, absent = peers.decoding(device)
     rows = []
     for shape in shapes:
@@ -232,6 +234,7 @@ def measure(shapes, device, rounds, say=print):
                       "caches": len(both) if which == "rotating" else 1,
                       "note": what if name == "sum" else ""} for name, runs in times.items()]
             say(" ".join(f"{name} {1e6 * us:.1f}" for name, us in medians.items()), tuple(shape), which)
+        keep(rows, absent)
         del q, both, calls, racing
     return rows, absent
 
@@ -341,17 +344,20 @@ def main(argv=None):
             options.command, dtype=input_dtype(device), inputs="standard normal",
             timing="best of three replays of a CUDA graph of calls on caches that take turns"))
         return
-    rows, absent = measure(shapes, device, options.rounds, say)
-    show.table([{key: row[key] for key in SHOWN} for row in rows])
     head = collect(
         options.command, dtype=input_dtype(device), inputs="standard normal",
         timing=harness.ALTERNATING,
         rotating=f"median of {REPLAYS} replays of a CUDA graph of calls on caches that take turns",
-        mask="none; ours_causal, a causal one",
-        **{f"impl_{name}": IMPLS.get(name) or peers.NAMES[name]
-           for name in dict.fromkeys(row["impl"] for row in rows)},
-        **{f"absent_{name}": " ".join(why.split()) for name, why in absent.items()})
-    write(options, "decode", rows, head)
+        mask="none; ours_causal, a causal one")
+
+    def keep(rows, absent):
+        impls = dict.fromkeys(row["impl"] for row in rows)
+        write(options, "decode", rows, {
+            **head, **{f"impl_{name}": IMPLS.get(name) or peers.NAMES[name] for name in impls},
+            **{f"absent_{name}": " ".join(why.split()) for name, why in absent.items()}})
+
+    rows, _ = measure(shapes, device, options.rounds, say, keep)
+    show.table([{key: row[key] for key in SHOWN} for row in rows])
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from flashlib.kernels.tuning import store
 Q, K, V = range(3)                                          # places in a problem's layout
 MERGED_AT_ONCE, MERGED_COLUMNS = 16, 64                     # runs and columns of a program
 FULL = 0.75                                                 # programs per SM from which runs are taken
+DEEP, SHALLOW = 2, 3                                        # programs per SM: to here loads run ahead
 # What tuning tries; units and runs stay, because the bits of the result depend on them.
 KEYS, WARPS, STAGES = (32, 64, 128), (2, 4, 8), (2, 3, 4, 5)
 PDL_CAPABILITY = (9, 0)                                     # of the first GPUs that launch dependents
@@ -58,12 +59,13 @@ class Decode:
         return {"": [configs.DecodeConfig(*c, *table[4:]) for c in
                      configs.candidates(p.head_dim, *sizes, most_registers=256)]}
 
-    def plan(self, p: Problem, direction: str, config, units: int = 1, page: int = 0,
-             has_lengths: bool = False) -> dict[str, plans.Plan]:
+    def plan(self, p: Problem, direction: str, config, units: int = 1, stages: int | None = None,
+             page: int = 0, has_lengths: bool = False) -> dict[str, plans.Plan]:
         """Return the plans of both kernels; the second is launched where there are several parts.
 
-        `units` are those of a part. `has_lengths` only tells plans apart: a kernel to which LENGTHS is
-        None is compiled without it.
+        `units` are those of a part; `stages`, those of the pipeline, are the configuration's unless
+        given. `has_lengths` only tells plans apart: a kernel to which LENGTHS is None is compiled
+        without it.
         """
         if p.narrow:
             p = p.widened()
@@ -73,7 +75,11 @@ class Decode:
         options = {"launch_pdl": True} if pdl else {}
         width = min(MERGED_COLUMNS, p.head_dim)
         # A look-up before each tile takes half of the pipeline's stages.
-        stages = 2 * c.num_stages - 1 if page else c.num_stages
+        stages = c.num_stages if stages is None else stages
+        # Four programs of four warps share an SM if a thread has 128 registers.
+        kind = stages, c.BLOCK_M, c.num_warps, p.head_dim
+        packed = {"maxnreg": 128} if pdl and not page and kind == (2, 16, 4, 128) else {}
+        stages = 2 * stages - 1 if page else stages
 
         def sizes(p):
             return {"sizes": (p.H_K, p.H // p.H_K, p.N_Q, p.N_K, p.D), "window": p.sides,
@@ -89,7 +95,7 @@ class Decode:
                            **{f"stride_{name}": p.layout[at].strides
                               for name, at in (("q", Q), ("k", K), ("v", V))}},
                 lambda p: row_tiles(p, c) * parts(p, c, units) * p.B * p.H_K,
-                {"num_warps": c.num_warps, "num_stages": stages, **options}),
+                {"num_warps": c.num_warps, "num_stages": stages, **options, **packed}),
             "merge": plans.Plan(
                 flash_decode_merge_kernel, ("ACC", "STATISTICS", "O", "LSE", "LENGTHS"),
                 {**common, "UNITS": c.UNITS, "FOLDED": units, "BLOCK_S": MERGED_AT_ONCE,
@@ -113,8 +119,9 @@ class Decode:
         if found is None:
             c: Any = config or self.config(p, "forward")
             units = units_of(p, c) if units is None else units
+            stages = stages_of(p, c, units) if config is None else c.num_stages
             found = p.made[key] = parts(p, c, units), plans.launches_for(
-                self, p, "forward", config, units, page, lengths is not None)
+                self, p, "forward", config, units, stages, page, lengths is not None)
         many, launches = found
         o = torch.empty_like(q, memory_format=torch.contiguous_format)
         lse = torch.empty((p.B, p.H, p.N_Q), dtype=torch.float32, device=q.device)
@@ -139,6 +146,14 @@ def units_of(p: Problem, c: configs.DecodeConfig) -> int:
     """Return the units of a part: a run if there are programs enough, else one."""
     programs = row_tiles(p, c) * p.B * p.H_K * parts(p, c, c.UNITS)
     return c.UNITS if programs >= FULL * p.device.sms else 1
+
+
+def stages_of(p: Problem, c: configs.DecodeConfig, units: int) -> int:
+    """Return the stages of the pipeline: of few programs each has more memory; no bit changes."""
+    programs = row_tiles(p, c) * p.B * p.H_K * parts(p, c, units)
+    if p.dtype.itemsize > 2 or programs <= DEEP * p.device.sms:
+        return c.num_stages
+    return max(2, c.num_stages - (1 if programs <= SHALLOW * p.device.sms else 2))
 
 
 def row_tiles(p: Problem, c: configs.DecodeConfig) -> int:

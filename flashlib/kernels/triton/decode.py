@@ -44,13 +44,18 @@ def keys_seen(first, last, length, N_Q, window, IS_CAUSAL: tl.constexpr):
 
 
 @triton.jit
-def places_of(n, there, b, hk, stride_k, stride_v, TABLE, N_K, PAGE: tl.constexpr):
-    """Return where the keys n of a head and their values begin, in elements.
+def places_of(start, n, there, b, hk, stride_k, stride_v, TABLE, N_K, PAGE: tl.constexpr,
+              BLOCK_N: tl.constexpr):
+    """Return where the keys n, from start on, of a head and their values begin, in elements.
 
     With pages the table says on which one a key lies; what stands there behind the end is not read.
     """
     if PAGE:
-        page = tl.load(TABLE + b.to(tl.int64) * (N_K // PAGE) + n // PAGE, mask=there, other=0)
+        entries = TABLE + b.to(tl.int64) * (N_K // PAGE)
+        if PAGE % BLOCK_N == 0:                          # the tile lies on one page, its first key's
+            page = tl.load(entries + start // PAGE)
+        else:
+            page = tl.load(entries + n // PAGE, mask=there, other=0)
         entry, row = page.to(tl.int64), n % PAGE
         keys = entry * stride_k[0] + row.to(tl.int64) * stride_k[2]
         values = entry * stride_v[0] + row.to(tl.int64) * stride_v[2]
@@ -160,7 +165,7 @@ def flash_decode_fwd_kernel(Q, K, V, O, LSE, LENGTHS, TABLE, scale_log2, stride_
     for start in tl.range(lo, hi, BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
         there = n < hi                                      # no key behind the end is read
-        keys, values = places_of(n, there, b, hk, stride_k, stride_v, TABLE, N_K, PAGE)
+        keys, values = places_of(start, n, there, b, hk, stride_k, stride_v, TABLE, N_K, PAGE, BLOCK_N)
         k = load_at(K, keys, stride_k[3], there, D, HEAD_DIM, EVEN_D)
         qk = tl.dot(q, k.T, input_precision=PRECISION)      # (BLOCK_M, BLOCK_N), not scaled yet
         v = load_at(V, values, stride_v[3], there, D, HEAD_DIM, EVEN_D)

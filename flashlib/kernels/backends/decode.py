@@ -136,6 +136,10 @@ class Decode:
         launches["merge"](acc, statistics, o, lse, lengths)
         return o, lse
 
+    def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None) -> tuple:
+        """Refuse: who asks for a gradient is given another backend."""
+        raise NotImplementedError(self.refusal(p, "backward"))
+
 
 def parts(p: Problem, c: configs.DecodeConfig, units: int) -> int:
     """Return into how many parts the keys are cut: by how many there is room for."""

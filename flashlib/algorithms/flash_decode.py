@@ -47,6 +47,7 @@ def flash_decode(Q, K, V, *, Br, Bc, keys=None, group=1, causal=False, window=No
     Q, K, V = machine.hbm(Q=Q, K=K, V=V)
     O = machine.hbm_empty("O", (R, d))
     lse = machine.hbm_empty("lse", (R,), kind="stats")
+    parts = ()
     if len(splits) > 1:                                                # what each split leaves
         parts = (machine.hbm_empty("parts", (len(splits) * R, d), kind="accumulator"),
                  *(machine.hbm_empty(name, (len(splits) * R,), kind="stats") for name in "ml"))

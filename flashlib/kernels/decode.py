@@ -155,9 +155,9 @@ def _check_tensors(q, k, v, table, causal, scale, return_lse):
             raise ValueError(f"v: expected the shape of k, {tuple(k.shape)}, got {tuple(v.shape)}")
         if not q.dtype == k.dtype == v.dtype:
             q, k, v = of_one_dtype(q, k, v)
-        one = [x.new_empty((1, *x.shape[1:]), device=x.device).expand(q.shape[0], -1, -1, -1)
-               for x in (k, v)]
-        return q, k, v, check_arguments(q, *one, causal, scale, return_lse, "auto")[3]
+        one = k.new_empty((1, *k.shape[1:])).expand(q.shape[0], -1, -1, -1)
+        of_v = one if v.device == k.device else one.to(v.device)
+        return q, k, v, check_arguments(q, one, of_v, causal, scale, return_lse, "auto")[3]
     return check_arguments(q, k, v, causal, scale, return_lse, "auto")
 
 

@@ -19,8 +19,11 @@ def flash_attention_varlen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu
                            window: Sides = None, scale: float | None = None,
                            return_lse: Literal[True], impl: Impl = "auto"
                            ) -> tuple[torch.Tensor, torch.Tensor]: ...
-def flash_attention_varlen(q, k, v, cu_q, cu_k=None, *, causal=False, window=None, scale=None,
-                           return_lse=False, impl="auto"):
+def flash_attention_varlen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_q: torch.Tensor,
+                           cu_k: torch.Tensor | None = None, *, causal: bool = False,
+                           window: Sides = None, scale: float | None = None,
+                           return_lse: bool = False, impl: Impl = "auto"
+                           ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Attention inside each of several packed sequences, differentiable as `flash_attention` is.
 
     In the meaning of FlashAttention's `flash_attn_varlen_func`: sequence i has the rows cu_q[i] …

@@ -225,7 +225,7 @@ def measure(shapes, device, rounds, say=print, keep=lambda rows, absent: None):
         for which in HARNESSES:
             times = timed(racing, both, device, rounds, which)
             medians = {name: statistics.median(runs) for name, runs in times.items()}
-            rows += [{"impl": name, "harness": which, **shape._asdict(), "seconds": medians[name],
+            rows += [{"impl": name, **shape._asdict(), "harness": which, "seconds": medians[name],
                       "seconds_low": min(runs), "seconds_high": max(runs), "rounds": len(runs),
                       "kv_bytes": shape.kv_bytes, "kv_bytes_per_s": shape.kv_bytes / medians[name],
                       "share_of_sum": medians["sum"] / medians[name],

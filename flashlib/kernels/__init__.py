@@ -11,14 +11,21 @@ from flashlib.lazy import attach
 
 if TYPE_CHECKING:                  # for completion and types; at run time each comes when asked for
     from flashlib.kernels.attention import flash_attention as flash_attention
+    from flashlib.kernels.cache import KVCache as KVCache
+    from flashlib.kernels.cache import PagedKV as PagedKV
+    from flashlib.kernels.decode import flash_decode as flash_decode
     from flashlib.kernels.fp8 import flash_attention_fp8 as flash_attention_fp8
+    from flashlib.kernels.merging import merge as merge
+    from flashlib.kernels.packed import flash_attention_varlen as flash_attention_varlen
     from flashlib.kernels.tuning.search import tune as tune
     from flashlib.kernels.tuning.store import forget_tuned as forget_tuned
     from flashlib.kernels.tuning.store import load_tuned as load_tuned
     from flashlib.kernels.tuning.store import save_tuned as save_tuned
 
-_HOMES = {"flash_attention": "attention", "flash_attention_fp8": "fp8", "tune": "tuning.search",
-          "save_tuned": "tuning.store", "load_tuned": "tuning.store", "forget_tuned": "tuning.store"}
+_HOMES = {"flash_attention": "attention", "flash_attention_fp8": "fp8", "flash_decode": "decode",
+          "flash_attention_varlen": "packed", "KVCache": "cache", "PagedKV": "cache",
+          "merge": "merging", "tune": "tuning.search", "save_tuned": "tuning.store",
+          "load_tuned": "tuning.store", "forget_tuned": "tuning.store"}
 
 __all__ = [*_HOMES, "why_not"]
 

@@ -14,7 +14,8 @@ from flashlib.masks import window_of
 MAX_HEAD_DIM = 256
 MAX_SCALE = 1e15                   # times the largest float16 score, 65,504² · 256, is still a float32
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
-Impl = Literal["auto", "triton", "gluon", "reference"]      # a type checker reads it: a test compares
+# A type checker reads it: a test compares.
+Impl = Literal["auto", "triton", "gluon", "decode", "reference"]
 IMPLS = ("auto", *BACKENDS)
 Sides = tuple[int | None, int | None] | None
 MEANT = {                          # how others call what we have, or do not
@@ -63,7 +64,8 @@ def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
             and float32 only); "gluon" (on a Hopper GPU: 16 bits, 16 ≤ D, other head dimensions padded
             to 32, 64, 128 or 256, strides that its copy engine reads; on CPU tensors in the course's
             interpreter, under the same switch; backward it needs a D that 8 divides, or Triton's takes
-            over) or "reference". Up to D = 128 "auto" takes Triton's backward.
+            over), "decode" (the keys shared out, see `flash_decode`; "auto" takes it for few queries)
+            or "reference". Up to D = 128 "auto" takes Triton's backward.
     Returns:
         O (B, H, N_q, D) in the dtype of q, or (O, lse).
     Raises:
@@ -102,7 +104,7 @@ def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
         p = Problem.of(q, k, v, window=window_of(causal, window))
         p.made["scale"] = check_scale(None, p.D)
     else:
-        factor: float = p.made["scale"] if scale is None else _check_factor(scale, p.D)
+        factor: float = p.made["scale"] if scale is None else check_factor(scale, p.D)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         o, lse = ops.Attention.apply(q, k, v, p.window, factor, impl, p)
     else:
@@ -122,7 +124,7 @@ def _accepted(q, k, v, causal, window, return_lse, impl) -> Problem | None:
     return p if p is not None and "scale" in p.made else None
 
 
-def _check_factor(scale, D: int) -> float:
+def check_factor(scale, D: int) -> float:
     """Return the factor on the logits, or refuse it."""
     scale = check_scale(scale, D)
     if abs(scale) > MAX_SCALE:
@@ -171,4 +173,4 @@ def check_arguments(q, k, v, causal, scale, return_lse, impl):
     if not isinstance(return_lse, bool):
         raise TypeError(f"return_lse: expected True or False, got {return_lse!r}")
     check_choice("impl", impl, IMPLS)
-    return q, k, v, _check_factor(scale, D)
+    return q, k, v, check_factor(scale, D)

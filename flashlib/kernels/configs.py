@@ -13,7 +13,8 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 # What a configuration can hold, from and to; whether it fits into shared memory its first call says.
-POWERS_OF_2 = {"BLOCK_M": (8, 256), "BLOCK_N": (8, 256), "num_warps": (1, 32), "O_PARTS": (1, 2)}
+POWERS_OF_2 = {"BLOCK_M": (8, 256), "BLOCK_N": (8, 256), "num_warps": (1, 32), "O_PARTS": (1, 2),
+               "KEYS": (8, 2**20), "UNITS": (1, 64)}
 COUNTS = {"num_stages": (1, 8), "CONSUMERS": (2, 3), "STAGES": (1, 16), "Q_SLOTS": (1, 4),
           "K_STAGES": (1, 8), "V_STAGES": (1, 8), "EMULATED": (0, 2)}
 LARGEST_TAU = 8                                             # in powers of 2: float16 ends at 16
@@ -140,6 +141,26 @@ class GluonBackwardConfig(_Validated, _GluonBackward):
     __slots__ = ()
 
 
+class _Decode(NamedTuple):
+    BLOCK_M: int
+    BLOCK_N: int
+    num_warps: int
+    num_stages: int
+    KEYS: int
+    UNITS: int
+
+
+class DecodeConfig(_Validated, _Decode):
+    """As `TritonConfig`; keys of a unit, and units of a run. These two decide the bits of a result."""
+
+    __slots__ = ()
+
+    def _validate(self) -> None:
+        super()._validate()
+        if self.KEYS < self.BLOCK_N:
+            raise ValueError(f"KEYS: expected at least BLOCK_N, {self.BLOCK_N}, got {self.KEYS}")
+
+
 def _row(forward, dkdv, dq, *, dk=None, dv=None) -> TritonConfigs:
     return TritonConfigs(*(None if c is None else TritonConfig(*c)
                            for c in (forward, dkdv, dk, dv, dq)))
@@ -202,7 +223,8 @@ TURING_FLOAT32 = FLOAT32 | {256: _row((16, 16, 8, 1), (16, 8, 8, 1), (16, 16, 8,
 # Backend → direction → the class of what it can be configured in, and tuned. A new backend enters here.
 BACKENDS: dict[str, dict[str, type]] = {
     "triton": {"forward": TritonConfig, "backward": TritonConfigs},
-    "gluon": {"forward": GluonConfig, "backward": GluonBackwardConfig}, "reference": {},
+    "gluon": {"forward": GluonConfig, "backward": GluonBackwardConfig},
+    "decode": {"forward": DecodeConfig}, "reference": {},
 }
 
 
@@ -227,6 +249,38 @@ def configs_for(capability: tuple[int, int] | None, itemsize: int, D: int,
     if capability[0] == 12:
         return GEFORCE_BLACKWELL[head_dim]
     return (TURING if capability < (8, 0) else ADA)[head_dim]
+
+
+# head dimension → keys of a tile, warps, stages; a query tile has 16, 32 or 64 rows.
+DECODE_HOPPER = {16: (128, 4, 4), 32: (128, 4, 4), 64: (128, 4, 4), 128: (64, 4, 4), 256: (64, 4, 3)}
+DECODE = {16: (64, 4, 3), 32: (64, 4, 3), 64: (64, 4, 3), 128: (32, 4, 3), 256: (32, 8, 2)}
+DECODE_TURING = {16: (32, 4, 1), 32: (32, 4, 1), 64: (16, 4, 1), 128: (16, 8, 1), 256: (16, 8, 1)}
+DECODE_FLOAT32 = {16: (32, 4, 1), 32: (32, 4, 1), 64: (32, 4, 1), 128: (32, 8, 1), 256: (16, 8, 1)}
+# Rows of a query tile → keys of a unit and units of a run. If every unit is a part of its own, partial
+# results are 2 · rows / keys of K and V, so that more rows have larger ones.
+DECODE_CUTS = {16: (256, 8), 32: (512, 4), 64: (1024, 1)}
+
+
+def decode_config_for(capability: tuple[int, int] | None, itemsize: int, D: int,
+                      rows: int) -> DecodeConfig:
+    """Return the table's entry to decode `rows` packed rows of queries.
+
+    It knows nothing of the batch, of lengths or of the number of SMs: a sequence is cut alike in any
+    company, however much room it has.
+    """
+    if capability is None or itemsize == 4:
+        table, most = DECODE_FLOAT32, 32
+    elif capability[0] == 9:
+        table, most = DECODE_HOPPER, 64
+    else:
+        table, most = (DECODE_TURING, 16) if capability < (8, 0) else (DECODE, 32)
+    block_m = next(m for m in DECODE_CUTS if m >= rows or m == most)
+    block_n, warps, stages = table[padded(D)]
+    if block_m > 16 and table is DECODE_HOPPER:             # so that two programs share an SM
+        block_n, stages = 64, 3 if block_m == 64 else stages
+    if block_m > 16 and padded(D) > 128:                    # the accumulators stay in registers
+        warps = 8
+    return DecodeConfig(block_m, block_n, warps, stages, *DECODE_CUTS[block_m])
 
 
 def candidates(width: int, rows, keys, warps, stages, most_registers: float) -> list[TritonConfig]:

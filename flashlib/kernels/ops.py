@@ -39,7 +39,7 @@ def forward(q, k, v, window: Window, scale: float, impl: str, p: Problem | None 
         p = Problem.of(q, k, v, window=window)
     backend = choose(p, impl, "forward")
     if not (p.B and p.N_Q and p.N_K):
-        return torch.zeros_like(q, memory_format=torch.contiguous_format), _lse_like(q, -math.inf)
+        return torch.zeros_like(q, memory_format=torch.contiguous_format), lse_like(q, -math.inf)
     return backend.forward(q, k, v, p, scale)
 
 
@@ -61,7 +61,8 @@ def backward(q, k, v, o, lse, do, dlse, window: Window, scale: float, impl: str)
     return dq.neg_() if negative else dq, dk, dv
 
 
-def _lse_like(q, fill):
+def lse_like(q, fill):
+    """Return a row of statistics like those of the op, all with one value."""
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     return torch.full(q.shape[:3], fill, dtype=wide, device=q.device)
 
@@ -168,7 +169,7 @@ attention_backward = torch.library.custom_op(
 
 @attention_forward.register_fake
 def _(q, k, v, *options):
-    return torch.empty_like(q, memory_format=torch.contiguous_format), _lse_like(q, 0.0)
+    return torch.empty_like(q, memory_format=torch.contiguous_format), lse_like(q, 0.0)
 
 
 @attention_backward.register_fake

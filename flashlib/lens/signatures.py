@@ -20,7 +20,8 @@ from flashlib.lens.targets import Arch, arch_of
 DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float8_e4m3": "fp8e4nv"}
 SIZES = ("dtype", "head_dim", "causal", "window", "Nq", "Nk", "heads", "kv_heads")
 STATISTICS = ("LSE", "DELTA", "DLSE", "Q_SCALE", "K_SCALE", "V_SCALE", "NEGATIVE_LSE", "NEGATIVE_DELTA",
-              "SUMS")
+              "SUMS", "ACC", "STATISTICS")
+INTEGERS = ("LOCKS", "LENGTHS", "TABLE")
 FLOATS = ("lse_desc", "delta_desc", "sum_desc")             # descriptors of float32
 
 
@@ -104,8 +105,7 @@ def call_of(plan, p, absent=(), label="") -> Call:
     kind = DTYPES[_what(p).partition(" ")[0]]
     given: dict = {name: "*fp32" if name in STATISTICS else f"*{kind}" for name in plan.tensors}
     given |= dict.fromkeys([name for name in given if "scale" in name and name.islower()], 1.0)
-    if "LOCKS" in given:
-        given["LOCKS"] = "*i32"
+    given |= dict.fromkeys([name for name in INTEGERS if name in given], "*i32")
     for name, block in plan.blocks.items():                 # the 8-bit kernel writes bfloat16
         held = "fp32" if name in FLOATS else "bf16" if (name, kind) == ("o_desc", "fp8e4nv") else kind
         given[name] = f"tensordesc<{held}{block}>"
@@ -187,6 +187,26 @@ def gradient_call(*, arch, part, config=None, has_dlse=False, **choices) -> Call
     return call_of(plans[part], p, () if has_dlse else ("DLSE",) if part == "before" else (), label)
 
 
+def decode_call(*, arch, part="decode", config=None, units=None, page=0, lengths=False, Nq=1,
+                kv_heads=None, **choices) -> Call:
+    """Call a kernel of the decoding backend as it does; `page`: rows of a page, 0 without pages."""
+    from flashlib.kernels.backends.decode import BACKEND, parts, units_of
+    from flashlib.kernels.configs import DecodeConfig
+
+    p = example(arch, Nq=Nq, kv_heads=kv_heads,
+                **{name: choices.pop(name) for name in SIZES if name in choices})
+    c = DecodeConfig(*(config or BACKEND.table(p, "forward")))._replace(**choices)
+    units = units_of(p, c) if units is None else units
+    plan = BACKEND.plan(p, "forward", c, units, None, page, lengths)[part]
+    absent = [name for name, given in (("LENGTHS", lengths), ("TABLE", page)) if not given]
+    call = call_of(plan, p, [name for name in absent if name in plan.tensors],
+                   f"{c.BLOCK_M}×{c.BLOCK_N} of {units}·{c.KEYS} keys, {c.num_warps} warps,"
+                   f" {c.num_stages} stages")
+    if part == "decode" and parts(p, c, units) > 1:
+        call.arguments["O"] = "*fp32"
+    return call
+
+
 def softmax_call(*, arch, dtype="bfloat16", impl="fused", M=4096, N=4096) -> Call:
     """Call a softmax kernel on M contiguous rows of N columns, in the configuration of its table."""
     from flashlib.kernels import softmax
@@ -232,6 +252,10 @@ KERNELS: dict[str, tuple[str, Callable[..., Call], tuple[str, ...]]] = {
     "flash_bwd_statistics_kernel": (f"{_HOME}.triton.sums", partial(gradient_call, part="before"),
                                     (*SIZES, "has_dlse")),
     "flash_bwd_sum_kernel": (f"{_HOME}.triton.sums", partial(gradient_call, part="after"), SIZES),
+    **{f"flash_decode_{name}_kernel": (
+        f"{_HOME}.triton.decode", partial(decode_call, part=part),
+        (*SIZES, *_TUNED, "KEYS", "UNITS", "units", "page", "lengths"))
+       for name, part in (("fwd", "decode"), ("merge", "merge"))},
     **{f"softmax_{impl}_fwd_kernel": (f"{_HOME}.triton.softmax", partial(softmax_call, impl=impl),
                                       ("dtype", "M", "N")) for impl in ("3pass", "online", "fused")},
 }

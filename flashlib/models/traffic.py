@@ -8,6 +8,7 @@ the vector FLOPs per tile are these, for a tile of b rows and c keys:
     flash_v1     scale, max, subtract, sum 4bc, mask bc, statistics 8b, output 4bd; bc + 2b exps
     flash_v2     scale, max, subtract, sum 4bc, mask bc, statistics 4b, output 2bd; bc + b exps;
                  once per row tile: 3b + bd
+    flash_decode as v2; the merge 6b + 3bd and 2b exps per split that a row tile sees
     flash_v3     as v2; in FP8 rounding bc, statistics 5b, output 3bd and 1 for the scale on top;
                  once per row tile: 4b + bd + 1
     flash_v4     scale, max, subtract, times log₂e, sum 5bc, mask bc, statistics 6b, output bd;
@@ -85,11 +86,11 @@ class _Grid:
         return int(np.sum(self.b * (self.keys - self.full_keys)))
 
 
-def _grid(Nq, Nk, Br, Bc, causal, window) -> _Grid:
-    window, first = window_of(causal, window), np.arange(0, Nq, Br, dtype=np.int64)
-    b = np.minimum(Br, Nq - first)
-    top_from, top_to = window.keys_of(first, Nq, Nk)       # what the first row of a tile sees
-    last_from, last_to = window.keys_of(first + b - 1, Nq, Nk)
+def _grid(Nq, Nk, Br, Bc, causal, window, group=1) -> _Grid:
+    window, first = window_of(causal, window), np.arange(0, Nq * group, Br, dtype=np.int64)
+    b = np.minimum(Br, Nq * group - first)
+    top_from, top_to = window.keys_of(first // group, Nq, Nk)      # what a tile's first row sees
+    last_from, last_to = window.keys_of((first + b - 1) // group, Nq, Nk)
     begin, visited = top_from // Bc, -(-last_to // Bc) - top_from // Bc
     keys = np.minimum((begin + visited) * Bc, Nk) - np.minimum(begin * Bc, Nk)
     full_to = np.where(top_to == Nk, Nk, top_to // Bc * Bc)
@@ -135,6 +136,26 @@ def flash_v2(*, Nq, Nk, d, Br, Bc, causal=False, window=None, element_bytes=2, s
     return Traffic.of(by_tensor, 4 * area * d,
                       4 * area + g.masked + touched * (4 + 2 * d) + Nq * (3 + d),
                       area + touched, max(peak, default=0))
+
+
+@_checked
+def flash_decode(*, Nq, Nk, d, Br, Bc, keys=None, group=1, causal=False, window=None, element_bytes=2,
+                 stats_bytes=4, accumulator_bytes=4) -> Traffic:
+    """Return what `flash_decode` costs: `flash_v2`, and every split's O, m and l written and read."""
+    keys, e, s, a = 2 * Bc if keys is None else keys, element_bytes, stats_bytes, accumulator_bytes
+    g, rows = _grid(Nq, Nk, Br, Bc, causal, window, group), Nq * group
+    touched, area, walked, merged = g.touched, g.area, int(np.sum(g.keys)), Nk > keys
+    splits = _grid(Nq, Nk, Br, keys, causal, window, group).visited if merged else np.ones_like(g.b)
+    loaded = int(np.sum(splits * g.b))                     # rows, once per split that sees them
+    by_tensor = _moved(e, s, Q=(loaded * d, 0), K=(walked * d, 0), V=(walked * d, 0),
+                       O=(0, rows * d), lse=(0, rows))
+    peak = (g.b * (d * (e + a) + 2 * s) + e * g.c * (2 * d + g.b)) * (splits > 0)
+    vector = 4 * area + g.masked + touched * (4 + 2 * d) + rows * (3 + d)
+    if merged:
+        by_tensor |= {"parts": (loaded * d * a,) * 2, **dict.fromkeys("ml", (loaded * s,) * 2)}
+        peak = np.maximum(peak, g.b * (d * a + 2 * s) * (1 + (splits > 0)))
+    return Traffic.of(by_tensor, 4 * area * d, vector + merged * loaded * (6 + 3 * d),
+                      area + touched + merged * 2 * loaded, max(peak, default=0))
 
 
 @_checked

@@ -146,6 +146,18 @@ def test_auto_on_a_gpu_takes_the_kernel_that_can_and_is_faster(gpu, monkeypatch,
     assert asked == [takes] * 2
 
 
+@pytest.mark.parametrize("H, N_Q, N_K, takes", [
+    (1, 1, 512, "decode"), (1, 64, 512, "decode"), (1, 65, 512, "triton"), (1, 1, 511, "triton"),
+    (4, 16, 4096, "decode"), (4, 17, 4096, "triton")])
+@pytest.mark.parametrize("B", [1, 64])
+def test_auto_decodes_few_rows_on_many_keys_whatever_the_batch(gpu, B, H, N_Q, N_K, takes):
+    pytest.importorskip("triton")
+    gpu(8, 0)
+    q, k = torch.zeros(B, H, N_Q, 16), torch.zeros(B, 1, N_K, 16)
+    p = Problem.of(q, k, k)
+    assert [choose(p, "auto", direction).name for direction in DIRECTIONS] == [takes, "triton"]
+
+
 def test_while_the_interpreter_is_on_gluon_refuses_and_auto_takes_triton(gpu, monkeypatch):
     import triton
 
@@ -191,7 +203,7 @@ def test_a_backend_stands_in_each_list_of_them():
     assert get_args(attention.Impl) == attention.IMPLS == ("auto", *configs.BACKENDS)
 
 
-@pytest.mark.parametrize("name", ["reference", "triton", "gluon"])
+@pytest.mark.parametrize("name", ["reference", "triton", "gluon", "decode"])
 def test_each_backend_is_one(name):
     pytest.importorskip("triton.experimental.gluon")
     backend = named(name)

@@ -37,7 +37,8 @@ def _sdpa(backend, q, k, v, causal):
     from torch.nn.functional import scaled_dot_product_attention
 
     with sdpa_kernel(getattr(SDPBackend, backend)):
-        return scaled_dot_product_attention(q, k, v, is_causal=causal)
+        return scaled_dot_product_attention(q, k, v, is_causal=causal,
+                                            enable_gqa=q.shape[1] != k.shape[1])
 
 
 @functools.cache
@@ -68,6 +69,13 @@ def _library(module, deterministic, q, k, v, causal):
     return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
 
 
+def _cached(module, q, k, v, causal):
+    """Call FlashAttention's function for caches, which shares the keys out, as it sees fit."""
+    fn = importlib.import_module(module).flash_attn_with_kvcache
+    out = fn(*(x.transpose(1, 2) for x in (q, k, v)), causal=causal)
+    return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
+
+
 def _half(x):
     """Return x in float16, made once: the tutorial takes nothing else."""
     if not hasattr(x, "as_half"):
@@ -88,6 +96,23 @@ def _has(module):
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:                             # what holds it is not there
         return False
+
+
+def decoding(device):
+    """Return who decodes a few queries on long caches, as `present` does."""
+    from flashlib.kernels import flash_decode
+
+    found, absent = {"ours": lambda q, k, v, causal: flash_decode(q, k, v, causal=causal),
+                     "ours_auto": ours}, {}
+    others, missing = present(device)
+    for name in ("sdpa_flash", "sdpa_cudnn", "fa3", "fa4"):
+        if name in others:
+            found[name] = others[name]
+        else:
+            absent[name] = missing[name]
+    if "fa3" in found:
+        found["fa3"] = functools.partial(_cached, LIBRARIES["fa3"])
+    return found, absent
 
 
 def present(device):

@@ -13,6 +13,7 @@ import torch
 from flashlib.kernels.problem import Problem
 
 DIRECTIONS = ("forward", "backward")
+DECODED_ROWS, DECODED_KEYS = 64, 512                        # at most, and at least: see `order`
 
 
 @runtime_checkable
@@ -68,11 +69,15 @@ def order(p: Problem, impl: str, direction: str) -> tuple[str, ...]:
     if impl == "auto":
         if p.device.type != "cuda":
             return ("reference",)
+        # Few rows fill no GPU unless the keys are shared out; the batch has no say in it.
+        rows = p.N_Q * p.H // p.H_K
+        if direction == "forward" and rows <= DECODED_ROWS and p.N_K >= DECODED_KEYS:
+            return "decode", "triton"
         few = 256 if p.D <= 64 else 64                      # keys, half of a tile of the fused kernel
         slower = p.D <= 16 or (direction == "backward" and few >= p.N_K)    # on an H200
         return ("triton",) if slower else ("gluon", "triton")
-    if (impl, direction) == ("gluon", "backward"):          # Triton's needs only O and lse
-        return ("gluon", "triton")
+    if direction == "backward" and impl in ("gluon", "decode"):     # they need only O and lse
+        return ("gluon", "triton") if impl == "gluon" else ("triton",)
     return (impl,)
 
 

@@ -1,0 +1,187 @@
+"""Decoding as a public op: `flash_decode(q, k, v, lengths=…)`, few queries on long caches."""
+
+from typing import Literal, overload
+
+import torch
+
+from flashlib.arguments import check_choice, check_scale
+from flashlib.kernels import ops
+from flashlib.kernels.attention import Sides, check_arguments, check_factor
+from flashlib.kernels.autocast import of_one_dtype
+from flashlib.kernels.backends import named
+from flashlib.kernels.problem import CAUSAL, FULL, Problem, known
+from flashlib.masks import Window, window_of
+
+DecodeImpl = Literal["auto", "decode", "reference"]
+IMPLS = ("auto", "decode", "reference")
+LEAST_KEYS = 16                                             # of a split
+
+
+@overload
+def flash_decode(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *,
+                 lengths: torch.Tensor | None = None, table: torch.Tensor | None = None,
+                 causal: bool = False, window: Sides = None, scale: float | None = None,
+                 keys_per_split: int | None = None, return_lse: Literal[False] = False,
+                 impl: DecodeImpl = "auto") -> torch.Tensor: ...
+@overload
+def flash_decode(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *,
+                 lengths: torch.Tensor | None = None, table: torch.Tensor | None = None,
+                 causal: bool = False, window: Sides = None, scale: float | None = None,
+                 keys_per_split: int | None = None, return_lse: Literal[True],
+                 impl: DecodeImpl = "auto") -> tuple[torch.Tensor, torch.Tensor]: ...
+def flash_decode(q, k, v, *, lengths=None, table=None, causal=False, window=None, scale=None,
+                 keys_per_split=None, return_lse=False, impl="auto"):
+    """Attention of a few queries to caches of unlike lengths: the keys are shared out, then merged.
+
+    Flash-Decoding (Dao et al. 2023, crfm.stanford.edu/2023/10/12/flashdecoding.html), the heads that
+    share a key head packed as rows of one tile. For inference: it has no gradient.
+
+    Where the keys of a sequence are cut, and in which order the parts are merged, depends on N_q, heads
+    and D alone. So its bits are the same in every run, on any number of SMs, and whatever else is in
+    the batch; the same in pages as without, and with more room behind its length. No length is read on
+    the host: a CUDA graph captures the call, and replays it at other lengths, up to the room.
+
+    Args:
+        q: queries, (B, H, N_q, D).  k, v: (B, H_k, room, D); with a table, (pages, H_k, page, D).
+            dtypes, strides, D and heads as in `flash_attention`.
+        lengths: (B,) int32, on the device of q: how many keys of each sequence count; None for all.
+            What stands behind is never used, NaN or not. The last query lies on the last key that
+            counts.
+        table: (B, n) int32: entry j of a row is the page of the keys j · page …; room is n · page. An
+            entry behind the length is never followed.
+        causal, window, scale, return_lse: as in `flash_attention`.
+        keys_per_split: keys of a program, a power of 2 from 16; None for the table's choice, which
+            follows the number of programs and changes no bit. Another number rounds otherwise.
+        impl: "auto" (the kernels on a GPU, else "reference"), "decode" (the kernels; on CPU tensors in
+            Triton's interpreter, under its switch) or "reference" (plain torch; reads lengths on the
+            host).
+    Returns:
+        O (B, H, N_q, D) in the dtype of q, or (O, lse), lse (B, H, N_q) float32, natural log. A query
+        that sees no key gets O = 0 and lse = −∞.
+    Raises:
+        ValueError, TypeError, NotImplementedError: before any launch, naming the argument, what was
+            expected and what came. A length above the room counts as the room, one below 0 as 0; what
+            the table holds is not looked at.
+    """
+    seen = CAUSAL if causal is True else FULL if window is None and causal is False else None
+    seen = window_of(causal, window) if seen is None or window is not None else seen
+    p = _accepted(q, k, v, seen, table is not None, return_lse, impl)
+    if p is None:
+        check_choice("impl", impl, IMPLS)
+        q, k, v, factor = _check_tensors(q, k, v, table, causal, scale, return_lse)
+        p = Problem.of(q, k, v, window=seen)
+        p.made["decoded", table is not None] = factor if scale is None else check_scale(None, p.D)
+    else:
+        factor = p.made["decoded", table is not None] if scale is None else check_factor(scale, p.D)
+    if lengths is not None:
+        lengths = _checked_integers("lengths", lengths, (q.shape[0],), q.device)
+    if table is not None:
+        table = _checked_integers("table", table, (q.shape[0], None), q.device)
+    if keys_per_split is not None:
+        _check_keys(keys_per_split)
+    if (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+            ) or ops.transformed():
+        raise NotImplementedError("q, k, v: flash_decode is for inference and has no derivative: use"
+                                  " torch.no_grad(), or flash_attention")
+    if q.is_neg() or k.is_neg() or v.is_neg():              # a kernel reads numbers as they lie
+        q, k, v = q.resolve_neg(), k.resolve_neg(), v.resolve_neg()
+    if factor < 0:
+        q, factor = ops.positive(q, factor)
+    if not (p.B and p.N_Q and p.N_K and k.shape[0]) or (table is not None and not table.shape[1]):
+        o = torch.zeros_like(q, memory_format=torch.contiguous_format)
+        lse = ops.lse_like(q, -torch.inf)
+    elif impl == "reference" or (impl == "auto" and not q.is_cuda):
+        o, lse = _reference(q, k, v, lengths, table, seen, factor)
+    else:
+        o, lse = _kernels(q, k, v, lengths, table, seen, factor, keys_per_split)
+    return (o, lse) if return_lse else o
+
+
+def _accepted(q, k, v, seen: Window, paged: bool, return_lse, impl) -> Problem | None:
+    """Return the problem of tensors like which some were accepted before, else None."""
+    if type(return_lse) is not bool or impl not in IMPLS:
+        return None
+    try:
+        p = known(q, k, v, seen)
+    except (AttributeError, RuntimeError, TypeError):       # no dense tensors: told by the checks
+        return None
+    return p if p is not None and ("decoded", paged) in p.made else None
+
+
+def _kernels(q, k, v, lengths, table, seen: Window, scale, keys_per_split):
+    """Return O and lse from the kernels, or why they cannot run here."""
+    from flashlib.kernels.backends import decode
+
+    p = decode.problem_of(q, k, v, seen, table)
+    if (reason := decode.BACKEND.refusal(p, "forward")) is not None:
+        raise NotImplementedError(reason)
+    config = None
+    if keys_per_split is not None:
+        config = decode.BACKEND.table(p, "forward")
+        config = config._replace(KEYS=keys_per_split, BLOCK_N=min(config.BLOCK_N, keys_per_split),
+                                 UNITS=1)
+    return decode.BACKEND.forward(q, k, v, p, scale, config, lengths, table)
+
+
+def _reference(q, k, v, lengths, table, seen: Window, scale):
+    """Return O and lse by plain torch, one sequence after the other."""
+    o = torch.zeros_like(q, memory_format=torch.contiguous_format)
+    lse = ops.lse_like(q, -torch.inf)
+    page = k.shape[2]
+    room = page if table is None else table.shape[1] * page
+    for b in range(q.shape[0]):
+        count = room if lengths is None else min(max(int(lengths[b]), 0), room)
+        if not count:
+            continue
+        if table is None:
+            K, V = k[b], v[b]
+        else:
+            pages = table[b, :-(-count // page)].long()
+            K, V = (x[pages].transpose(0, 1).flatten(1, 2) for x in (k, v))
+        one = q[b:b + 1], K[None, :, :count], V[None, :, :count]
+        p = Problem.of(*one, window=seen)
+        o[b:b + 1], lse[b:b + 1] = named("reference").forward(*one, p, scale)
+    return o, lse
+
+
+def _check_tensors(q, k, v, table, causal, scale, return_lse):
+    """Return q, k and v in one dtype, and the scale, or refuse by name; pages have any number."""
+    if table is None:
+        return check_arguments(q, k, v, causal, scale, return_lse, "auto")
+    tensors = {"q": q, "k": k, "v": v}
+    if all(isinstance(x, torch.Tensor) and not x.is_nested and x.layout == torch.strided and x.ndim == 4
+           for x in tensors.values()):
+        if v.shape != k.shape:
+            raise ValueError(f"v: expected the shape of k, {tuple(k.shape)}, got {tuple(v.shape)}")
+        if not q.dtype == k.dtype == v.dtype:
+            q, k, v = of_one_dtype(q, k, v)
+        one = k.new_empty((1, *k.shape[1:])).expand(q.shape[0], -1, -1, -1)
+        of_v = one if v.device == k.device else one.to(v.device)
+        return q, k, v, check_arguments(q, one, of_v, causal, scale, return_lse, "auto")[3]
+    return check_arguments(q, k, v, causal, scale, return_lse, "auto")
+
+
+def _checked_integers(name, x, shape, device):
+    """Return a tensor of int32 as kernels read it, or refuse it by name."""
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"{name}: expected a torch.Tensor, got {type(x).__name__}")
+    if x.dtype != torch.int32:
+        raise TypeError(f"{name}: expected int32, got {x.dtype}")
+    if x.ndim != len(shape) or any(n not in (None, m) for n, m in zip(shape, x.shape, strict=True)):
+        wanted = ", ".join("any" if n is None else str(n) for n in shape)
+        raise ValueError(f"{name}: expected shape ({wanted}{',' * (len(shape) == 1)}), got"
+                         f" {tuple(x.shape)}")
+    if x.device != device:
+        raise ValueError(f"{name}: expected a tensor on {device} as q, got {x.device}")
+    x = x.contiguous()
+    return x if x.data_ptr() % 16 == 0 else x.clone()
+
+
+def _check_keys(keys) -> None:
+    """Refuse a number of keys that no split can have."""
+    if isinstance(keys, bool) or not isinstance(keys, int):
+        raise TypeError(f"keys_per_split: expected None or a power of 2 from {LEAST_KEYS},"
+                        f" got {keys!r}")
+    if keys < LEAST_KEYS or keys & (keys - 1) or keys > 2**20:
+        raise ValueError(f"keys_per_split: expected None or a power of 2 from {LEAST_KEYS} to 2**20,"
+                         f" got {keys}")

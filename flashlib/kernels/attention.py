@@ -65,7 +65,7 @@ def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
             to 32, 64, 128 or 256, strides that its copy engine reads; on CPU tensors in the course's
             interpreter, under the same switch; backward it needs a D that 8 divides, or Triton's takes
             over), "decode" (the keys shared out, see `flash_decode`; "auto" takes it for few queries)
-            or "reference". Up to D = 128 "auto" takes Triton's backward.
+            or "reference".
     Returns:
         O (B, H, N_q, D) in the dtype of q, or (O, lse).
     Raises:

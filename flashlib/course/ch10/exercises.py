@@ -69,6 +69,8 @@ def check_address(address):
             "heads are mixed up: neighbors share key head h // GROUP; h % 1 is 0 for all of them":
                 b * sb + h % group * sh + rest,
             "shared the other way round: it is h // GROUP": b * sb + h * group * sh + rest,
+            "GROUP divides the head before its stride: h // GROUP · stride":
+                b * sb + h * sh // group + rest,
             "half of a head is no head: divide with //": b * sb + h / group * sh + rest,
             "only heads are shared: // GROUP belongs to h alone": (b * sb + h * sh) // group + rest,
             "only heads are shared, and not batches": b // group * sb + hk * sh + rest,

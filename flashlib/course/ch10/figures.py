@@ -211,7 +211,7 @@ def window_time(recorded: Measurement) -> Figure:
     axes[0].set_yticks(steps, [f"{ms:g}" for ms in steps])
     axes[0].set_yticks([], minor=True)
     axes[0].plot([], [], color=GREY, ls=(0, (4, 2)), lw=1, label="in proportion to visited tiles")
-    axes[0].plot([], [], "o", color=GREY, mfc="white", label="causal, no window")
+    axes[0].plot([], [], "D", color=GREY, mfc="white", label="causal, no window")
     axes[0].legend(loc="upper left", fontsize=TINY, frameon=False)
     shape = ", ".join(str(whole[key]) for key in ("B", "H", "N_q", "d"))
     title = f"Causal windows at (B, H, N, d) = ({shape}), {origin(recorded)}"

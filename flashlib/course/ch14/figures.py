@@ -266,7 +266,7 @@ def exp2_lab(f, error, units, simulated, maxima, used, *, degree: int, tau: floa
         f, error: the fraction and |p(f)/2ᶠ − 1|.
         units: `models.exponentials.Units` of a tile.  simulated: cycles per tile.
         maxima, used: of one row, over its key tiles; see `stale_maximum`.
-        fits: whether e4m3 has room for an offset of 8 and this τ.
+        fits: whether e4m3 has room for a shift of 8 and this τ.
     """
     fig = theme.figure(4.9, layout=None)
     curve = fig.add_axes((0.09, 0.63, 0.33, 0.30))
@@ -288,7 +288,7 @@ def exp2_lab(f, error, units, simulated, maxima, used, *, degree: int, tau: floa
     bars.set_yticks(range(4), [UNITS[unit][0] for unit in values], fontsize=SMALL)
     bars.set_title(f"{gpu}: simulated {simulated:,.0f}", fontsize=9)
     stale_maximum(maxima, {tau: used}, ax=row)
-    row.set_title(f"one row of 32 key tiles; e4m3 with an offset of 8 has {'' if fits else 'no '}room"
+    row.set_title(f"one row of 32 key tiles; e4m3 with a shift of 8 has {'' if fits else 'no '}room"
                   f" for τ = {tau:g}", fontsize=9, pad=18)
     curve.set_xticks([0, 0.5, 1])
     for axis in (bars.xaxis, row.xaxis, row.yaxis):        # few ticks in plain text draw faster

@@ -20,6 +20,8 @@ def draw(order="together", tiles=8, heads=2, sms=8, hand=1.0, causal=False, besi
         what += (f"hangs. {len(s.stuck)} wait for ever, keys {tile} of head {head} at query tile {m}")
     else:
         what += f"{s.length:g} steps, {100 * s.idle:.0f} % of the SMs' time idle"
+    if rising and not causal:
+        what += "; without a mask no head rises"
     return figures.timelines({what: s}, tiles, max(s.length + 2, 8) if s.stuck else None)
 
 

@@ -184,6 +184,7 @@ class Lab:
     def __init__(self, notebook, name, root):
         self.notebook, self.name, self.root = notebook, name, root
         self.image = root.locator("img.widget-image")
+        self.played = False
 
     def sizes(self):
         """Return pixels: of the lab and its room (heights), of the picture (shown, drawn: widths)."""
@@ -219,7 +220,7 @@ class Lab:
     def move(self, kind, control, picture_s=PICTURE_S):
         """Focus a control, press the key that moves it, and return the seconds to another picture.
 
-        A slider that plays may stand a step behind its picture when it is stopped: it may move twice.
+        A slider that has played may stand a step behind its picture: then it may move twice.
 
         Raises:
             AssertionError: no other picture came, or a sentence about an error.
@@ -233,12 +234,13 @@ class Lab:
                     REDRAWN, arg=[image, before], timeout=1e3 * picture_s
                 )
                 break
-            except Exception as error:                      # or has what played before drawn this step?
-                if last or kind != "slider":
+            except Exception as error:
+                if last or kind != "slider" or not self.played:
                     raise AssertionError(f"{name} ({kind}): no other picture came: {error}") from None
         seconds = time.perf_counter() - start
         if kind == "play":
             self._stop(control)
+            self.played = True
         image.evaluate(STEADY)
         self.notebook.page.wait_for_function(KERNEL)
         assert not self.alerts(), f"{name} ({kind}): {self.alerts()}"

@@ -11,16 +11,12 @@ if __name__ == "__main__":
     os.environ["TRITON_INTERPRET"] = "1"
 
 import importlib.util
-import json
-import tempfile
-import warnings
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
 from tests.kernels.decode_checks import CHECKS
 from tests.kernels.mutated import patched
+from tests.kernels.planted import report
 
 
 class Mutant(NamedTuple):
@@ -133,33 +129,5 @@ def install(folder, mutant=None):
     plans.forget()
 
 
-def outcome(check):
-    """Return "" or what the check said; a crash is told apart, and does not count."""
-    try:
-        CHECKS[check]()
-    except AssertionError as error:
-        return str(error) or "assertion"
-    except Exception as error:
-        return f"crash: {type(error).__name__}: {error}"
-    return ""
-
-
-def everything():
-    """Yield (name, outcome): each check on the true kernels, then each mutant's."""
-    with tempfile.TemporaryDirectory() as folder:
-        install(folder)
-        for check in CHECKS:
-            yield f"true {check}", outcome(check)
-        for mutant in MUTANTS:
-            try:
-                install(folder, mutant)
-            except LookupError as error:
-                yield mutant.name, f"crash: {error}"
-            else:
-                yield mutant.name, outcome(mutant.check)
-
-
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")                         # NumPy's, on a mutant's way
-    print(json.dumps(dict(everything())))
+    report(CHECKS, MUTANTS, install)

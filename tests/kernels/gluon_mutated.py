@@ -12,9 +12,6 @@ if __name__ == "__main__":
 
 import importlib
 import importlib.util
-import json
-import tempfile
-import warnings
 from pathlib import Path
 
 import torch
@@ -23,6 +20,7 @@ import flashlib
 from flashlib.interpreter import Hazard
 from tests.kernels.behaviours import require
 from tests.kernels.gluon_bugs import MUTANTS
+from tests.kernels.planted import report
 from tests.kernels.problems import NAMES, Shape, dense, off, problem, solve
 from tests.mutants.edits import edited
 
@@ -218,33 +216,5 @@ CHECKS = {
 }
 
 
-def outcome(check):
-    """Return "" or what the check said; a crash is told apart, and does not count."""
-    try:
-        CHECKS[check]()
-    except (AssertionError, Hazard) as error:
-        return str(error) or "assertion"
-    except Exception as error:
-        return f"crash: {type(error).__name__}: {error}"
-    return ""
-
-
-def everything():
-    """Yield (name, outcome): each check on the true kernels, then each mutant's."""
-    with tempfile.TemporaryDirectory() as folder:
-        install(folder)
-        for check in CHECKS:
-            yield f"true {check}", outcome(check)
-        for mutant in MUTANTS:
-            try:
-                install(folder, mutant)
-            except LookupError as error:
-                yield mutant.name, f"crash: {error}"
-            else:
-                yield mutant.name, outcome(mutant.check)
-
-
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")                         # NumPy's, on a mutant's way
-    print(json.dumps(dict(everything())))
+    report(CHECKS, MUTANTS, install, (AssertionError, Hazard))

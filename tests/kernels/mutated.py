@@ -12,9 +12,6 @@ if __name__ == "__main__":
 
 import functools
 import importlib.util
-import json
-import tempfile
-import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +21,7 @@ import flashlib
 from flashlib.course.notebook.interpreter_trace import watch
 from flashlib.masks import mask_of, tiles
 from tests.kernels.behaviours import require
+from tests.kernels.planted import report
 from tests.kernels.problems import NAMES, Problem, Shape, dense, off, problem, solve
 from tests.mutants.edits import edited
 from tests.quick_interpreter import quicken
@@ -301,34 +299,6 @@ CHECKS = {
 }
 
 
-def outcome(check):
-    """Return "" or what the check said; a crash is told apart, and does not count."""
-    try:
-        CHECKS[check]()
-    except AssertionError as error:
-        return str(error) or "assertion"
-    except Exception as error:
-        return f"crash: {type(error).__name__}: {error}"
-    return ""
-
-
-def everything():
-    """Yield (name, outcome): each check on the true kernels, then each mutant's."""
-    with tempfile.TemporaryDirectory() as folder:
-        install(folder)
-        for check in CHECKS:
-            yield f"true {check}", outcome(check)
-        for mutant in MUTANTS:
-            try:
-                install(folder, mutant)
-            except LookupError as error:
-                yield mutant.name, f"crash: {error}"
-            else:
-                yield mutant.name, outcome(mutant.check)
-
-
 if __name__ == "__main__":
-    torch.set_num_threads(1)
     quicken()
-    warnings.simplefilter("ignore")                         # NumPy's, on a mutant's way
-    print(json.dumps(dict(everything())))
+    report(CHECKS, MUTANTS, install)

@@ -3,13 +3,15 @@
 import math
 from typing import NamedTuple
 
+import numpy as np
+
 from flashlib.models.occupancy import Waves, waves
 
 TILE = 64                                                   # keys that a program loads at a time
 
 
 class Model(NamedTuple):
-    """What a language model caches: layers, key heads, columns; `group` query heads share a key head."""
+    """What a language model caches in its layers; `group` query heads share a key head."""
 
     name: str
     layers: int
@@ -28,7 +30,7 @@ MODELS = (Model("GPT-2", 12, 12, 64, 1), Model("SmolLM2-135M", 30, 3, 64, 3),
 
 
 class Case(NamedTuple):
-    """Sequences of N_k keys in H_k heads of d columns, one query for each of `group` heads a key head."""
+    """B sequences of N_k keys in H_k heads of d columns, each with `group` heads of one query."""
 
     B: int
     N_k: int
@@ -80,12 +82,12 @@ def flashinfer(case, sms=132) -> int:
 
 
 def vllm(case, sms=132) -> int:
-    """vLLM's Triton kernel: 16 for a small batch, else 1."""
-    return 16 if case.B <= 128 // case.H_k else 1
+    """The Triton kernel of vLLM: 16 for a small batch, else 1."""
+    return 16 if case.heads <= 128 else 1
 
 
 def ours(case, sms=132, unit=256, run=8) -> int:
-    """flashlib: a run of eight units a part where that makes programs for 3/4 of the SMs, else a unit."""
+    """A run of eight units a part where that makes programs for 3/4 of the SMs, else a unit."""
     runs = -(-case.N_k // (unit * run))
     return runs if case.heads * runs >= 0.75 * sms else -(-case.N_k // unit)
 
@@ -129,3 +131,36 @@ def wasted(lengths, *, page=None, room=None) -> float:
     """Return the share of reserved keys that hold nothing: in pages, or in a room for each sequence."""
     reserved = len(lengths) * room if page is None else pages_of(lengths, page) * page
     return 1 - sum(lengths) / reserved
+
+
+def line(points, least=0) -> tuple[float, float]:
+    """Return (constant in s, bytes/s) of the line nearest to {bytes: seconds}, from some bytes on."""
+    kept = {x: y for x, y in points.items() if x >= least}
+    slope, constant = np.polyfit(list(kept), list(kept.values()), 1)
+    return float(constant), float(1 / slope)
+
+
+def reads(recorded) -> dict[str, dict[int, float]]:
+    """Return harness → bytes → seconds of the kernel that only reads, of `decode_h200`."""
+    found: dict[str, dict[int, float]] = {}
+    for row in recorded.where(impl="sum").rows:
+        found.setdefault(row["harness"], {}).setdefault(row["kv_bytes"], row["seconds"])
+    return found
+
+
+def times(splits, B, N_k) -> dict[int, float]:
+    """Return parts → seconds of a shape, of `decode_splits_h200`."""
+    return {row["parts"]: row["seconds"] for row in splits.where(impl="parts", B=B, N_k=N_k).rows}
+
+
+def rates_of(recorded, splits) -> Rates:
+    """Return the model's four numbers: a line of `recorded`, and two points of one shape of `splits`.
+
+    The points are one part, eight SMs, and the library's choice, at one sequence of 65,536 keys.
+    """
+    start, rate = line(reads(recorded)["rotating"])
+    case, found = Case(1, 65536), times(splits, 1, 65536)
+    sm = case.kv_bytes / case.heads / (found[1] - start)
+    without = Rates(start, rate, sm, 0.0)
+    parts = ours(case)
+    return without._replace(merge_s=found[parts] - without.seconds(case, parts))

@@ -155,9 +155,9 @@ def summing(both, block, steps, warps):
         words[k.data_ptr()], sums, size, block, steps, num_warps=warps)
 
 
-def in_turn(call, both):
+def in_turn(call, both, calls=GRAPH_CALLS):
     """Return a function that runs a CUDA graph of calls on caches in turn, and their number."""
-    count = len(both) * -(-GRAPH_CALLS // len(both))
+    count = len(both) * -(-calls // len(both))
     order = [both[i % len(both)] for i in range(count)]
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     with torch.no_grad(), torch.cuda.stream(stream):
@@ -171,10 +171,15 @@ def in_turn(call, both):
     return graph.replay, count
 
 
-def seconds_in_turn(call, both, replays=REPLAYS):
+def seconds_in_turn(call, both, replays=REPLAYS, calls=GRAPH_CALLS):
     """Return the seconds of a call in a CUDA graph of them, for each replay."""
-    replay, count = in_turn(call, both)
+    replay, count = in_turn(call, both, calls)
     replay()
+    return replayed(replay, count, replays)
+
+
+def replayed(replay, count, replays):
+    """Return the seconds of one of `count` calls, for each replay of their graph."""
     times = []
     for _ in range(replays):
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -197,14 +202,14 @@ def timed(calls, both, device, rounds, which):
                              lambda call: statistics.median(seconds_in_turn(call, both)))
 
 
-def fastest_sum(both, device):
+def fastest_sum(both, device, calls=GRAPH_CALLS):
     """Return the fastest of the summing kernels, and what it is, after a look at its sum."""
     if device != "cuda":
         return (lambda k, v: (k.sum(), v.sum())), "torch, on the CPU"
     best = (float("inf"), None, "")
     for block, steps, warps in SUMS:
         call = summing(both, block, steps, warps)
-        found = min(seconds_in_turn(call, both, 3))
+        found = min(seconds_in_turn(call, both, 3, calls))
         best = min(best, (found, call, f"{block} words, {steps} steps, {warps} warps"),
                    key=lambda entry: entry[0])
     return best[1:]

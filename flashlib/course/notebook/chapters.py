@@ -83,7 +83,8 @@ _TABLE = {
          "software exponentials, rescales skipped, mass lost in FP8, five roles simulated",
          ("numpy", "ml_dtypes"))),
     "Beyond one kernel": (
-        ("Decode with split-KV", "One query, a long cache: who fills the GPU?"),
+        ("Decode with split-KV", "One query, a long cache: who fills the GPU?", 45,
+         "time against the number of parts, idle SMs, pages, whose bits a neighbor changes"),
         ("Go around the ring", "What when the sequence does not fit one GPU?"),
         ("Race the best", "How far from the best kernels in the world are we?")),
 }

@@ -1,0 +1,40 @@
+"""Decode one sequence in float32, cut as a program is told to: which cut leaves which bits."""
+
+import functools
+
+import numpy as np
+
+from flashlib.algorithms.state import SoftmaxState
+
+
+def states(q, K, V, keys):
+    """Return the state (m, ℓ, o) of each run of so many keys, in float32."""
+    S = (q @ K.T) * np.float32(q.shape[1] ** -0.5)
+    return [SoftmaxState.of(S[:, at:at + keys], V[at:at + keys]) for at in range(0, len(K), keys)]
+
+
+def merged(found):
+    """Return the merge of states from the first to the last."""
+    return functools.reduce(SoftmaxState.merge, found)
+
+
+def in_parts(q, K, V, parts):
+    """Return O with the keys in so many equal parts, merged in their order."""
+    return merged(states(q, K, V, -(-len(K) // parts))).finish()[0]
+
+
+def in_units(q, K, V, each, unit=256, run=8):
+    """Return O where a program takes `each` of the units of a run, and the merge does the rest.
+
+    Units of a run are merged in their order, then the runs: by the program, as far as it has them, else
+    by the merge.
+    """
+    units = states(q, K, V, unit)
+    programs = [merged(units[i:i + each]) for i in range(0, len(units), each)]
+    runs = [merged(programs[i:i + run // each]) for i in range(0, len(programs), run // each)]
+    return merged(runs).finish()[0]
+
+
+def changed(a, b) -> int:
+    """Return how many elements have other bits."""
+    return int(np.count_nonzero(a.view(np.uint32) != b.view(np.uint32)))

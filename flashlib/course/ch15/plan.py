@@ -1,0 +1,166 @@
+"""What decoding costs and who shares it: bytes of a cache, rules for the number of parts, a time."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from flashlib.models.occupancy import Waves, waves
+
+TILE = 64                                                   # keys that a program loads at a time
+
+
+class Model(NamedTuple):
+    """What a language model caches in its layers; `group` query heads share a key head."""
+
+    name: str
+    layers: int
+    H_k: int
+    d: int
+    group: int
+
+    def token_bytes(self, element_bytes=2) -> int:
+        """Return the bytes of K and V that one token leaves in all layers."""
+        return 2 * self.layers * self.H_k * self.d * element_bytes
+
+
+MODELS = (Model("GPT-2", 12, 12, 64, 1), Model("SmolLM2-135M", 30, 3, 64, 3),
+          Model("Llama-2-7B", 32, 32, 128, 1), Model("Llama-3.1-8B", 32, 8, 128, 4),
+          Model("Llama-3.1-70B", 80, 8, 128, 8))
+
+
+class Case(NamedTuple):
+    """B sequences of N_k keys in H_k heads of d columns, each with `group` heads of one query."""
+
+    B: int
+    N_k: int
+    H_k: int = 8
+    group: int = 4
+    d: int = 128
+
+    @property
+    def heads(self) -> int:
+        """Return how many programs there are with one part."""
+        return self.B * self.H_k
+
+    @property
+    def kv_bytes(self) -> int:
+        """Return the bytes of K and V in 16 bits."""
+        return 4 * self.heads * self.N_k * self.d
+
+    def part_bytes(self, parts) -> int:
+        """Return the bytes that parts write and the merge reads: O, m and l of each, float32."""
+        return 0 if parts == 1 else 2 * parts * self.heads * self.group * (self.d + 2) * 4
+
+    def cut(self, parts) -> int:
+        """Return the parts that there are if about so many are wanted: of whole tiles."""
+        return -(-self.N_k // (TILE * -(-self.N_k // (TILE * min(parts, self.N_k)))))
+
+    def waves(self, parts, sms) -> Waves:
+        """Return how the programs fill so many SMs."""
+        return waves(self.heads * parts, sms)
+
+
+# Rules by which libraries choose the number of parts, after their sources (August 2026). They know the
+# batch, and with it whose neighbor one is.
+def fa3(case, sms=132) -> int:
+    """FlashAttention-3: the fewest parts that fill waves at least 85 % as well as the best number."""
+    if case.heads >= 0.8 * sms or case.N_k <= 4 * 128:
+        return 1
+    full = {parts: case.waves(parts, sms).efficiency for parts in range(1, 129)}
+    return min(parts for parts, share in full.items() if share >= 0.85 * max(full.values()))
+
+
+def flex(case, sms=132) -> int:
+    """FlexDecoding: twice as many as give each SM a program."""
+    return max(1, 2 * (sms // case.heads))
+
+
+def flashinfer(case, sms=132) -> int:
+    """FlashInfer: the most whose programs all run at once, two on an SM."""
+    return max(1, 2 * sms // case.heads)
+
+
+def vllm(case, sms=132) -> int:
+    """The Triton kernel of vLLM: 16 for a small batch, else 1."""
+    return 16 if case.heads <= 128 else 1
+
+
+def ours(case, sms=132, unit=256, run=8) -> int:
+    """A run of eight units a part where that makes programs for 3/4 of the SMs, else a unit."""
+    runs = -(-case.N_k // (unit * run))
+    return runs if case.heads * runs >= 0.75 * sms else -(-case.N_k // unit)
+
+
+RULES = {"FlashAttention-3": fa3, "FlexDecoding": flex, "FlashInfer": flashinfer, "vLLM": vllm,
+         "flashlib": ours}
+
+
+class Rates(NamedTuple):
+    """What the time is made of: a start, the memory's rate, one SM's share of it at most, a merge."""
+
+    start_s: float
+    bytes_per_s: float
+    sm_bytes_per_s: float
+    merge_s: float
+
+    def seconds(self, case: Case, parts: int, sms: int = 132) -> float:
+        """Return the predicted time of splits and merge.
+
+        The busiest SM has ⌈programs / SMs⌉ programs. It is done when they have their keys at its own
+        rate, and nobody is before the memory has delivered all.
+        """
+        programs = case.heads * parts
+        mine = math.ceil(programs / sms) * case.kv_bytes / programs / self.sm_bytes_per_s
+        reading = max(case.kv_bytes / self.bytes_per_s, mine)
+        return self.start_s + reading + (parts > 1) * (
+            self.merge_s + case.part_bytes(parts) / self.bytes_per_s)
+
+    def best(self, case: Case, sms: int = 132, most: int = 256) -> int:
+        """Return the number of parts with the shortest predicted time."""
+        found = sorted({case.cut(parts) for parts in range(1, most + 1)})
+        return min(found, key=lambda parts: self.seconds(case, parts, sms))
+
+
+def pages_of(lengths, page) -> int:
+    """Return how many pages sequences of these lengths hold."""
+    return sum(-(-n // page) for n in lengths)
+
+
+def wasted(lengths, *, page=None, room=None) -> float:
+    """Return the share of reserved keys that hold nothing: in pages, or in a room for each sequence."""
+    reserved = len(lengths) * room if page is None else pages_of(lengths, page) * page
+    return 1 - sum(lengths) / reserved
+
+
+def line(points, least=0) -> tuple[float, float]:
+    """Return (constant in s, bytes/s) of the line nearest to {bytes: seconds}, from some bytes on."""
+    kept = {x: y for x, y in points.items() if x >= least}
+    slope, constant = np.polyfit(list(kept), list(kept.values()), 1)
+    return float(constant), float(1 / slope)
+
+
+def reads(recorded) -> dict[str, dict[int, float]]:
+    """Return harness → bytes → seconds of the kernel that only reads, of `decode_h200`."""
+    found: dict[str, dict[int, float]] = {}
+    for row in recorded.where(impl="sum").rows:
+        found.setdefault(row["harness"], {}).setdefault(row["kv_bytes"], row["seconds"])
+    return found
+
+
+def times(splits, B, N_k) -> dict[int, float]:
+    """Return parts → seconds of a shape, of `decode_splits_h200`."""
+    return {row["parts"]: row["seconds"] for row in splits.where(impl="parts", B=B, N_k=N_k).rows}
+
+
+def rates_of(recorded, splits) -> Rates:
+    """Return the model's four numbers: a line of `recorded`, and two points of one shape of `splits`.
+
+    The points are one part, eight SMs, and the library's choice, at one sequence of 65,536 keys.
+    """
+    start, rate = line(reads(recorded)["rotating"])
+    case, found = Case(1, 65536), times(splits, 1, 65536)
+    sm = case.kv_bytes / case.heads / (found[1] - start)
+    without = Rates(start, rate, sm, 0.0)
+    parts = ours(case)
+    return without._replace(merge_s=found[parts] - without.seconds(case, parts))

@@ -18,7 +18,7 @@ from flashlib.kernels.triton.decode import flash_decode_fwd_kernel, flash_decode
 from flashlib.kernels.tuning import store
 
 Q, K, V = range(3)                                          # places in a problem's layout
-MERGED_AT_ONCE = 4                                          # runs; it decides the bits of long sequences
+MERGED_AT_ONCE = 4                                          # runs; it decides bits
 MERGED_AHEAD = 4                                            # times as many are read at a time
 MERGE_COLUMNS, MERGES = (32, 64, 128), 16                   # of a program; most programs per SM
 FULL = 0.75                                                 # programs per SM from which runs are taken
@@ -160,7 +160,7 @@ def stages_of(p: Problem, c: configs.DecodeConfig, units: int) -> int:
     programs = row_tiles(p, c) * p.B * p.H_K * parts(p, c, units)
     if p.dtype.itemsize > 2 or programs <= DEEP * p.device.sms:
         return c.num_stages
-    least = min(c.num_stages, 2 if c.BLOCK_M == min(configs.DECODE_CUTS) else 3)
+    least = min(c.num_stages, 3 if c.BLOCK_M > min(configs.DECODE_CUTS) else 2)
     return max(least, c.num_stages - (1 if programs <= SHALLOW * p.device.sms else 2))
 
 

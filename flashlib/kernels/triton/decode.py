@@ -263,7 +263,7 @@ def flash_decode_merge_kernel(ACC, STATISTICS, O, LSE, LENGTHS, sizes, window, P
             m = tl.load(STATISTICS + place * 2 + one, mask=there, other=LOWEST)
             l = tl.load(STATISTICS + place * 2 + 1 + one, mask=there, other=0.0)
             x = tl.load(ACC + place * D + d, mask=there & (d < D), other=0.0)
-            found = found + ((m, l, x),)
+            found += ((m, l, x),)
         for ahead in tl.static_range(AHEAD):
             runs = ()
             for r in tl.static_range(AT_ONCE):
@@ -272,7 +272,7 @@ def flash_decode_merge_kernel(ACC, STATISTICS, O, LSE, LENGTHS, sizes, window, P
                     state = m_0, l_0, acc_0
                     for unit in tl.static_range(OF_RUN):
                         state = fold(*state, *found[(ahead * AT_ONCE + r) * OF_RUN + unit])
-                runs = runs + (state,)
+                runs += (state,)
             m_i, l_i, acc = fold(m_i, l_i, acc, *together(runs, AT_ONCE))
     out = divided(acc, l_i[:, None], O)
     tl.store(O + at.to(tl.int64) * D + d, out, mask=d < D)

@@ -20,18 +20,19 @@ OPTIONS = ((2.0, 0, False), (None, 1, False), (None, 0, True), (5.0, 2, True))
 
 def scored(at, given, softcap=None, slopes=0, sink=False, seed=5):
     """Return a problem with scores: slopes of unlike size, sinks around the lse of its rows."""
+    dtype = given.q.dtype
     (B, H), rng = given.q.shape[:2], torch.Generator().manual_seed(seed)
     alibi = (torch.rand((B, H)[2 - slopes:], generator=rng) * 0.4).to(at.device) if slopes else None
     sinks = 3 + 2 * torch.randn(H, generator=rng) if sink else None
     if sinks is not None:
-        sinks = sinks.to(torch.float64 if at.dtype == torch.float64 else torch.float32).to(at.device)
+        sinks = sinks.to(torch.float64 if dtype == torch.float64 else torch.float32).to(at.device)
     return given._replace(softcap=softcap, alibi=alibi, sink=sinks)
 
 
 def check_scores_values(at):
     """O, lse and all gradients equal float64, alone and together, under every kind of mask."""
-    for (Nq, Nk), (causal, window) in zip(((at.N, at.N), (at.N, at.N + 31), (at.N + 9, at.N), (3, at.N)),
-                                          MASKS, strict=True):
+    lengths = (at.N, at.N), (at.N, at.N + 31), (at.N + 9, at.N), (3, at.N)
+    for (Nq, Nk), (causal, window) in zip(lengths, MASKS, strict=True):
         for options in OPTIONS:
             given = scored(at, at.problem(2, 4, 2, Nq, Nk, 16, causal, window), *options)
             close(solve(given, at), dense(given), at.dtype, f"{Nq}×{Nk} {causal} {window} {options}")

@@ -127,7 +127,7 @@ def _dense_scores(given, S, q, k, v):
     lowest = torch.finfo(S.dtype).min
     S = torch.cat([S.masked_fill(~seen, -math.inf), beside], -1).clamp_min(lowest)   # no −∞ − (−∞)
     P = torch.softmax(S, -1)[..., :Nk] * seen
-    empty = (S <= lowest).all(-1)
+    empty = S.amax(-1) <= lowest
     lse = torch.where(empty, 0.0, torch.logsumexp(S.to(wide), -1))
     O = P @ v.repeat_interleave(H // v.shape[1], 1)
     outputs, gradients = [O], [given.do.to(O.dtype)]

@@ -12,10 +12,13 @@ from flashlib import exp2
 from flashlib.kernels.aggregates import constants
 from flashlib.kernels.triton.tiles import (
     Options,
+    in_sequence,
     key_range,
     load_rows,
     query_range,
+    rows_of,
     store_rows,
+    tiles_of,
     visible,
 )
 
@@ -95,9 +98,9 @@ def _fold_queries(sums, k, v, rows, lo, hi, col, scale_log2, sizes, window, MASK
 
 
 @triton.jit
-def flash_bwd_dkdv_kernel(Q, K, V, DO, LSE, DELTA, DK, DV, scale, scale_log2,
+def flash_bwd_dkdv_kernel(Q, K, V, DO, LSE, DELTA, DK, DV, CU_Q, CU_K, scale, scale_log2,
                           stride_q, stride_k, stride_v, stride_do, stride_dk, stride_dv, sizes,
-                          window,
+                          window, sequences,
                           BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
                           IS_CAUSAL: tl.constexpr, EVEN_D: tl.constexpr, RAGGED: tl.constexpr,
                           USE_TMA: tl.constexpr):
@@ -111,11 +114,29 @@ def flash_bwd_dkdv_kernel(Q, K, V, DO, LSE, DELTA, DK, DV, scale, scale_log2,
     o = Options(BLOCK_M, BLOCK_N, HEAD_DIM, IS_CAUSAL, EVEN_D, USE_TMA, PRECISION)
     want = Wanted(DK is not None, DV is not None)
     H, GROUP, N_Q, N_K, D = sizes
-    tiles_per_head = tl.cdiv(N_K, BLOCK_N)
+    tiles_per_head = tiles_of(N_K, sequences, BLOCK_N)
     pid = tl.program_id(0)
     tile = pid % tiles_per_head
     b = pid // tiles_per_head // (H // GROUP)
     hk = pid // tiles_per_head % (H // GROUP)
+    rows_per_head = N_Q
+    if sequences is not None:                               # from here on all is of one sequence
+        i, tile = in_sequence(tile, CU_K, sequences, BLOCK_N)
+        begin_q, N_Q = rows_of(i, CU_Q, sequences, N_Q, False)
+        begin_k, N_K = rows_of(i, CU_K, sequences, N_K, True)
+        if tile * BLOCK_N >= N_K:
+            return
+        Q += begin_q * stride_q[2]
+        DO += begin_q * stride_do[2]
+        LSE += begin_q
+        DELTA += begin_q
+        K += begin_k * stride_k[2]
+        V += begin_k * stride_v[2]
+        if want.DK:
+            DK += begin_k * stride_dk[2]
+        if want.DV:
+            DV += begin_k * stride_dv[2]
+        sizes = (H, GROUP, N_Q, N_K, D)
     start = tile * BLOCK_N
     col = start + tl.arange(0, BLOCK_N)
     k = load_rows((K, stride_k, b, hk), start, N_K, D, BLOCK_N, HEAD_DIM, False, False)
@@ -126,7 +147,7 @@ def flash_bwd_dkdv_kernel(Q, K, V, DO, LSE, DELTA, DK, DV, scale, scale_log2,
     begin, whole, cut, end = query_range(tile, N_Q, N_K, window, RAGGED, o)
     for member in range(GROUP):
         h = hk * GROUP + member
-        head = (b.to(tl.int64) * H + h) * N_Q
+        head = (b.to(tl.int64) * H + h) * rows_per_head
         rows = (Q, stride_q, b, h), (DO, stride_do, b, h), LSE + head, DELTA + head
         if IS_CAUSAL or RAGGED or window is not None:
             dk, dv = _fold_queries((dk, dv), k, v, rows, begin, whole, col, scale_log2, sizes, window,
@@ -167,8 +188,8 @@ def _fold_keys(dq, q, do, statistics, keys, values, lo, hi, row, scale_log2, siz
 
 
 @triton.jit
-def flash_bwd_dq_kernel(Q, K, V, DO, LSE, DELTA, DQ, scale, scale_log2,
-                        stride_q, stride_k, stride_v, stride_do, stride_dq, sizes, window,
+def flash_bwd_dq_kernel(Q, K, V, DO, LSE, DELTA, DQ, CU_Q, CU_K, scale, scale_log2,
+                        stride_q, stride_k, stride_v, stride_do, stride_dq, sizes, window, sequences,
                         BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
                         IS_CAUSAL: tl.constexpr, EVEN_D: tl.constexpr, RAGGED: tl.constexpr,
                         USE_TMA: tl.constexpr):
@@ -176,7 +197,7 @@ def flash_bwd_dq_kernel(Q, K, V, DO, LSE, DELTA, DQ, scale, scale_log2,
     PRECISION: tl.constexpr = "ieee" if DQ.dtype.element_ty == tl.float32 else "tf32"
     o = Options(BLOCK_M, BLOCK_N, HEAD_DIM, IS_CAUSAL, EVEN_D, USE_TMA, PRECISION)
     H, GROUP, N_Q, N_K, D = sizes
-    tiles_per_head = tl.cdiv(N_Q, BLOCK_M)
+    tiles_per_head = tiles_of(N_Q, sequences, BLOCK_M)
     pid = tl.program_id(0)
     tile = pid % tiles_per_head
     if IS_CAUSAL:
@@ -184,11 +205,26 @@ def flash_bwd_dq_kernel(Q, K, V, DO, LSE, DELTA, DQ, scale, scale_log2,
     bh = pid // tiles_per_head
     b = bh // H
     h = bh % H
+    rows_per_head = N_Q
+    if sequences is not None:                               # from here on all is of one sequence
+        i, tile = in_sequence(tile, CU_Q, sequences, BLOCK_M)
+        begin_q, N_Q = rows_of(i, CU_Q, sequences, N_Q, True)
+        begin_k, N_K = rows_of(i, CU_K, sequences, N_K, False)
+        if tile * BLOCK_M >= N_Q:
+            return
+        Q += begin_q * stride_q[2]
+        DO += begin_q * stride_do[2]
+        DQ += begin_q * stride_dq[2]
+        LSE += begin_q
+        DELTA += begin_q
+        K += begin_k * stride_k[2]
+        V += begin_k * stride_v[2]
+        sizes = (H, GROUP, N_Q, N_K, D)
     start = tile * BLOCK_M
     row = start + tl.arange(0, BLOCK_M)
     q = load_rows((Q, stride_q, b, h), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
     do = load_rows((DO, stride_do, b, h), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
-    at = bh.to(tl.int64) * N_Q + row
+    at = bh.to(tl.int64) * rows_per_head + row
     lse_log2 = tl.maximum(tl.load(LSE + at, mask=row < N_Q, other=0.0), -1.0e30) * LOG2E
     delta = tl.load(DELTA + at, mask=row < N_Q, other=0.0)
     dq = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)

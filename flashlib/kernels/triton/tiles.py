@@ -24,6 +24,48 @@ class Options:
 
 
 @triton.jit
+def tiles_of(N, sequences, ROWS: tl.constexpr):
+    """Return how many tiles of ROWS rows a head of N rows has; `sequences` is None, or how many."""
+    if sequences is None:
+        count = tl.cdiv(N, ROWS)
+    else:
+        count = N // ROWS + sequences + 1
+    return count
+
+
+@triton.jit
+def in_sequence(tile, CU, sequences, ROWS: tl.constexpr):
+    """Return (i, tile): the packed sequence of a tile of a head, and which of its own tiles that is.
+
+    Sequence i begins at tile CU[i] // ROWS + i, which leaves room for its own ⌈rows / ROWS⌉ and for one
+    more at most; what lies behind the last is sequence number `sequences`. So the number of tiles
+    follows from that of rows, no length is needed to launch, and i is found by bisection.
+    """
+    low = tile * 0
+    high = low + sequences
+    while low < high:
+        middle = (low + high + 1) // 2
+        if tl.load(CU + middle) // ROWS + middle <= tile:
+            low = middle
+        else:
+            high = middle - 1
+    return low, tl.maximum(tile - tl.load(CU + low) // ROWS - low, 0)
+
+
+@triton.jit
+def rows_of(i, CU, sequences, N, BEHIND: tl.constexpr):
+    """Return (first, count) of the rows of packed sequence i, of N in all, whatever CU holds.
+
+    Number `sequences` has what lies behind the last, if BEHIND, else nothing.
+    """
+    first = tl.minimum(tl.maximum(tl.load(CU + i), 0), N)
+    stop = tl.minimum(tl.load(CU + tl.minimum(i + 1, sequences)), N)
+    if BEHIND:
+        stop = tl.where(i == sequences, N, stop)
+    return first.to(tl.int64), tl.maximum(stop - first, 0)
+
+
+@triton.jit
 def load_rows(head, start, N, D, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, WHOLE: tl.constexpr,
               USE_TMA: tl.constexpr):
     """Return rows start … start + ROWS of a head as a (ROWS, HEAD_DIM) tile, zeros outside.

@@ -75,12 +75,7 @@ class Triton:
         return store.result_for(self, p, direction) or self.table(p, direction)
 
     def copies(self, p: Problem, direction: str) -> Any:
-        """Tell whether the copy engine reads what the kernels walk.
-
-        It would read past the end of a packed sequence, into the next.
-        """
-        if p.sequences is not None:
-            return False if direction == "forward" else (False, False)
+        """Tell whether the copy engine reads what the kernels walk."""
         if direction == "forward":
             return p.copyable(Q, K, V)
         # ptxas 12.8 crashes on dK and dV where descriptors meet a length of 1, which Triton folds in.

@@ -40,8 +40,8 @@ def flash_bwd_delta_kernel(O, DO, DLSE, DELTA, stride_o, stride_do, H, N_Q, D,
     row = start + tl.arange(0, BLOCK_M)
     b = bh // H
     h = bh % H
-    o = load_rows((O, stride_o, b, h), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
-    do = load_rows((DO, stride_do, b, h), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
+    o = load_rows((O, stride_o, b, h, None), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
+    do = load_rows((DO, stride_do, b, h, None), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
     delta = tl.sum(o.to(tl.float32) * do.to(tl.float32), 1)
     at = bh.to(tl.int64) * N_Q + row
     if DLSE is not None:
@@ -119,28 +119,20 @@ def flash_bwd_dkdv_kernel(Q, K, V, DO, LSE, DELTA, DK, DV, CU_Q, CU_K, scale, sc
     tile = pid % tiles_per_head
     b = pid // tiles_per_head // (H // GROUP)
     hk = pid // tiles_per_head % (H // GROUP)
-    rows_per_head = N_Q
+    rows_per_head, begin_q, begin_k = N_Q, None, None
     if sequences is not None:                               # from here on all is of one sequence
         i, tile = in_sequence(tile, CU_K, sequences, BLOCK_N)
         begin_q, N_Q = rows_of(i, CU_Q, sequences, N_Q, False)
         begin_k, N_K = rows_of(i, CU_K, sequences, N_K, True)
         if tile * BLOCK_N >= N_K:
             return
-        Q += begin_q * stride_q[2]
-        DO += begin_q * stride_do[2]
         LSE += begin_q
         DELTA += begin_q
-        K += begin_k * stride_k[2]
-        V += begin_k * stride_v[2]
-        if want.DK:
-            DK += begin_k * stride_dk[2]
-        if want.DV:
-            DV += begin_k * stride_dv[2]
         sizes = (H, GROUP, N_Q, N_K, D)
     start = tile * BLOCK_N
     col = start + tl.arange(0, BLOCK_N)
-    k = load_rows((K, stride_k, b, hk), start, N_K, D, BLOCK_N, HEAD_DIM, False, False)
-    v = load_rows((V, stride_v, b, hk), start, N_K, D, BLOCK_N, HEAD_DIM, False, False)
+    k = load_rows((K, stride_k, b, hk, begin_k), start, N_K, D, BLOCK_N, HEAD_DIM, False, False)
+    v = load_rows((V, stride_v, b, hk, begin_k), start, N_K, D, BLOCK_N, HEAD_DIM, False, False)
     dk = tl.zeros([BLOCK_N, HEAD_DIM], tl.float32)
     dv = tl.zeros([BLOCK_N, HEAD_DIM], tl.float32)
 
@@ -148,7 +140,8 @@ def flash_bwd_dkdv_kernel(Q, K, V, DO, LSE, DELTA, DK, DV, CU_Q, CU_K, scale, sc
     for member in range(GROUP):
         h = hk * GROUP + member
         head = (b.to(tl.int64) * H + h) * rows_per_head
-        rows = (Q, stride_q, b, h), (DO, stride_do, b, h), LSE + head, DELTA + head
+        queries, dos = (Q, stride_q, b, h, begin_q), (DO, stride_do, b, h, begin_q)
+        rows = queries, dos, LSE + head, DELTA + head
         if IS_CAUSAL or RAGGED or window is not None:
             dk, dv = _fold_queries((dk, dv), k, v, rows, begin, whole, col, scale_log2, sizes, window,
                                    True, want, o)
@@ -158,9 +151,9 @@ def flash_bwd_dkdv_kernel(Q, K, V, DO, LSE, DELTA, DK, DV, CU_Q, CU_K, scale, sc
             dk, dv = _fold_queries((dk, dv), k, v, rows, cut, end, col, scale_log2, sizes, window,
                                    True, want, o)
     if want.DK:
-        store_rows(dk * scale, (DK, stride_dk, b, hk), start, N_K, D, BLOCK_N, HEAD_DIM)
+        store_rows(dk * scale, (DK, stride_dk, b, hk, begin_k), start, N_K, D, BLOCK_N, HEAD_DIM)
     if want.DV:
-        store_rows(dv, (DV, stride_dv, b, hk), start, N_K, D, BLOCK_N, HEAD_DIM)
+        store_rows(dv, (DV, stride_dv, b, hk, begin_k), start, N_K, D, BLOCK_N, HEAD_DIM)
 
 
 @triton.jit
@@ -174,7 +167,8 @@ def _fold_keys(dq, q, do, statistics, keys, values, lo, hi, row, scale_log2, siz
     NO_LICM: tl.constexpr = o.USE_TMA and o.HEAD_DIM == 256
     for start in tl.range(lo, hi, o.BLOCK_N, disable_licm=NO_LICM):
         k = load_rows(keys, start, N_K, D, o.BLOCK_N, o.HEAD_DIM, WHOLE, o.USE_TMA)
-        v = load_rows(values, start, N_K, D, o.BLOCK_N, o.HEAD_DIM, WHOLE, o.USE_TMA)
+        # A value that is none does no harm: what it gives is masked.
+        v = load_rows(values, start, N_K, D, o.BLOCK_N, o.HEAD_DIM, WHOLE or o.USE_TMA, o.USE_TMA)
         qk = tl.dot(q, k.T, input_precision=o.PRECISION)
         dp = tl.dot(do, v.T, input_precision=o.PRECISION)
         p = tl.exp2(qk * scale_log2 - lse_log2[:, None])
@@ -205,32 +199,27 @@ def flash_bwd_dq_kernel(Q, K, V, DO, LSE, DELTA, DQ, CU_Q, CU_K, scale, scale_lo
     bh = pid // tiles_per_head
     b = bh // H
     h = bh % H
-    rows_per_head = N_Q
+    rows_per_head, begin_q, begin_k = N_Q, None, None
     if sequences is not None:                               # from here on all is of one sequence
         i, tile = in_sequence(tile, CU_Q, sequences, BLOCK_M)
         begin_q, N_Q = rows_of(i, CU_Q, sequences, N_Q, True)
         begin_k, N_K = rows_of(i, CU_K, sequences, N_K, False)
         if tile * BLOCK_M >= N_Q:
             return
-        Q += begin_q * stride_q[2]
-        DO += begin_q * stride_do[2]
-        DQ += begin_q * stride_dq[2]
         LSE += begin_q
         DELTA += begin_q
-        K += begin_k * stride_k[2]
-        V += begin_k * stride_v[2]
         sizes = (H, GROUP, N_Q, N_K, D)
     start = tile * BLOCK_M
     row = start + tl.arange(0, BLOCK_M)
-    q = load_rows((Q, stride_q, b, h), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
-    do = load_rows((DO, stride_do, b, h), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
+    q = load_rows((Q, stride_q, b, h, begin_q), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
+    do = load_rows((DO, stride_do, b, h, begin_q), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
     at = bh.to(tl.int64) * rows_per_head + row
     lse_log2 = tl.maximum(tl.load(LSE + at, mask=row < N_Q, other=0.0), -1.0e30) * LOG2E
     delta = tl.load(DELTA + at, mask=row < N_Q, other=0.0)
     dq = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
 
     begin, whole, cut, end = key_range(tile, N_Q, N_K, window, o)
-    keys, values = (K, stride_k, b, h // GROUP), (V, stride_v, b, h // GROUP)
+    keys, values = (K, stride_k, b, h // GROUP, begin_k), (V, stride_v, b, h // GROUP, begin_k)
     if window is not None:
         dq = _fold_keys(dq, q, do, (lse_log2, delta), keys, values, begin, whole, row, scale_log2,
                         sizes, window, True, o)
@@ -239,4 +228,4 @@ def flash_bwd_dq_kernel(Q, K, V, DO, LSE, DELTA, DQ, CU_Q, CU_K, scale, scale_lo
     if IS_CAUSAL or RAGGED or window is not None:           # the tiles that a mask cuts through
         dq = _fold_keys(dq, q, do, (lse_log2, delta), keys, values, cut, end, row, scale_log2, sizes,
                         window, True, o)
-    store_rows(dq * scale, (DQ, stride_dq, b, h), start, N_Q, D, BLOCK_M, HEAD_DIM)
+    store_rows(dq * scale, (DQ, stride_dq, b, h, begin_q), start, N_Q, D, BLOCK_M, HEAD_DIM)

@@ -36,7 +36,8 @@ def _attend(acc, l_i, m_i, q, keys, values, lo, hi, row, scale_log2, sizes, wind
     # Wide heads ask for V before the softmax, narrow ones after it.
     EARLY_V: tl.constexpr = o.HEAD_DIM >= 128
     for start in tl.range(lo, hi, o.BLOCK_N):
-        k = load_rows(keys, start, N_K, D, o.BLOCK_N, o.HEAD_DIM, WHOLE, o.USE_TMA)
+        # A key that is none does no harm: what it gives is masked.
+        k = load_rows(keys, start, N_K, D, o.BLOCK_N, o.HEAD_DIM, WHOLE or o.USE_TMA, o.USE_TMA)
         qk = tl.dot(q, k.T, input_precision=o.PRECISION)    # (BLOCK_M, BLOCK_N), not scaled yet
         if EARLY_V:
             v = load_rows(values, start, N_K, D, o.BLOCK_N, o.HEAD_DIM, WHOLE, o.USE_TMA)
@@ -92,29 +93,25 @@ def flash_fwd_kernel(Q, K, V, O, LSE, CU_Q, CU_K, scale_log2, stride_q, stride_k
         tile = tiles_per_head - 1 - tile                    # the longest rows first
     b = pid // tiles_per_head // H
     h = pid // tiles_per_head % H
-    rows_per_head = N_Q
+    rows_per_head, begin_q, begin_k = N_Q, None, None
     if sequences is not None:                               # from here on all is of one sequence
         i, tile = in_sequence(tile, CU_Q, sequences, BLOCK_M)
         begin_q, N_Q = rows_of(i, CU_Q, sequences, N_Q, True)
         begin_k, N_K = rows_of(i, CU_K, sequences, N_K, False)
         if tile * BLOCK_M >= N_Q:
             return
-        Q += begin_q * stride_q[2]
-        O += begin_q * stride_o[2]
-        K += begin_k * stride_k[2]
-        V += begin_k * stride_v[2]
         LSE += begin_q
         sizes = (H, GROUP, N_Q, N_K, D)
     start = tile * BLOCK_M
     row = start + tl.arange(0, BLOCK_M)
 
-    q = load_rows((Q, stride_q, b, h), start, N_Q, D, BLOCK_M, HEAD_DIM, False, USE_TMA)
+    q = load_rows((Q, stride_q, b, h, begin_q), start, N_Q, D, BLOCK_M, HEAD_DIM, USE_TMA, USE_TMA)
     m_i = tl.full([BLOCK_M], LOWEST, tl.float32)
     l_i = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
 
     begin, whole, cut, end = key_range(tile, N_Q, N_K, window, o)
-    keys, values = (K, stride_k, b, h // GROUP), (V, stride_v, b, h // GROUP)
+    keys, values = (K, stride_k, b, h // GROUP, begin_k), (V, stride_v, b, h // GROUP, begin_k)
     if IS_CAUSAL or RAGGED or window is not None:           # the tiles that a mask cuts through
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, keys, values, cut, end, row, scale_log2, sizes,
                                 window, True, o)
@@ -129,4 +126,4 @@ def flash_fwd_kernel(Q, K, V, O, LSE, CU_Q, CU_K, scale_log2, stride_q, stride_k
     tl.store(LSE + (pid // tiles_per_head).to(tl.int64) * rows_per_head + row, lse, mask=row < N_Q)
     if O.dtype.element_ty == tl.float16:                    # a rounded P may lift O past 65,504
         acc = tl.where(tl.abs(acc) < 65600.0, tl.clamp(acc, -65504.0, 65504.0), acc)
-    store_rows(acc, (O, stride_o, b, h), start, N_Q, D, BLOCK_M, HEAD_DIM)
+    store_rows(acc, (O, stride_o, b, h, begin_q), start, N_Q, D, BLOCK_M, HEAD_DIM)

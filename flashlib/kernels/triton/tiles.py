@@ -62,7 +62,7 @@ def rows_of(i, CU, sequences, N, BEHIND: tl.constexpr):
     stop = tl.minimum(tl.load(CU + tl.minimum(i + 1, sequences)), N)
     if BEHIND:
         stop = tl.where(i == sequences, N, stop)
-    return first.to(tl.int64), tl.maximum(stop - first, 0)
+    return first, tl.maximum(stop - first, 0)
 
 
 @triton.jit
@@ -70,18 +70,27 @@ def load_rows(head, start, N, D, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, WHO
               USE_TMA: tl.constexpr):
     """Return rows start … start + ROWS of a head as a (ROWS, HEAD_DIM) tile, zeros outside.
 
-    `head` is (X, strides, b, h): X is a pointer, or with USE_TMA a descriptor of the (B, H, N, D)
-    tensor. WHOLE promises that no row or column of the tile lies outside. Offsets are 64 bits wide, so
-    a tensor may exceed 2³¹ elements.
+    `head` is (X, strides, b, h, first): X is a pointer, or with USE_TMA a descriptor of the
+    (B, H, N, D) tensor; `first` is None, or where a packed sequence begins. WHOLE promises that no row
+    or column of the tile lies outside, or with USE_TMA that what is read there does no harm. Offsets
+    are 64 bits wide, so a tensor may exceed 2³¹ elements.
     """
-    X, stride, b, h = head
+    X, stride, b, h, first = head
     # One return: Triton compiles what stands behind a return inside an `if`, constexpr or not.
     if USE_TMA:
-        tile = X.load([b, h, start, 0]).reshape([ROWS, HEAD_DIM])
+        if first is None:
+            tile = X.load([b, h, start, 0]).reshape([ROWS, HEAD_DIM])
+        else:
+            tile = X.load([b, h, first + start, 0]).reshape([ROWS, HEAD_DIM])
+            if not WHOLE:                                   # rows of the next sequence
+                n = start + tl.arange(0, ROWS)
+                tile = tl.where((n < N)[:, None], tile, 0.0)
     else:
         n = start + tl.arange(0, ROWS)
         d = tl.arange(0, HEAD_DIM)
         X += b.to(tl.int64) * stride[0] + h.to(tl.int64) * stride[1]
+        if first is not None:
+            X += first.to(tl.int64) * stride[2]
         pointers = X + n.to(tl.int64)[:, None] * stride[2] + d.to(tl.int64)[None, :] * stride[3]
         if WHOLE:
             tile = tl.load(pointers)
@@ -93,10 +102,12 @@ def load_rows(head, start, N, D, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, WHO
 @triton.jit
 def store_rows(tile, head, start, N, D, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr):
     """Write a (ROWS, HEAD_DIM) tile to rows start … of a head, clipped to N rows and D columns."""
-    X, stride, b, h = head
+    X, stride, b, h, first_row = head
     n = start + tl.arange(0, ROWS)
     d = tl.arange(0, HEAD_DIM)
     first = X + b.to(tl.int64) * stride[0] + h.to(tl.int64) * stride[1]
+    if first_row is not None:
+        first += first_row.to(tl.int64) * stride[2]
     pointers = first + n.to(tl.int64)[:, None] * stride[2] + d.to(tl.int64)[None, :] * stride[3]
     inside = (n < N)[:, None] & (d < D)[None, :]
     tl.store(pointers, tile.to(X.dtype.element_ty), mask=inside)

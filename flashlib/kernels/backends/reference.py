@@ -5,6 +5,8 @@ threads share each operation on a tile, so tiles are as large as they may be: on
 wait for one another after each, and `torch.set_num_threads(1)` is faster there.
 """
 
+import itertools
+
 import numpy as np
 import torch
 
@@ -110,6 +112,14 @@ def backward(q, k, v, o, lse, do, dlse, *, window: Window, scale: float):
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 
 
+def _packed(cu_q: torch.Tensor, cu_k: torch.Tensor):
+    """Yield the rows and the keys of each packed sequence that has both."""
+    ends = zip(cu_q.tolist(), cu_k.tolist(), strict=True)
+    for (a, c), (b, d) in itertools.pairwise(ends):
+        if a < b and c < d:
+            yield slice(a, b), slice(c, d)
+
+
 class Reference:
     """The backend as `flashlib.kernels.backends` knows it: nothing to refuse, nothing to configure."""
 
@@ -119,13 +129,28 @@ class Reference:
         """Return None: torch runs everywhere."""
         return None
 
-    def forward(self, q, k, v, p: Problem, scale: float, config=None):
-        """Return O and lse."""
-        return forward(q, k, v, window=p.window, scale=scale)
+    def forward(self, q, k, v, p: Problem, scale: float, config=None, cu=None):
+        """Return O and lse; `cu`: where packed sequences begin in q, and in k and v."""
+        if cu is None:
+            return forward(q, k, v, window=p.window, scale=scale)
+        wide = torch.promote_types(q.dtype, torch.float32)
+        o, lse = torch.zeros_like(q), q.new_full(q.shape[:3], -torch.inf, dtype=wide)
+        for rows, keys in _packed(*cu):
+            o[:, :, rows], lse[:, :, rows] = forward(q[:, :, rows], k[:, :, keys], v[:, :, keys],
+                                                     window=p.window, scale=scale)
+        return o, lse
 
-    def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None):
+    def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None, cu=None):
         """Return dq, dk, dv."""
-        return backward(q, k, v, o, lse, do, dlse, window=p.window, scale=scale)
+        if cu is None:
+            return backward(q, k, v, o, lse, do, dlse, window=p.window, scale=scale)
+        dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
+        for rows, keys in _packed(*cu):
+            Q, O, dO, *statistics = (x if x is None else x[:, :, rows] for x in (q, o, do, lse, dlse))
+            dq[:, :, rows], dk[:, :, keys], dv[:, :, keys] = backward(
+                Q, k[:, :, keys], v[:, :, keys], O, statistics[0], dO, statistics[1],
+                window=p.window, scale=scale)
+        return dq, dk, dv
 
 
 BACKEND = Reference()

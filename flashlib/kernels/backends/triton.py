@@ -67,7 +67,8 @@ class Triton:
     def table(self, p: Problem, direction: str) -> Any:
         """Return the table's entry: a `TritonConfig`, for a backward `TritonConfigs`."""
         itemsize = 4 if p.narrow else p.dtype.itemsize
-        found = configs.configs_for(p.device.capability, itemsize, p.D, p.causal)
+        cut = p.causal or p.sequences is not None           # whether masks cut tiles
+        found = configs.configs_for(p.device.capability, itemsize, p.D, cut)
         return found.forward if direction == "forward" else found
 
     def config(self, p: Problem, direction: str):

@@ -35,9 +35,10 @@ def flash_attention_varlen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu
     for, nothing waits for the host, and a CUDA graph that captured the call takes other lengths.
 
     Args:
-        q: queries, (T_q, H, D).  k, v: (T_k, H_k, D). dtypes, strides, D, heads as in `flash_attention`.
+        q: queries, (T_q, H, D).  k, v: (T_k, H_k, D); all else about them as in `flash_attention`.
         cu_q, cu_k: (N + 1,) int32, on the device of q, from 0 and never decreasing, up to T_q and T_k;
-            cu_k None is cu_q. Rows behind the last sequence are never used: O = 0, lse = −∞, gradients 0.
+            cu_k None is cu_q. Rows behind the last sequence are not used, NaN or not: they get O = 0,
+            lse = −∞ and gradients of 0.
         causal, window, scale, return_lse: as in `flash_attention`, for each sequence by itself.
         impl: "auto", "triton" or "reference", as there; the others know no packed sequences.
     Returns:

@@ -34,7 +34,7 @@ def _rows(x):
 
 
 def _starts(cu_q, cu_k, T_q: int, T_k: int, on_host: bool):
-    """Return both as kernels read them; on the host, or where it reads them anyway, they are checked."""
+    """Return both as kernels read them; where the host reads them, they are checked."""
     cu = _aligned(cu_q), None if cu_k is None else _aligned(cu_k)
     if on_host or not cu_q.is_cuda:
         _check("cu_q", cu_q, T_q, "q")
@@ -62,8 +62,8 @@ def _save(ctx, inputs, output):
 
 
 def _no_vmap(*_):
-    raise NotImplementedError("flash_attention_varlen: torch.vmap is not offered; pack what it would map"
-                              " over as further sequences")
+    raise NotImplementedError("flash_attention_varlen: torch.vmap is not offered; pack what it would"
+                              " map over as further sequences")
 
 
 class Packed(torch.autograd.Function):

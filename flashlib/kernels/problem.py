@@ -84,8 +84,9 @@ class Problem:
     """One attention: its sizes, dtype, window and device, and the layout of each tensor.
 
     `layout` is that of q, k and v, in a backward also of O and dO. Of packed `sequences`, which are so
-    many, B is 1 and N_Q and N_K count the rows of all; None are not packed. Two problems are equal only if they
-    are the same object. `made` holds what was decided and made for this problem, whoever made it.
+    many, B is 1 and N_Q and N_K count the rows of all; None are not packed. Two problems are equal
+    only if they are the same object. `made` holds what was decided and made for this problem, whoever
+    made it.
     """
 
     B: int

@@ -113,7 +113,7 @@ class Batch:
         return [torch.cat([x[0, 0] for x in parts]) for parts in zip(*found, strict=True)]
 
     def flops(self, d, mode):
-        """Return the customary count, 4·H·n²·d of each sequence, half of it, 2.5 times that backward."""
+        """Return the customary count: 4·H·n²·d of each sequence, half of it, times 2.5 backward."""
         return sum(harness.flops((1, HEADS, n, d), True, mode) for n in self.lengths)
 
 

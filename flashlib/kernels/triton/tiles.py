@@ -26,11 +26,7 @@ class Options:
 @triton.jit
 def tiles_of(N, sequences, ROWS: tl.constexpr):
     """Return how many tiles of ROWS rows a head of N rows has; `sequences` is None, or how many."""
-    if sequences is None:
-        count = tl.cdiv(N, ROWS)
-    else:
-        count = N // ROWS + sequences + 1
-    return count
+    return tl.cdiv(N, ROWS) if sequences is None else N // ROWS + sequences + 1
 
 
 @triton.jit

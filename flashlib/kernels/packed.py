@@ -7,6 +7,7 @@ import torch
 from flashlib.kernels import packed_ops
 from flashlib.kernels.attention import Impl, Sides, check_arguments
 from flashlib.kernels.autocast import of_one_dtype
+from flashlib.kernels.scores import NONE, scores_of
 from flashlib.masks import window_of
 
 
@@ -14,18 +15,24 @@ from flashlib.masks import window_of
 def flash_attention_varlen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_q: torch.Tensor,
                            cu_k: torch.Tensor | None = None, *, causal: bool = False,
                            window: Sides = None, scale: float | None = None,
-                           return_lse: Literal[False] = False, impl: Impl = "auto"
+                           softcap: float | None = None, alibi: torch.Tensor | None = None,
+                           sink: torch.Tensor | None = None, return_lse: Literal[False] = False,
+                           impl: Impl = "auto"
                            ) -> torch.Tensor: ...
 @overload
 def flash_attention_varlen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_q: torch.Tensor,
                            cu_k: torch.Tensor | None = None, *, causal: bool = False,
                            window: Sides = None, scale: float | None = None,
-                           return_lse: Literal[True], impl: Impl = "auto"
+                           softcap: float | None = None, alibi: torch.Tensor | None = None,
+                           sink: torch.Tensor | None = None, return_lse: Literal[True],
+                           impl: Impl = "auto"
                            ) -> tuple[torch.Tensor, torch.Tensor]: ...
 def flash_attention_varlen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_q: torch.Tensor,
                            cu_k: torch.Tensor | None = None, *, causal: bool = False,
                            window: Sides = None, scale: float | None = None,
-                           return_lse: bool = False, impl: Impl = "auto"
+                           softcap: float | None = None, alibi: torch.Tensor | None = None,
+                           sink: torch.Tensor | None = None, return_lse: bool = False,
+                           impl: Impl = "auto"
                            ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Attention inside each of several packed sequences, differentiable as `flash_attention` is.
 
@@ -39,7 +46,8 @@ def flash_attention_varlen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu
         cu_q, cu_k: (N + 1,) int32, on the device of q, from 0 and never decreasing, up to T_q and T_k;
             cu_k None is cu_q. Rows behind the last sequence are not used, NaN or not: they get O = 0,
             lse = −∞ and gradients of 0.
-        causal, window, scale, return_lse: as in `flash_attention`, for each sequence by itself.
+        causal, window, scale, softcap, return_lse: as in `flash_attention`, of each sequence by itself.
+        alibi, sink: as there, (H,).
         impl: "auto", "triton" or "reference", as there; the others know no packed sequences.
     Returns:
         O (T_q, H, D), or (O, lse), lse (H, T_q), natural log.
@@ -66,11 +74,14 @@ def flash_attention_varlen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu
         _check_starts("cu_k", cu_k, q.device)
         if len(cu_k) != len(cu_q):
             raise ValueError(f"cu_k: expected {len(cu_q)} numbers as cu_q, got {len(cu_k)}")
-    seen = window_of(causal, window)
+    seen, scores = window_of(causal, window), NONE
+    if not (softcap is None and alibi is None and sink is None):
+        scores = scores_of(q.detach().transpose(0, 1)[None], softcap, alibi, sink)
     if torch.compiler.is_compiling():
-        o, lse = packed_ops.packed_forward(q, k, v, cu_q, cu_k, seen.left, seen.right, factor, impl)
+        o, lse = packed_ops.packed_forward(q, k, v, cu_q, cu_k, seen.left, seen.right, factor, impl,
+                                           *scores)
     else:
-        o, lse = packed_ops.Packed.apply(q, k, v, cu_q, cu_k, seen, factor, impl)
+        o, lse = packed_ops.Packed.apply(q, k, v, cu_q, cu_k, seen, factor, impl, *scores)
     return (o, lse) if return_lse else o
 
 

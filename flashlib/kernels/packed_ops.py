@@ -10,19 +10,43 @@ from flashlib.kernels import ops
 from flashlib.masks import Window
 
 
-def forward(q, k, v, cu_q, cu_k, window: Window, scale: float, impl: str):
+def forward(q, k, v, cu_q, cu_k, window: Window, scale: float, impl: str, softcap=None, alibi=None,
+            sink=None):
     """Return O (T_q, H, D) and lse (H, T_q); `cu_k` None is `cu_q`."""
     cu = _starts(cu_q, cu_k, len(q), len(k), impl == "reference")
-    o, lse = ops.forward(*map(_batch, (q, k, v)), window, scale, impl, cu=cu)
+    o, lse = ops.forward(*map(_batch, (q, k, v)), window, scale, impl, None, softcap, alibi, sink, cu)
     return _rows(o), lse[0]
 
 
-def backward(q, k, v, cu_q, cu_k, o, lse, do, dlse, window: Window, scale: float, impl: str):
-    """Return dq, dk, dv; do or dlse is None where nothing depends on that output."""
+def backward(q, k, v, cu_q, cu_k, o, lse, do, dlse, window: Window, scale: float, impl: str,
+             softcap=None, alibi=None, sink=None):
+    """Return dq, dk, dv, with a sink its gradient, (H,), as a fourth.
+
+    do or dlse is None where nothing depends on that output.
+    """
     cu = _starts(cu_q, cu_k, len(q), len(k), impl == "reference")
+    blind, behind = _blind(cu_q, cu_k, len(q), window), None
+    if sink is not None:                                    # it would see what flows in there
+        behind = torch.arange(len(q), device=q.device) >= cu_q[-1]
+        blind = behind if blind is None else blind | behind
+        dlse = None if dlse is None else torch.where(behind, 0, dlse)
+    if do is not None and blind is not None:
+        do = torch.where(blind[:, None, None], 0, do)
     q, k, v, o = map(_batch, (q, k, v, o))
     do, dlse = None if do is None else _batch(do), None if dlse is None else dlse[None]
-    return tuple(map(_rows, ops.backward(q, k, v, o, lse[None], do, dlse, window, scale, impl, cu)))
+    *found, = ops.backward(q, k, v, o, lse[None], do, dlse, window, scale, impl, softcap, alibi, sink,
+                           cu)
+    return *map(_rows, found[:3]), *(x[0] for x in found[3:])
+
+
+def _blind(cu_q, cu_k, T_q: int, window: Window):
+    """Return which rows of q see nothing though their sequence has keys; None if there are none."""
+    if cu_k is None or window.right is None:
+        return None
+    row = torch.arange(T_q, device=cu_q.device)
+    i = torch.searchsorted(cu_q, row.to(cu_q.dtype), right=True).clamp_max(len(cu_q) - 1)
+    # The last query of a sequence lies on its last key: so many rows come behind it.
+    return cu_q[i] - row - window.right > cu_k[i] - cu_k[(i - 1).clamp_min(0)]
 
 
 def _batch(x):
@@ -56,9 +80,15 @@ def _check(name: str, cu, total: int, of: str) -> None:
 
 
 def _save(ctx, inputs, output):
-    *tensors, ctx.window, ctx.scale, ctx.impl = inputs
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*tensors, *output)
+    q, k, v, cu_q, cu_k, *ctx.options, alibi, sink = inputs
+    ctx.set_materialize_grads(False)                        # an unused output costs no zeros
+    ctx.save_for_backward(q, k, v, cu_q, cu_k, *output, alibi, sink)
+
+
+def _given(ctx, do, dlse):
+    """Return the arguments of `backward`."""
+    *tensors, alibi, sink = ctx.saved_tensors
+    return *tensors, do, dlse, *ctx.options, alibi, sink
 
 
 def _no_vmap(*_):
@@ -76,10 +106,10 @@ class Packed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *gradients):
-        inputs = *ctx.saved_tensors, *gradients, ctx.window, ctx.scale, ctx.impl
+        inputs = _given(ctx, *gradients)
         # With create_graph the gradient has to remember that it cannot be differentiated.
-        dq, dk, dv = Gradient.apply(*inputs) if torch.is_grad_enabled() else backward(*inputs)
-        return dq, dk, dv, None, None, None, None, None
+        found = Gradient.apply(*inputs) if torch.is_grad_enabled() else backward(*inputs)
+        return *found[:3], *[None] * 7, found[3] if len(found) > 3 else None
 
 
 class Gradient(torch.autograd.Function):
@@ -95,12 +125,13 @@ class Gradient(torch.autograd.Function):
         pass
 
 
-def _forward_op(q, k, v, cu_q, cu_k, left, right, scale, impl):
-    return forward(q, k, v, cu_q, cu_k, Window(left, right), scale, impl)
+def _forward_op(q, k, v, cu_q, cu_k, left, right, *options):
+    return forward(q, k, v, cu_q, cu_k, Window(left, right), *options)
 
 
-def _backward_op(q, k, v, cu_q, cu_k, o, lse, do, dlse, left, right, scale, impl):
-    return backward(q, k, v, cu_q, cu_k, o, lse, do, dlse, Window(left, right), scale, impl)
+def _backward_op(q, k, v, cu_q, cu_k, o, lse, do, dlse, left, right, *options):
+    found = backward(q, k, v, cu_q, cu_k, o, lse, do, dlse, Window(left, right), *options)
+    return found if len(found) == 4 else (*found, lse.new_empty(0))
 
 
 TENSORS = "Tensor q, Tensor k, Tensor v, Tensor cu_q, Tensor? cu_k"
@@ -110,7 +141,7 @@ packed_forward = torch.library.custom_op(
 packed_backward = torch.library.custom_op(
     "flashlib::attention_packed_backward", _backward_op, mutates_args=(),
     schema=f"({TENSORS}, Tensor o, Tensor lse, Tensor? do, Tensor? dlse, {ops.OPTIONS})"
-           " -> (Tensor, Tensor, Tensor)")
+           " -> (Tensor, Tensor, Tensor, Tensor)")
 
 
 @packed_forward.register_fake
@@ -121,20 +152,16 @@ def _(q, *options):
 
 
 @packed_backward.register_fake
-def _(q, k, v, *options):
-    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
-
-
-def _save_for_op(ctx, inputs, output):
-    *tensors, left, right, scale, impl = inputs
-    ctx.options = left, right, scale, impl
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*tensors, *output)
+def _(q, k, v, cu_q, cu_k, o, lse, do, dlse, *options):
+    of_sink = lse.new_empty(0 if len(options) < 7 or options[-1] is None else lse.shape[:1])
+    return *(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)), of_sink
 
 
 def _differentiate(ctx, do, dlse):
-    return *packed_backward(*ctx.saved_tensors, do, dlse, *ctx.options), *[None] * 6
+    inputs = _given(ctx, do, dlse)
+    *found, of_sink = packed_backward(*inputs)
+    return *found, *[None] * 7, None if inputs[-1] is None else of_sink
 
 
-packed_forward.register_autograd(_differentiate, setup_context=_save_for_op)
+packed_forward.register_autograd(_differentiate, setup_context=_save)
 packed_backward.register_autograd(ops.no_second_derivative)

@@ -17,12 +17,14 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from flashlib.exp2 import LOG2E
 from flashlib.kernels import configs, delta, plans
 from flashlib.kernels.problem import Problem
+from flashlib.kernels.scores import NONE, Scores, as_kernels_read, sink_gradient
 from flashlib.kernels.triton.backward import flash_bwd_dkdv_kernel, flash_bwd_dq_kernel
 from flashlib.kernels.triton.forward import flash_fwd_kernel
 from flashlib.kernels.tuning import store
 
 Q, K, V, _, DO = range(5)                                   # places in a problem's layout
 UNPACKED = (None, None)                                     # no sequence begins anywhere but at 0
+FACTORS = "CU_Q", "CU_K", "scale", "scale_log2", "softcap_log2", "ALIBI"   # of the backward's kernels
 # What tuning tries. In float32, and before Ampere, operands wait in registers.
 ROWS, KEYS, WARPS, STAGES, MOST_ACCUMULATORS = (16, 32, 64, 128), (32, 64, 128), (4, 8), (2, 3, 4), 256
 SMALL_SIZES, SMALL_STAGES, SMALL_ACCUMULATORS = (16, 32, 64), (1, 2), 64
@@ -98,10 +100,12 @@ class Triton:
 
     def _plan(self, kernel, tensors, p, c, tma, walked, strides, ragged, programs):
         """Return a plan; `walked` tensors come as descriptors where the copy engine reads them."""
+        dims = {f"{name}_DIMS": getattr(p.scores, name.lower()) for name in ("ALIBI", "SINK")
+                if name in tensors}
         return plans.Plan(
             kernel, tensors,
             {"BLOCK_M": c.BLOCK_M, "BLOCK_N": c.BLOCK_N, "HEAD_DIM": p.head_dim, "IS_CAUSAL": p.causal,
-             "EVEN_D": p.head_dim == p.D, "USE_TMA": tma},
+             "EVEN_D": p.head_dim == p.D, "USE_TMA": tma, **dims},
             lambda p: {**strides(p), "sizes": (p.H, p.H // p.H_K, p.N_Q, p.N_K, p.D),
                        "window": p.sides, "sequences": p.sequences,
                        "RAGGED": p.sequences is not None or ragged(p)},
@@ -110,7 +114,9 @@ class Triton:
 
     def _forward(self, p: Problem, c) -> plans.Plan:
         return self._plan(
-            flash_fwd_kernel, ("Q", "K", "V", "O", "LSE", "CU_Q", "CU_K", "scale_log2"), p, c,
+            flash_fwd_kernel,
+            ("Q", "K", "V", "O", "LSE", "CU_Q", "CU_K", "scale_log2", "softcap_log2", "ALIBI", "SINK"),
+            p, c,
             self.copies(p, "forward"), {"Q": c.BLOCK_M, "K": c.BLOCK_N, "V": c.BLOCK_N},
             lambda p: _strides(p, Q=Q, K=K, V=V) | {"stride_o": p.new_strides(Q)},
             lambda p: p.N_K % c.BLOCK_N != 0, lambda p: _tiles(p, p.N_Q, c.BLOCK_M) * p.B * p.H)
@@ -118,8 +124,7 @@ class Triton:
     def _by_key(self, p: Problem, c) -> plans.Plan:
         return self._plan(
             flash_bwd_dkdv_kernel,
-            ("Q", "K", "V", "DO", "LSE", "DELTA", "DK", "DV", "CU_Q", "CU_K", "scale", "scale_log2"),
-            p, c,
+            ("Q", "K", "V", "DO", "LSE", "DELTA", "DK", "DV", *FACTORS), p, c,
             self.copies(p, "backward")[0], {"Q": c.BLOCK_M, "DO": c.BLOCK_M},
             lambda p: _strides(p, Q=Q, K=K, V=V, DO=DO) | {
                 "stride_dk": p.new_strides(K), "stride_dv": p.new_strides(V)},
@@ -128,44 +133,47 @@ class Triton:
 
     def _by_query(self, p: Problem, c) -> plans.Plan:
         return self._plan(
-            flash_bwd_dq_kernel,
-            ("Q", "K", "V", "DO", "LSE", "DELTA", "DQ", "CU_Q", "CU_K", "scale", "scale_log2"), p, c,
+            flash_bwd_dq_kernel, ("Q", "K", "V", "DO", "LSE", "DELTA", "DQ", *FACTORS), p, c,
             self.copies(p, "backward")[1], {"K": c.BLOCK_N, "V": c.BLOCK_N},
             lambda p: _strides(p, Q=Q, K=K, V=V, DO=DO) | {"stride_dq": p.new_strides(Q)},
             lambda p: p.N_K % c.BLOCK_N != 0, lambda p: _tiles(p, p.N_Q, c.BLOCK_M) * p.B * p.H)
 
-    def forward(self, q, k, v, p: Problem, scale: float, config=None, cu=UNPACKED):
+    def forward(self, q, k, v, p: Problem, scale: float, config=None, *, scores: Scores = NONE,
+                cu=UNPACKED):
         """Return O, like q but contiguous, and lse (B, H, N_Q) float32.
 
         `cu` are where packed sequences begin in q, and in k and v; see `flash_fwd_kernel`.
         """
         if p.narrow:
             dtype, q, k, v = q.dtype, q.float(), k.float(), v.float()
-            o, lse = self.forward(q, k, v, _wide(p, q, k, v), scale, config, cu)
+            o, lse = self.forward(q, k, v, _wide(p, q, k, v), scale, config, scores=scores, cu=cu)
             return o.to(dtype), lse
         launch = plans.launches_for(self, p, "forward", config)["forward"]
         o = _new(p, q)
         lse = torch.empty((p.B, p.H, p.N_Q), dtype=torch.float32, device=q.device)
-        launch(q, k, v, o, lse, *cu, scale * LOG2E)
+        launch(q, k, v, o, lse, *cu, scale * LOG2E, *as_kernels_read(scores))
         return o, lse
 
-    def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None, cu=UNPACKED):
+    def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None, *,
+                 scores: Scores = NONE, cu=UNPACKED):
         """Return dq, dk, dv, contiguous, in the dtype of their tensors; dlse may be None."""
         if p.narrow:
             q, k, v, o, do = (x.float() for x in (q, k, v, o, do))
-            wide = self.backward(q, k, v, o, lse, do, dlse, _wide(p, q, k, v, o, do), scale, config, cu)
-            return tuple(x.to(p.dtype) for x in wide)
+            *found, = self.backward(q, k, v, o, lse, do, dlse, _wide(p, q, k, v, o, do), scale, config,
+                                    scores=scores, cu=cu)
+            return *(x.to(p.dtype) for x in found[:3]), *found[3:]
         lse = delta.statistics(lse)
         dlse = None if dlse is None else delta.statistics(dlse)
         launches = plans.launches_for(self, p, "backward", config, dlse is not None)
         dq, dk, dv = (_new(p, x) for x in (q, k, v))
         sums = torch.empty_like(lse)
         launches["delta"](o, do, dlse, sums)
+        factors = *cu, scale, scale * LOG2E, *as_kernels_read(scores)[:2]
         for part, written in (("dkdv", (dk, dv)), ("dk", (dk, None)), ("dv", (None, dv))):
             if part in launches:
-                launches[part](q, k, v, do, lse, sums, *written, *cu, scale, scale * LOG2E)
-        launches["dq"](q, k, v, do, lse, sums, dq, *cu, scale, scale * LOG2E)
-        return dq, dk, dv
+                launches[part](q, k, v, do, lse, sums, *written, *factors)
+        launches["dq"](q, k, v, do, lse, sums, dq, *factors)
+        return dq, dk, dv, *(() if scores.sink is None else (sink_gradient(scores.sink, lse, sums),))
 
     def candidates(self, p: Problem, direction: str) -> dict[str, list]:
         """Return what tuning tries beside the table's entry, by the part of `TritonConfigs`."""
@@ -199,7 +207,7 @@ def _new(p: Problem, x: torch.Tensor) -> torch.Tensor:
 
 def _wide(p: Problem, *tensors) -> Problem:
     """Return the problem of the same tensors in float32."""
-    return Problem.of(*tensors, window=p.window, sequences=p.sequences)
+    return Problem.of(*tensors, window=p.window, scores=p.scores, sequences=p.sequences)
 
 
 def _strides(p: Problem, **places: int) -> dict[str, tuple[int, ...]]:

@@ -160,7 +160,7 @@ def _(q, k, v, cu_q, cu_k, o, lse, do, dlse, *options):
 def _differentiate(ctx, do, dlse):
     inputs = _given(ctx, do, dlse)
     *found, of_sink = packed_backward(*inputs)
-    return *found, *[None] * 7, None if inputs[-1] is None else of_sink
+    return *found, *[None] * 8, None if inputs[-1] is None else of_sink
 
 
 packed_forward.register_autograd(_differentiate, setup_context=_save)

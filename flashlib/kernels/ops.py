@@ -30,7 +30,7 @@ def positive(q, scale: float):
 
 
 def forward(q, k, v, window: Window, scale: float, impl: str, p: Problem | None = None, softcap=None,
-            alibi=None, sink=None, cu=None):
+            alibi=None, sink=None, *, cu=None):
     """Return O and lse (B, H, N_q) float32 or, for float64, float64; nothing to attend to is O = 0.
 
     `p` is the problem of these tensors, if it is known. `cu` are where packed sequences begin in q, and
@@ -51,7 +51,7 @@ def forward(q, k, v, window: Window, scale: float, impl: str, p: Problem | None 
 
 
 def backward(q, k, v, o, lse, do, dlse, window: Window, scale: float, impl: str, softcap=None,
-             alibi=None, sink=None, cu=None):
+             alibi=None, sink=None, *, cu=None):
     """Return dq, dk, dv, with a sink its gradient by batch entry, (B, H), as a fourth.
 
     do or dlse is None where nothing depends on that output.

@@ -14,7 +14,8 @@ def forward(q, k, v, cu_q, cu_k, window: Window, scale: float, impl: str, softca
             sink=None):
     """Return O (T_q, H, D) and lse (H, T_q); `cu_k` None is `cu_q`."""
     cu = _starts(cu_q, cu_k, len(q), len(k), impl == "reference")
-    o, lse = ops.forward(*map(_batch, (q, k, v)), window, scale, impl, None, softcap, alibi, sink, cu)
+    o, lse = ops.forward(*map(_batch, (q, k, v)), window, scale, impl, None, softcap, alibi, sink,
+                         cu=cu)
     return _rows(o), lse[0]
 
 
@@ -35,7 +36,7 @@ def backward(q, k, v, cu_q, cu_k, o, lse, do, dlse, window: Window, scale: float
     q, k, v, o = map(_batch, (q, k, v, o))
     do, dlse = None if do is None else _batch(do), None if dlse is None else dlse[None]
     *found, = ops.backward(q, k, v, o, lse[None], do, dlse, window, scale, impl, softcap, alibi, sink,
-                           cu)
+                           cu=cu)
     return *map(_rows, found[:3]), *(x[0] for x in found[3:])
 
 

@@ -116,7 +116,7 @@ class Seen(torch.Tensor):
         name = getattr(func, "__name__", str(func))
         if name in ("contiguous", "to", "clone", "detach"):
             return args[0]
-        if name in ("__get__", "size", "dim", "numel", "as_subclass"):
+        if name in ("__get__", "size", "dim", "numel", "untyped_storage"):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
         raise NotImplementedError(f"attention_mask: this model computes with its mask ({name}), which is a"

@@ -19,7 +19,8 @@ CONFIGS = {
                                  "num_experts_per_tok": 1}),
     "llama4": ("Llama4TextConfig", {"attention_chunk_size": 6, "num_local_experts": 2, "num_experts_per_tok": 1,
                                     "intermediate_size_mlp": 48, "no_rope_layers": [1, 0]}),
-    "gpt2": ("GPT2Config", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "attn_pdrop": 0.0}),
+    "gpt2": ("GPT2Config", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "attn_pdrop": 0.0,
+                            "resid_pdrop": 0.0, "embd_pdrop": 0.0}),
 }
 
 

@@ -9,6 +9,7 @@ from flashlib.kernels import ops
 from flashlib.kernels.autocast import of_one_dtype
 from flashlib.kernels.configs import BACKENDS
 from flashlib.kernels.problem import CAUSAL, FULL, Problem, known
+from flashlib.kernels.scores import NONE, PLAIN, kind_of, scores_of
 from flashlib.masks import window_of
 
 MAX_HEAD_DIM = 256
@@ -24,21 +25,29 @@ MEANT = {                          # how others call what we have, or do not
     "enable_gqa": "leave it out: k and v may always have fewer heads than q",
     "window_size": "did you mean window=(left, right)? None, not −1, is no bound",
     "attn_mask": "there is no mask but causal= and window=", "dropout_p": "there is no dropout",
+    "alibi_slopes": "did you mean alibi=?", "logits_soft_cap": "did you mean softcap=?",
+    **dict.fromkeys(("s_aux", "sinks", "learnable_sink"), "did you mean sink=?"),
+    **dict.fromkeys(("score_mod", "bias", "attn_bias", "position_bias"),
+                    "scores are changed by softcap=, alibi= and sink= alone; for anything else there is"
+                    " torch.nn.attention.flex_attention"),
 }
 
 
 @overload
 def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False,
-                    window: Sides = None, scale: float | None = None,
+                    window: Sides = None, scale: float | None = None, softcap: float | None = None,
+                    alibi: torch.Tensor | None = None, sink: torch.Tensor | None = None,
                     return_lse: Literal[False] = False, impl: Impl = "auto") -> torch.Tensor: ...
 @overload
 def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False,
-                    window: Sides = None, scale: float | None = None,
+                    window: Sides = None, scale: float | None = None, softcap: float | None = None,
+                    alibi: torch.Tensor | None = None, sink: torch.Tensor | None = None,
                     return_lse: Literal[True], impl: Impl = "auto"
                     ) -> tuple[torch.Tensor, torch.Tensor]: ...
 def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False,
-                    window: Sides = None, scale: float | None = None, return_lse: bool = False,
-                    impl: Impl = "auto", **unknown: Never
+                    window: Sides = None, scale: float | None = None, softcap: float | None = None,
+                    alibi: torch.Tensor | None = None, sink: torch.Tensor | None = None,
+                    return_lse: bool = False, impl: Impl = "auto", **unknown: Never
                     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Exact attention with O(N) memory: FlashAttention-2 as a differentiable torch function.
 
@@ -56,6 +65,12 @@ def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
             to i + N_k − N_q + right, and None is no bound (FlashAttention's `window_size`, with its
             −1). With `causal`, right is 0 whatever it says. Tiles outside cost nothing.
         scale: factor on the logits, None for 1/√D; may be 0 or negative, at most 1e15 in size.
+        softcap: c > 0 makes c · tanh(s / c) of every scaled logit s (Gemma 2); None for none.
+        alibi: slopes, (H,) or (B, H) float32: slope · |i + N_k − N_q − j| is taken off the logit of
+            row i and key j, after the softcap (FlashAttention's `alibi_slopes`). No gradient.
+        sink: (H,), a logit of each head, natural log and not scaled, that stands in the sum of every
+            row and has no value (gpt-oss's `s_aux`); lse has it in, and a row that sees no key gets
+            O = 0 and lse = sink. float32, or a 16-bit float, which is cast. It has a gradient.
         return_lse: return (O, lse), lse (B, H, N_q) float32, natural log; both are differentiable.
         impl: "auto" (on a GPU the faster of our kernels for the shape; on the CPU tiled torch, there
             to be right: on one core it takes about 1.4 times as long as torch's own attention, and many
@@ -92,33 +107,40 @@ def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
                         + (f": {MEANT[name]}" if name in MEANT else ""))
     if torch.compiler.is_compiling() or ops.transformed():
         q, k, v, scale = check_arguments(q, k, v, causal, scale, return_lse, impl)
-        seen = window_of(causal, window)
+        seen, scores = window_of(causal, window), scores_of(q, softcap, alibi, sink)
         if torch.compiler.is_compiling():
-            o, lse = ops.attention_forward(q, k, v, seen.left, seen.right, scale, impl)
-        else:
-            o, lse = ops.TransformedAttention.apply(q, k, v, seen, scale, impl)
+            o, lse = ops.attention_forward(q, k, v, seen.left, seen.right, scale, impl, *scores)
+        else:                                               # so that vmap finds a batch in all of them
+            alibi, sink = (None if x is None else x.expand(q.shape[:2]) for x in scores[1:])
+            o, lse = ops.TransformedAttention.apply(q, k, v, seen, scale, impl, None, scores.softcap,
+                                                    alibi, sink)
         return (o, lse) if return_lse else o
-    p = _accepted(q, k, v, causal, window, return_lse, impl)
+    plain = softcap is None and alibi is None and sink is None
+    kind = PLAIN if plain else kind_of(softcap, alibi, sink)
+    p = _accepted(q, k, v, causal, window, kind, return_lse, impl)
     if p is None:
         q, k, v, factor = check_arguments(q, k, v, causal, scale, return_lse, impl)
-        p = Problem.of(q, k, v, window=window_of(causal, window))
+        scores = NONE if plain else scores_of(q, softcap, alibi, sink)
+        p = Problem.of(q, k, v, window=window_of(causal, window), scores=kind)
         p.made["scale"] = check_scale(None, p.D)
     else:
         factor: float = p.made["scale"] if scale is None else check_factor(scale, p.D)
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        o, lse = ops.Attention.apply(q, k, v, p.window, factor, impl, p)
+        scores = NONE if plain else scores_of(q, softcap, alibi, sink)
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or (
+            scores.sink is not None and scores.sink.requires_grad)):
+        o, lse = ops.Attention.apply(q, k, v, p.window, factor, impl, p, *scores)
     else:
-        o, lse = ops.forward(q, k, v, p.window, factor, impl, p)
+        o, lse = ops.forward(q, k, v, p.window, factor, impl, p, *scores)
     return (o, lse) if return_lse else o
 
 
-def _accepted(q, k, v, causal, window, return_lse, impl) -> Problem | None:
+def _accepted(q, k, v, causal, window, kind, return_lse, impl) -> Problem | None:
     """Return the problem of arguments like which some were accepted before, else None."""
     if type(causal) is not bool or type(return_lse) is not bool or impl not in IMPLS:
         return None
     seen = (CAUSAL if causal else FULL) if window is None else window_of(causal, window)
     try:
-        p = known(q, k, v, seen)
+        p = known(q, k, v, seen, kind)
     except (AttributeError, RuntimeError, TypeError):       # no dense tensors: told by the checks
         return None
     return p if p is not None and "scale" in p.made else None

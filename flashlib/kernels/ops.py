@@ -3,7 +3,8 @@
 Eager calls go through `Attention`, an autograd function; a traced call through the custom ops
 `flashlib::attention_forward` and `flashlib::attention_backward`, so that no graph breaks. All end in
 the same two functions. The arguments were checked by `flashlib.kernels.attention`, and what a row
-sees is one `Window` (in the ops' schema, which knows no such type, its two bounds).
+sees is one `Window` (in the ops' schema, which knows no such type, its two bounds). Softcap, slopes and
+sinks come as `flashlib.kernels.scores` checked them; slopes and sinks may be (B, H) here.
 
 Differentiable once, backward. What torch would otherwise answer with a constant or with nothing (a
 gradient of the gradient, a forward-mode tangent) is refused in a sentence.
@@ -16,9 +17,11 @@ from torch.autograd import forward_ad
 
 from flashlib.kernels.backends import choose
 from flashlib.kernels.problem import Problem
+from flashlib.kernels.scores import Scores, kind_of
 from flashlib.masks import Window
 
-OPTIONS = "SymInt? left, SymInt? right, float scale, str impl"
+OPTIONS = ("SymInt? left, SymInt? right, float scale, str impl, float? softcap=None,"
+           " Tensor? alibi=None, Tensor? sink=None")
 
 
 def positive(q, scale: float):
@@ -26,7 +29,8 @@ def positive(q, scale: float):
     return (q, scale) if scale >= 0 else (-q, -scale)
 
 
-def forward(q, k, v, window: Window, scale: float, impl: str, p: Problem | None = None):
+def forward(q, k, v, window: Window, scale: float, impl: str, p: Problem | None = None, softcap=None,
+            alibi=None, sink=None):
     """Return O and lse (B, H, N_q) float32 or, for float64, float64; nothing to attend to is O = 0.
 
     `p` is the problem of these tensors, if it is known.
@@ -36,17 +40,24 @@ def forward(q, k, v, window: Window, scale: float, impl: str, p: Problem | None 
     if scale < 0:
         (q, scale), p = positive(q, scale), None
     if p is None:
-        p = Problem.of(q, k, v, window=window)
+        p = Problem.of(q, k, v, window=window, scores=kind_of(softcap, alibi, sink))
     backend = choose(p, impl, "forward")
     if not (p.B and p.N_Q and p.N_K):
-        return torch.zeros_like(q, memory_format=torch.contiguous_format), lse_like(q, -math.inf)
-    return backend.forward(q, k, v, p, scale)
+        return torch.zeros_like(q, memory_format=torch.contiguous_format), lse_of_none(q, sink)
+    return backend.forward(q, k, v, p, scale, scores=Scores(softcap, alibi, sink))
 
 
-def backward(q, k, v, o, lse, do, dlse, window: Window, scale: float, impl: str):
-    """Return dq, dk, dv; do or dlse is None where nothing depends on that output."""
+def backward(q, k, v, o, lse, do, dlse, window: Window, scale: float, impl: str, softcap=None,
+             alibi=None, sink=None):
+    """Return dq, dk, dv, with a sink its gradient by batch entry, (B, H), as a fourth.
+
+    do or dlse is None where nothing depends on that output.
+    """
     if q.numel() == 0 or k.numel() == 0:
-        return tuple(torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+        zeros = tuple(torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+        if sink is None:
+            return zeros
+        return *zeros, (torch.zeros_like(lse) if dlse is None else dlse).sum(-1)
     do = torch.zeros_like(o) if do is None else do.resolve_neg()
     dlse = None if dlse is None else dlse.resolve_neg()
     if q.is_neg() or k.is_neg() or v.is_neg():
@@ -56,9 +67,10 @@ def backward(q, k, v, o, lse, do, dlse, window: Window, scale: float, impl: str)
         do[:, :, :blind] = 0                                # a NaN that flows into them ends there
     negative = scale < 0
     q, scale = positive(q, scale)
-    p = Problem.of(q, k, v, o, do, window=window)
-    dq, dk, dv = choose(p, impl, "backward").backward(q, k, v, o, lse, do, dlse, p, scale)
-    return dq.neg_() if negative else dq, dk, dv
+    p = Problem.of(q, k, v, o, do, window=window, scores=kind_of(softcap, alibi, sink))
+    dq, *others = choose(p, impl, "backward").backward(q, k, v, o, lse, do, dlse, p, scale,
+                                                       scores=Scores(softcap, alibi, sink))
+    return dq.neg_() if negative else dq, *others
 
 
 def lse_like(q, fill):
@@ -67,14 +79,32 @@ def lse_like(q, fill):
     return torch.full(q.shape[:3], fill, dtype=wide, device=q.device)
 
 
+def lse_of_none(q, sink):
+    """Return the lse of rows that see nothing: −∞, or the sink."""
+    if sink is None:
+        return lse_like(q, -math.inf)
+    return sink.expand(q.shape[:2])[..., None].expand(q.shape[:3]).contiguous()
+
+
 def _save(ctx, inputs, output):
-    q, k, v, *ctx.options = inputs
+    q, k, v, *ctx.options, alibi, sink = inputs
     ctx.set_materialize_grads(False)                        # an unused output costs no zeros
-    ctx.save_for_backward(q, k, v, *output)
+    ctx.save_for_backward(q, k, v, *output, alibi, sink)
 
 
 def _save_for_call(ctx, inputs, output):
-    _save(ctx, inputs[:-1], output)                         # the problem is not needed again
+    _save(ctx, (*inputs[:6], *inputs[7:]), output)          # the problem is not needed again
+
+
+def _given(ctx, do, dlse):
+    """Return the arguments of `backward`."""
+    q, k, v, o, lse, alibi, sink = ctx.saved_tensors
+    return q, k, v, o, lse, do, dlse, *ctx.options, alibi, sink
+
+
+def _of_sink(sink, gradients):
+    """Return the gradient of the sink, if there is one, in its shape."""
+    return None if sink is None else gradients[0] if sink.ndim == 2 else gradients[0].sum(0)
 
 
 def transformed() -> bool:
@@ -115,10 +145,10 @@ class Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *gradients):
-        inputs = *ctx.saved_tensors, *gradients, *ctx.options
+        inputs = _given(ctx, *gradients)
         # With create_graph the gradient has to remember that it cannot be differentiated.
-        dq, dk, dv = Gradient.apply(*inputs) if torch.is_grad_enabled() else backward(*inputs)
-        return dq, dk, dv, None, None, None, None
+        dq, dk, dv, *more = Gradient.apply(*inputs) if torch.is_grad_enabled() else backward(*inputs)
+        return dq, dk, dv, None, None, None, None, None, None, _of_sink(inputs[-1], more)
 
 
 class TransformedAttention(torch.autograd.Function):
@@ -150,12 +180,14 @@ class Gradient(torch.autograd.Function):
         return _mapped(Gradient, info, in_dims, inputs)
 
 
-def _forward_op(q, k, v, left, right, scale, impl):
-    return forward(q, k, v, Window(left, right), scale, impl)
+def _forward_op(q, k, v, left, right, scale, impl, softcap=None, alibi=None, sink=None):
+    return forward(q, k, v, Window(left, right), scale, impl, None, softcap, alibi, sink)
 
 
-def _backward_op(q, k, v, o, lse, do, dlse, left, right, scale, impl):
-    return backward(q, k, v, o, lse, do, dlse, Window(left, right), scale, impl)
+def _backward_op(q, k, v, o, lse, do, dlse, left, right, scale, impl, softcap=None, alibi=None,
+                 sink=None):
+    found = backward(q, k, v, o, lse, do, dlse, Window(left, right), scale, impl, softcap, alibi, sink)
+    return found if len(found) == 4 else (*found, lse.new_empty(0))
 
 
 attention_forward = torch.library.custom_op(
@@ -164,7 +196,7 @@ attention_forward = torch.library.custom_op(
 attention_backward = torch.library.custom_op(
     "flashlib::attention_backward", _backward_op, mutates_args=(),
     schema="(Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor? do, Tensor? dlse,"
-           f" {OPTIONS}) -> (Tensor, Tensor, Tensor)")
+           f" {OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)")
 
 
 @attention_forward.register_fake
@@ -174,11 +206,14 @@ def _(q, k, v, *options):
 
 @attention_backward.register_fake
 def _(q, k, v, o, lse, do, dlse, *options):
-    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+    of_sink = lse.new_empty(0 if len(options) < 7 or options[-1] is None else lse.shape[:2])
+    return *(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)), of_sink
 
 
 def _differentiate(ctx, do, dlse):
-    return *attention_backward(*ctx.saved_tensors, do, dlse, *ctx.options), None, None, None, None
+    inputs = _given(ctx, do, dlse)
+    dq, dk, dv, *more = attention_backward(*inputs)
+    return dq, dk, dv, None, None, None, None, None, None, _of_sink(inputs[-1], more)
 
 
 attention_forward.register_autograd(_differentiate, setup_context=_save)

@@ -1,4 +1,4 @@
-"""What attention is asked: sizes, dtype, window, device, and how the tensors lie in memory.
+"""What attention is asked: sizes, dtype, window, scores, device, and how the tensors lie in memory.
 
 A `Problem` knows nothing of kernels. Backends answer questions about it: whether they can, in which
 configuration, with which plan. `Problem.of` returns the same object for tensors that lie alike, and
@@ -16,6 +16,7 @@ import torch
 
 from flashlib.kernels.configs import padded
 from flashlib.kernels.recent import Recent
+from flashlib.kernels.scores import PLAIN, Kind
 from flashlib.masks import Window
 
 FULL, CAUSAL = Window(), Window(None, 0)
@@ -75,7 +76,7 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """One attention: its sizes, dtype, window and device, and the layout of each tensor.
+    """One attention: its sizes, dtype, window, device and scores, and the layout of each tensor.
 
     `layout` is that of q, k and v, in a backward also of O and dO. Two problems are equal only if they
     are the same object. `made` holds what was decided and made for this problem, whoever made it.
@@ -91,33 +92,35 @@ class Problem:
     device: Device
     window: Window
     layout: tuple[Layout, ...]
+    scores: Kind = PLAIN
     made: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
-    def of(cls, q, k, v, *more, window: Window = FULL) -> Problem:
+    def of(cls, q, k, v, *more, window: Window = FULL, scores: Kind = PLAIN) -> Problem:
         """Return the problem of these tensors; the very same one for tensors that lie alike."""
-        key = _key_of(q, k, v, window)
+        key = _key_of(q, k, v, window, scores)
         if more:
             key += tuple([y for x in more for y in (x.shape, x.stride(), x.data_ptr() & 15 == 0)])
         found = _seen.get(key)
         if found is None:
-            found = _seen[key] = cls.new(q, k, v, *more, window=window)
+            found = _seen[key] = cls.new(q, k, v, *more, window=window, scores=scores)
         return found
 
     @classmethod
-    def new(cls, q, k, v, *more, window: Window = FULL) -> Problem:
+    def new(cls, q, k, v, *more, window: Window = FULL, scores: Kind = PLAIN) -> Problem:
         """Return a problem of these tensors that no other call finds."""
         (B, H, N_Q, D), (H_K, N_K) = q.shape, k.shape[1:3]
         layout = [Layout(tuple(x.shape), x.stride(), x.data_ptr() & 15 == 0) for x in (q, k, v, *more)]
-        return cls(B, H, H_K, N_Q, N_K, D, q.dtype, device_of(q.device), window, tuple(layout))
+        return cls(B, H, H_K, N_Q, N_K, D, q.dtype, device_of(q.device), window, tuple(layout), scores)
 
     @classmethod
     def example(cls, *, H: int, N_Q: int, N_K: int, D: int, dtype: torch.dtype, device: Device,
-                B: int = 1, H_K: int | None = None, window: Window = FULL) -> Problem:
+                B: int = 1, H_K: int | None = None, window: Window = FULL,
+                scores: Kind = PLAIN) -> Problem:
         """Return the problem of new tensors, forward or backward, on a GPU that need not be there."""
         H_K = H if H_K is None else H_K
         q, k = Layout.contiguous(B, H, N_Q, D), Layout.contiguous(B, H_K, N_K, D)
-        return cls(B, H, H_K, N_Q, N_K, D, dtype, device, window, (q, k, k, q, q))
+        return cls(B, H, H_K, N_Q, N_K, D, dtype, device, window, (q, k, k, q, q), scores)
 
     @property
     def head_dim(self) -> int:
@@ -167,16 +170,16 @@ class Problem:
 _seen = Recent(MOST_PROBLEMS)
 
 
-def _key_of(q, k, v, window: Window) -> tuple:
+def _key_of(q, k, v, window: Window, scores: Kind) -> tuple:
     # Every call comes here: so no loop, and no hash of a window, which is a class of Python's.
-    return (window.left, window.right, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device,
+    return (window.left, window.right, scores, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device,
             q.shape, q.stride(), q.data_ptr() & 15 == 0, k.shape, k.stride(), k.data_ptr() & 15 == 0,
             v.shape, v.stride(), v.data_ptr() & 15 == 0)
 
 
-def known(q, k, v, window: Window) -> Problem | None:
+def known(q, k, v, window: Window, scores: Kind = PLAIN) -> Problem | None:
     """Return the problem of these tensors if `Problem.of` made it before."""
-    return _seen.get(_key_of(q, k, v, window))
+    return _seen.get(_key_of(q, k, v, window, scores))
 
 
 def forget() -> None:

@@ -18,9 +18,11 @@ from flashlib.lens.targets import Arch, arch_of
 
 # What Triton calls the dtypes that kernels take.
 DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float8_e4m3": "fp8e4nv"}
-SIZES = ("dtype", "head_dim", "causal", "window", "Nq", "Nk", "heads", "kv_heads")
+SIZES = ("dtype", "head_dim", "causal", "window", "Nq", "Nk", "heads", "kv_heads", "softcap", "alibi",
+         "sink")
+SCORES = "softcap_log2", "ALIBI", "SINK"                    # in the order of a problem's `scores`
 STATISTICS = ("LSE", "DELTA", "DLSE", "Q_SCALE", "K_SCALE", "V_SCALE", "NEGATIVE_LSE", "NEGATIVE_DELTA",
-              "SUMS", "ACC", "STATISTICS")
+              "SUMS", "ACC", "STATISTICS", "ALIBI", "SINK")
 INTEGERS = ("LOCKS", "LENGTHS", "TABLE")
 FLOATS = ("lse_desc", "delta_desc", "sum_desc")             # descriptors of float32
 
@@ -68,11 +70,15 @@ class Case:
 
 
 def example(arch: Arch, *, dtype="bfloat16", head_dim=128, causal=False, window=None, Nq=4096, Nk=4096,
-            heads=16, kv_heads=None):
-    """Return the problem of new tensors of these sizes on a GPU of a generation, or refuse by name."""
+            heads=16, kv_heads=None, softcap=False, alibi=False, sink=False):
+    """Return the problem of new tensors of these sizes on a GPU of a generation, or refuse by name.
+
+    `softcap`, `alibi` and `sink` tell which scores there are.
+    """
     import torch
 
     from flashlib.kernels.problem import Device, Problem
+    from flashlib.kernels.scores import Kind
     from flashlib.masks import window_of
 
     if dtype not in DTYPES:
@@ -90,6 +96,7 @@ def example(arch: Arch, *, dtype="bfloat16", head_dim=128, causal=False, window=
     sms = int(hardware.H100.fact("sms"))
     return Problem.example(
         H=heads, H_K=kv_heads, N_Q=Nq, N_K=Nk, D=head_dim, window=window_of(bool(causal), window),
+        scores=Kind(bool(softcap), int(bool(alibi)), int(bool(sink))),
         dtype=getattr(torch, dtype.replace("e4m3", "e4m3fn")),
         device=Device("cuda", None, arch.capability, sms, ""))
 
@@ -104,7 +111,10 @@ def call_of(plan, p, absent=(), label="") -> Call:
     """Return the call of a plan at a problem, by example; `absent` tensors are None."""
     kind = DTYPES[_what(p).partition(" ")[0]]
     given: dict = {name: "*fp32" if name in STATISTICS else f"*{kind}" for name in plan.tensors}
-    given |= dict.fromkeys([name for name in given if "scale" in name and name.islower()], 1.0)
+    given |= dict.fromkeys([name for name in given if name.islower() and (
+        "scale" in name or name in SCORES)], 1.0)
+    absent = (*absent, *(name for name, there in zip(SCORES, p.scores, strict=True)
+                         if name in given and not there))
     given |= dict.fromkeys([name for name in INTEGERS if name in given], "*i32")
     for name, block in plan.blocks.items():                 # the 8-bit kernel writes bfloat16
         held = "fp32" if name in FLOATS else "bf16" if (name, kind) == ("o_desc", "fp8e4nv") else kind
@@ -113,7 +123,8 @@ def call_of(plan, p, absent=(), label="") -> Call:
     options = {"num_warps": 4, "num_stages": 3} | plan.options
     warps, stages = options.pop("num_warps"), options.pop("num_stages")
     mask = "causal" if p.causal else "window" if p.sides else ""
-    words = [_what(p), f"d={p.D}", mask if "IS_CAUSAL" in plan.constants else "", label]
+    scores = [name for name, there in zip(p.scores._fields, p.scores, strict=True) if there]
+    words = [_what(p), f"d={p.D}", mask if "IS_CAUSAL" in plan.constants else "", *scores, label]
     return Call(given, warps, stages, options, " ".join(filter(None, words)))
 
 

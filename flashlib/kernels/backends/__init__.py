@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from flashlib.kernels.problem import Problem
+from flashlib.kernels.scores import NONE, Scores
 
 DIRECTIONS = ("forward", "backward")
 DECODED_ROWS, DECODED_KEYS = 64, 512                        # at most, and at least: see `order`
@@ -26,12 +27,17 @@ class Backend(Protocol):
         """Return why it cannot, with a remedy, or None."""
         ...
 
-    def forward(self, q, k, v, p: Problem, scale: float, config=None) -> tuple:
+    def forward(self, q, k, v, p: Problem, scale: float, config=None, *,
+                scores: Scores = NONE) -> tuple:
         """Return O, like q but contiguous, and lse (B, H, N_Q) float32; `scale` is not negative."""
         ...
 
-    def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None) -> tuple:
-        """Return dq, dk, dv, contiguous, in the dtype of their tensors; dlse may be None."""
+    def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None, *,
+                 scores: Scores = NONE) -> tuple:
+        """Return dq, dk, dv, contiguous, in the dtype of their tensors; dlse may be None.
+
+        With a sink its gradient comes fourth, (B, H).
+        """
         ...
 
 

@@ -14,6 +14,7 @@ from flashlib.exp2 import LOG2E
 from flashlib.kernels import configs, plans
 from flashlib.kernels.backends import named
 from flashlib.kernels.problem import Problem
+from flashlib.kernels.scores import NONE, PLAIN, Kind, Scores, as_kernels_read
 from flashlib.kernels.triton.decode import flash_decode_fwd_kernel, flash_decode_merge_kernel
 from flashlib.kernels.tuning import store
 
@@ -71,7 +72,7 @@ class Decode:
             p = p.widened()
         c = config
         pdl = p.device.capability is not None and p.device.capability >= PDL_CAPABILITY
-        common = {"IS_CAUSAL": p.causal, "PDL": pdl}
+        common = {"IS_CAUSAL": p.causal, "PDL": pdl, "SINK_DIMS": p.scores.sink}
         options = {"launch_pdl": True} if pdl else {}
         width = min(MERGED_COLUMNS, p.head_dim)
         # A look-up before each tile takes half of the pipeline's stages.
@@ -88,8 +89,10 @@ class Decode:
         return {
             "decode": plans.Plan(
                 flash_decode_fwd_kernel,
-                ("Q", "K", "V", "O", "LSE", "LENGTHS", "TABLE", "scale_log2"),
-                {**common, "UNITS": units, "BLOCK_M": c.BLOCK_M, "BLOCK_N": c.BLOCK_N,
+                ("Q", "K", "V", "O", "LSE", "LENGTHS", "TABLE", "scale_log2", "softcap_log2", "ALIBI",
+                 "SINK"),
+                {**common, "ALIBI_DIMS": p.scores.alibi, "UNITS": units, "BLOCK_M": c.BLOCK_M,
+                 "BLOCK_N": c.BLOCK_N,
                  "HEAD_DIM": p.head_dim, "PAGE": page, "EVEN_D": p.head_dim == p.D},
                 lambda p: {**sizes(p), "WHOLE": parts(p, c, units) == 1,
                            **{f"stride_{name}": p.layout[at].strides
@@ -97,13 +100,13 @@ class Decode:
                 lambda p: row_tiles(p, c) * parts(p, c, units) * p.B * p.H_K,
                 {"num_warps": c.num_warps, "num_stages": stages, **options, **packed}),
             "merge": plans.Plan(
-                flash_decode_merge_kernel, ("ACC", "STATISTICS", "O", "LSE", "LENGTHS"),
+                flash_decode_merge_kernel, ("ACC", "STATISTICS", "O", "LSE", "LENGTHS", "SINK"),
                 {**common, "UNITS": c.UNITS, "FOLDED": units, "BLOCK_S": MERGED_AT_ONCE,
                  "BLOCK_D": width}, sizes,
                 lambda p: p.B * p.H * p.N_Q * -(-p.D // width), {"num_warps": 4, **options})}
 
     def forward(self, q, k, v, p: Problem, scale: float, config=None, lengths=None, table=None,
-                units=None):
+                units=None, *, scores: Scores = NONE):
         """Return O, like q but contiguous, and lse (B, H, N_Q) float32.
 
         With a table, (B, N_K / page) int32, k and v are pages; lengths, (B,) int32, say how many keys
@@ -111,8 +114,8 @@ class Decode:
         """
         if p.narrow:
             dtype, q, k, v = q.dtype, q.float(), k.float(), v.float()
-            wide = problem_of(q, k, v, p.window, table)
-            o, lse = self.forward(q, k, v, wide, scale, config, lengths, table, units)
+            wide = problem_of(q, k, v, p.window, table, p.scores)
+            o, lse = self.forward(q, k, v, wide, scale, config, lengths, table, units, scores=scores)
             return o.to(dtype), lse
         page = 0 if table is None else k.shape[2]
         found = p.made.get(key := (config, units, page, lengths is None))
@@ -125,18 +128,19 @@ class Decode:
         many, launches = found
         o = torch.empty_like(q, memory_format=torch.contiguous_format)
         lse = torch.empty((p.B, p.H, p.N_Q), dtype=torch.float32, device=q.device)
-        factor = scale * LOG2E
+        factor, of_heads = scale * LOG2E, as_kernels_read(scores)
         if many == 1:
-            launches["decode"](q, k, v, o, lse, lengths, table, factor)
+            launches["decode"](q, k, v, o, lse, lengths, table, factor, *of_heads)
             return o, lse
         rows = p.B * many * p.H * p.N_Q
         acc = torch.empty((rows, p.D), dtype=torch.float32, device=q.device)
         statistics = torch.empty((rows, 2), dtype=torch.float32, device=q.device)
-        launches["decode"](q, k, v, acc, statistics, lengths, table, factor)
-        launches["merge"](acc, statistics, o, lse, lengths)
+        launches["decode"](q, k, v, acc, statistics, lengths, table, factor, *of_heads[:2], None)
+        launches["merge"](acc, statistics, o, lse, lengths, of_heads[2])
         return o, lse
 
-    def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None) -> tuple:
+    def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None, *,
+                 scores: Scores = NONE) -> tuple:
         """Refuse: who asks for a gradient is given another backend."""
         raise NotImplementedError(self.refusal(p, "backward"))
 
@@ -165,9 +169,9 @@ def row_tiles(p: Problem, c: configs.DecodeConfig) -> int:
     return -(-p.N_Q * p.H // p.H_K // c.BLOCK_M)
 
 
-def problem_of(q, k, v, window, table=None) -> Problem:
+def problem_of(q, k, v, window, table=None, scores: Kind = PLAIN) -> Problem:
     """Return the problem of these tensors; with a table, k and v are pages, and N_K is the room."""
-    p = Problem.of(q, k, v, window=window)
+    p = Problem.of(q, k, v, window=window, scores=scores)
     if table is None:
         return p
     key = "paged", table.shape[1]

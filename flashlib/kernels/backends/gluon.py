@@ -29,6 +29,7 @@ from flashlib.kernels.gluon.forward_fp8 import flash_fwd_fp8_kernel
 from flashlib.kernels.gluon.forward_unspecialized import flash_fwd_pipelined_kernel
 from flashlib.kernels.gluon.parts import layout_of
 from flashlib.kernels.problem import CAUSAL, FULL, NARROW, Device, Problem
+from flashlib.kernels.scores import NONE, PLAIN, Scores
 from flashlib.kernels.tuning import store
 
 ELEMENT = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16, torch.float32: gl.float32,
@@ -231,6 +232,8 @@ def _unfit(p: Problem) -> str | None:
         return f"float16 or bfloat16, got {p.dtype}"
     if p.D < NARROW:
         return f"a head dimension D of at least {NARROW}, got {p.D}"
+    if p.scores != PLAIN:
+        return "neither softcap nor alibi nor sink"
     if not p.copyable(0, 1, 2):
         return ("q, k and v as the copy engine reads them: the last dimension contiguous, other strides"
                 " positive multiples of 8 elements, addresses of 16 bytes")
@@ -295,7 +298,7 @@ class Gluon:
             {"OVERLAP": config.OVERLAP, "UNDER_SOFTMAX": config.UNDER_SOFTMAX,
              "EMULATED": config.EMULATED, "TAU": config.TAU})}
 
-    def forward(self, q, k, v, p: Problem, scale: float, config=None):
+    def forward(self, q, k, v, p: Problem, scale: float, config=None, *, scores: Scores = NONE):
         """Return O, like q but contiguous, and lse (B, H, N_Q) float32."""
         launch = plans.launches_for(self, on_hopper(p), "forward", config)["forward"]
         o = torch.empty_like(q, memory_format=torch.contiguous_format)
@@ -303,7 +306,8 @@ class Gluon:
         launch(q, k, v, o, lse, factor(scale))
         return o, lse
 
-    def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None):
+    def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None, *,
+                 scores: Scores = NONE):
         """Return dq, dk, dv, contiguous, in the dtype of their tensors; dlse may be None."""
         p = on_hopper(p)
         if not p.copyable(DO):                              # as that of a sum, which is one number

@@ -10,6 +10,7 @@ import torch
 
 from flashlib.kernels.autocast import without_autocast
 from flashlib.kernels.problem import Problem
+from flashlib.kernels.scores import NONE, Scores, apply, by_head, sink_gradient, with_sink
 from flashlib.masks import Mask, Window, tiles
 
 BLOCKS = 128, 1024                                          # the fewest and most rows of a tile
@@ -52,10 +53,11 @@ def _accumulate(into: torch.Tensor, weights: torch.Tensor, values: torch.Tensor,
 
 
 @without_autocast
-def forward(q, k, v, *, window: Window, scale: float):
+def forward(q, k, v, *, window: Window, scale: float, scores: Scores = NONE):
     """Return O in the dtype of q, and lse (B, H, N_Q), float32 or, for float64, float64."""
-    H, N_Q = q.shape[1:3]
+    B, H, N_Q, _ = q.shape
     Q, K, V = (_heads(x, H) for x in (q, k, v))
+    slopes, sink = (None if x is None else by_head(x, B, H) for x in scores[1:])
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:3], dtype=K.dtype, device=q.device)
     mask, block = _tiling(q, k, window)
@@ -64,7 +66,8 @@ def forward(q, k, v, *, window: Window, scale: float):
         m = Q_i.new_full((*Q_i.shape[:2], 1), torch.finfo(K.dtype).min)
         l, acc = torch.zeros_like(m), torch.zeros_like(Q_i)
         for keys in mask.key_tiles(rows, block):
-            S = Q_i @ K[:, keys].transpose(1, 2)
+            S, _ = apply(Q_i @ K[:, keys].transpose(1, 2), scores.softcap, slopes, rows, keys,
+                         k.shape[2] - N_Q)
             seen = _visible(mask, rows, keys, q.device)
             if seen is not None:
                 S.masked_fill_(~seen, float("-inf"))
@@ -73,6 +76,9 @@ def forward(q, k, v, *, window: Window, scale: float):
             l = alpha * l + P.sum(-1, keepdim=True)
             _accumulate(acc.mul_(alpha), P, V[:, keys], seen)
             m = m_new
+        if sink is not None:
+            m, l, keep = with_sink(m, l, sink)
+            acc *= keep
         acc /= torch.where(l == 0, 1.0, l)
         o[:, :, rows] = acc.unflatten(0, q.shape[:2]).to(q.dtype)
         lse[:, :, rows] = (m + torch.log(l)).view(*q.shape[:2], -1)
@@ -80,22 +86,29 @@ def forward(q, k, v, *, window: Window, scale: float):
 
 
 @without_autocast
-def backward(q, k, v, o, lse, do, dlse, *, window: Window, scale: float):
-    """Return dq, dk, dv in the dtype of their tensors; dlse may be None."""
+def backward(q, k, v, o, lse, do, dlse, *, window: Window, scale: float, scores: Scores = NONE):
+    """Return dq, dk, dv in the dtype of their tensors, and with a sink its own; dlse may be None."""
     H, H_K = q.shape[1], k.shape[1]
+    slopes = None if scores.alibi is None else by_head(scores.alibi, len(q), H)
     Q, K, V, O, dO = (_heads(x, H) for x in (q, k, v, o, do))
     Q = Q * scale
     delta = (dO * O).sum(-1, keepdim=True)
     if dlse is not None:
         delta -= dlse.reshape(delta.shape)
     dq, dk, dv = (x.new_zeros(x.shape) for x in (Q, K, V))
+    of_sink = () if scores.sink is None else (
+        sink_gradient(scores.sink, lse, delta.view(lse.shape)),)
     lse = lse.clamp_min(torch.finfo(K.dtype).min).view(delta.shape)
     mask, block = _tiling(q, k, window)
     for keys in tiles(k.shape[2], block):
         for rows in mask.row_tiles(keys, block):
             seen = _visible(mask, rows, keys, q.device)
-            P = (Q[:, rows] @ K[:, keys].transpose(1, 2)).sub_(lse[:, rows]).exp_()
+            S, factor = apply(Q[:, rows] @ K[:, keys].transpose(1, 2), scores.softcap, slopes, rows,
+                              keys, k.shape[2] - q.shape[2])
+            P = S.sub_(lse[:, rows]).exp_()
             dS = (dO[:, rows] @ V[:, keys].transpose(1, 2)).sub_(delta[:, rows])
+            if factor is not None:
+                dS.mul_(factor)
             if seen is not None:
                 P.masked_fill_(~seen, 0.0)
                 dS.masked_fill_(~seen, 0.0)
@@ -107,7 +120,7 @@ def backward(q, k, v, o, lse, do, dlse, *, window: Window, scale: float):
     dq, dk, dv = (x.unflatten(0, q.shape[:2]) for x in (dq.mul_(scale), dk, dv))
     if H_K != H:
         dk, dv = (x.unflatten(1, (H_K, H // H_K)).sum(2) for x in (dk, dv))
-    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), *of_sink
 
 
 class Reference:
@@ -119,13 +132,14 @@ class Reference:
         """Return None: torch runs everywhere."""
         return None
 
-    def forward(self, q, k, v, p: Problem, scale: float, config=None):
+    def forward(self, q, k, v, p: Problem, scale: float, config=None, *, scores: Scores = NONE):
         """Return O and lse."""
-        return forward(q, k, v, window=p.window, scale=scale)
+        return forward(q, k, v, window=p.window, scale=scale, scores=scores)
 
-    def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None):
-        """Return dq, dk, dv."""
-        return backward(q, k, v, o, lse, do, dlse, window=p.window, scale=scale)
+    def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None, *,
+                 scores: Scores = NONE):
+        """Return dq, dk, dv, and with a sink its gradient."""
+        return backward(q, k, v, o, lse, do, dlse, window=p.window, scale=scale, scores=scores)
 
 
 BACKEND = Reference()

@@ -17,11 +17,13 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from flashlib.exp2 import LOG2E
 from flashlib.kernels import configs, delta, plans
 from flashlib.kernels.problem import Layout, Problem
+from flashlib.kernels.scores import NONE, Scores, as_kernels_read, sink_gradient
 from flashlib.kernels.triton.backward import flash_bwd_dkdv_kernel, flash_bwd_dq_kernel
 from flashlib.kernels.triton.forward import flash_fwd_kernel
 from flashlib.kernels.tuning import store
 
 Q, K, V, _, DO = range(5)                                   # places in a problem's layout
+FACTORS = "scale", "scale_log2", "softcap_log2", "ALIBI"    # of the backward's kernels
 # What tuning tries. In float32, and before Ampere, operands wait in registers.
 ROWS, KEYS, WARPS, STAGES, MOST_ACCUMULATORS = (16, 32, 64, 128), (32, 64, 128), (4, 8), (2, 3, 4), 256
 SMALL_SIZES, SMALL_STAGES, SMALL_ACCUMULATORS = (16, 32, 64), (1, 2), 64
@@ -95,10 +97,12 @@ class Triton:
 
     def _plan(self, kernel, tensors, p, c, tma, walked, strides, ragged, programs):
         """Return a plan; `walked` tensors come as descriptors where the copy engine reads them."""
+        dims = {f"{name}_DIMS": getattr(p.scores, name.lower()) for name in ("ALIBI", "SINK")
+                if name in tensors}
         return plans.Plan(
             kernel, tensors,
             {"BLOCK_M": c.BLOCK_M, "BLOCK_N": c.BLOCK_N, "HEAD_DIM": p.head_dim, "IS_CAUSAL": p.causal,
-             "EVEN_D": p.head_dim == p.D, "USE_TMA": tma},
+             "EVEN_D": p.head_dim == p.D, "USE_TMA": tma, **dims},
             lambda p: {**strides(p), "sizes": (p.H, p.H // p.H_K, p.N_Q, p.N_K, p.D),
                        "window": p.sides, "RAGGED": ragged(p)},
             programs, {"num_warps": c.num_warps, "num_stages": c.num_stages},
@@ -106,7 +110,8 @@ class Triton:
 
     def _forward(self, p: Problem, c) -> plans.Plan:
         return self._plan(
-            flash_fwd_kernel, ("Q", "K", "V", "O", "LSE", "scale_log2"), p, c,
+            flash_fwd_kernel,
+            ("Q", "K", "V", "O", "LSE", "scale_log2", "softcap_log2", "ALIBI", "SINK"), p, c,
             self.copies(p, "forward"), {"Q": c.BLOCK_M, "K": c.BLOCK_N, "V": c.BLOCK_N},
             lambda p: _strides(p, Q=Q, K=K, V=V) | {"stride_o": Layout.like(p.layout[Q]).strides},
             lambda p: p.N_K % c.BLOCK_N != 0, lambda p: _cdiv(p.N_Q, c.BLOCK_M) * p.B * p.H)
@@ -114,7 +119,7 @@ class Triton:
     def _by_key(self, p: Problem, c) -> plans.Plan:
         return self._plan(
             flash_bwd_dkdv_kernel,
-            ("Q", "K", "V", "DO", "LSE", "DELTA", "DK", "DV", "scale", "scale_log2"), p, c,
+            ("Q", "K", "V", "DO", "LSE", "DELTA", "DK", "DV", *FACTORS), p, c,
             self.copies(p, "backward")[0], {"Q": c.BLOCK_M, "DO": c.BLOCK_M},
             lambda p: _strides(p, Q=Q, K=K, V=V, DO=DO) | {
                 "stride_dk": Layout.like(p.layout[K]).strides,
@@ -124,42 +129,45 @@ class Triton:
 
     def _by_query(self, p: Problem, c) -> plans.Plan:
         return self._plan(
-            flash_bwd_dq_kernel, ("Q", "K", "V", "DO", "LSE", "DELTA", "DQ", "scale", "scale_log2"), p,
-            c, self.copies(p, "backward")[1], {"K": c.BLOCK_N, "V": c.BLOCK_N},
+            flash_bwd_dq_kernel, ("Q", "K", "V", "DO", "LSE", "DELTA", "DQ", *FACTORS), p, c,
+            self.copies(p, "backward")[1], {"K": c.BLOCK_N, "V": c.BLOCK_N},
             lambda p: _strides(p, Q=Q, K=K, V=V, DO=DO) | {
                 "stride_dq": Layout.like(p.layout[Q]).strides},
             lambda p: p.N_K % c.BLOCK_N != 0, lambda p: _cdiv(p.N_Q, c.BLOCK_M) * p.B * p.H)
 
-    def forward(self, q, k, v, p: Problem, scale: float, config=None):
+    def forward(self, q, k, v, p: Problem, scale: float, config=None, *, scores: Scores = NONE):
         """Return O, like q but contiguous, and lse (B, H, N_Q) float32."""
         if p.narrow:
             dtype, q, k, v = q.dtype, q.float(), k.float(), v.float()
-            o, lse = self.forward(q, k, v, Problem.of(q, k, v, window=p.window), scale, config)
+            wide = Problem.of(q, k, v, window=p.window, scores=p.scores)
+            o, lse = self.forward(q, k, v, wide, scale, config, scores=scores)
             return o.to(dtype), lse
         launch = plans.launches_for(self, p, "forward", config)["forward"]
         o = torch.empty_like(q, memory_format=torch.contiguous_format)
         lse = torch.empty((p.B, p.H, p.N_Q), dtype=torch.float32, device=q.device)
-        launch(q, k, v, o, lse, scale * LOG2E)
+        launch(q, k, v, o, lse, scale * LOG2E, *as_kernels_read(scores))
         return o, lse
 
-    def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None):
+    def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None, *,
+                 scores: Scores = NONE):
         """Return dq, dk, dv, contiguous, in the dtype of their tensors; dlse may be None."""
         if p.narrow:
             q, k, v, o, do = (x.float() for x in (q, k, v, o, do))
-            wide = self.backward(q, k, v, o, lse, do, dlse, Problem.of(q, k, v, o, do, window=p.window),
-                                 scale, config)
-            return tuple(x.to(p.dtype) for x in wide)
+            wide = Problem.of(q, k, v, o, do, window=p.window, scores=p.scores)
+            *found, = self.backward(q, k, v, o, lse, do, dlse, wide, scale, config, scores=scores)
+            return *(x.to(p.dtype) for x in found[:3]), *found[3:]
         lse = delta.statistics(lse)
         dlse = None if dlse is None else delta.statistics(dlse)
         launches = plans.launches_for(self, p, "backward", config, dlse is not None)
         dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
         sums = torch.empty_like(lse)
         launches["delta"](o, do, dlse, sums)
+        factors = scale, scale * LOG2E, *as_kernels_read(scores)[:2]
         for part, written in (("dkdv", (dk, dv)), ("dk", (dk, None)), ("dv", (None, dv))):
             if part in launches:
-                launches[part](q, k, v, do, lse, sums, *written, scale, scale * LOG2E)
-        launches["dq"](q, k, v, do, lse, sums, dq, scale, scale * LOG2E)
-        return dq, dk, dv
+                launches[part](q, k, v, do, lse, sums, *written, *factors)
+        launches["dq"](q, k, v, do, lse, sums, dq, *factors)
+        return dq, dk, dv, *(() if scores.sink is None else (sink_gradient(scores.sink, lse, sums),))
 
     def candidates(self, p: Problem, direction: str) -> dict[str, list]:
         """Return what tuning tries beside the table's entry, by the part of `TritonConfigs`."""

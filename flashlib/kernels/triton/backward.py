@@ -10,6 +10,7 @@ import triton.language as tl
 
 from flashlib import exp2
 from flashlib.kernels.aggregates import constants
+from flashlib.kernels.triton.scores import of_head, scored
 from flashlib.kernels.triton.tiles import (
     Options,
     key_range,
@@ -55,7 +56,7 @@ class Wanted:
 
 
 @triton.jit
-def _fold_queries(sums, k, v, rows, lo, hi, col, scale_log2, sizes, window, MASKED: tl.constexpr, want,
+def _fold_queries(sums, k, v, rows, lo, hi, col, logits, sizes, window, MASKED: tl.constexpr, want,
                   o):
     """Add what the queries lo … hi of one head give to (dk, dv); P and dS are held transposed.
 
@@ -78,7 +79,8 @@ def _fold_queries(sums, k, v, rows, lo, hi, col, scale_log2, sizes, window, MASK
             delta = tl.load(DELTA + row)
         lse_log2 = tl.maximum(lse, -1.0e30) * LOG2E
         qk_t = tl.dot(k, q.T, input_precision=o.PRECISION)  # (BLOCK_N, BLOCK_M)
-        p_t = tl.exp2(qk_t * scale_log2 - lse_log2[None, :])
+        qk_t, factor, t = scored(qk_t, row[None, :], col[:, None], logits, N_Q, N_K)
+        p_t = tl.exp2(qk_t * factor - lse_log2[None, :])
         if MASKED:
             seen = visible(row[None, :], col[:, None], N_Q, N_K, window, o.IS_CAUSAL)
             p_t = tl.where(seen, p_t, 0.0)
@@ -88,6 +90,8 @@ def _fold_queries(sums, k, v, rows, lo, hi, col, scale_log2, sizes, window, MASK
         if want.DK:
             dp_t = tl.dot(v, do.T, input_precision=o.PRECISION)
             ds_t = p_t * (dp_t - delta[None, :])
+            if logits[1] is not None:                       # a softcap
+                ds_t = ds_t * (1.0 - t * t)
             if MASKED:
                 ds_t = tl.where(seen, ds_t, 0.0)
             dk = tl.dot(ds_t.to(q.dtype), q, dk, input_precision=o.PRECISION)
@@ -95,12 +99,12 @@ def _fold_queries(sums, k, v, rows, lo, hi, col, scale_log2, sizes, window, MASK
 
 
 @triton.jit
-def flash_bwd_dkdv_kernel(Q, K, V, DO, LSE, DELTA, DK, DV, scale, scale_log2,
+def flash_bwd_dkdv_kernel(Q, K, V, DO, LSE, DELTA, DK, DV, scale, scale_log2, softcap_log2, ALIBI,
                           stride_q, stride_k, stride_v, stride_do, stride_dk, stride_dv, sizes,
                           window,
                           BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
                           IS_CAUSAL: tl.constexpr, EVEN_D: tl.constexpr, RAGGED: tl.constexpr,
-                          USE_TMA: tl.constexpr):
+                          USE_TMA: tl.constexpr, ALIBI_DIMS: tl.constexpr):
     """Write dK and dV of one key tile; the query heads that share it are walked one after another.
 
     Arguments as in `flash_fwd_kernel`; Q and DO are descriptors with USE_TMA, K and V are pointers.
@@ -128,13 +132,14 @@ def flash_bwd_dkdv_kernel(Q, K, V, DO, LSE, DELTA, DK, DV, scale, scale_log2,
         h = hk * GROUP + member
         head = (b.to(tl.int64) * H + h) * N_Q
         rows = (Q, stride_q, b, h), (DO, stride_do, b, h), LSE + head, DELTA + head
+        logits = scale_log2, softcap_log2, of_head(ALIBI, b, h, H, ALIBI_DIMS)
         if IS_CAUSAL or RAGGED or window is not None:
-            dk, dv = _fold_queries((dk, dv), k, v, rows, begin, whole, col, scale_log2, sizes, window,
+            dk, dv = _fold_queries((dk, dv), k, v, rows, begin, whole, col, logits, sizes, window,
                                    True, want, o)
-        dk, dv = _fold_queries((dk, dv), k, v, rows, whole, cut, col, scale_log2, sizes, window,
+        dk, dv = _fold_queries((dk, dv), k, v, rows, whole, cut, col, logits, sizes, window,
                                False, want, o)
         if RAGGED or window is not None:
-            dk, dv = _fold_queries((dk, dv), k, v, rows, cut, end, col, scale_log2, sizes, window,
+            dk, dv = _fold_queries((dk, dv), k, v, rows, cut, end, col, logits, sizes, window,
                                    True, want, o)
     if want.DK:
         store_rows(dk * scale, (DK, stride_dk, b, hk), start, N_K, D, BLOCK_N, HEAD_DIM)
@@ -143,7 +148,7 @@ def flash_bwd_dkdv_kernel(Q, K, V, DO, LSE, DELTA, DK, DV, scale, scale_log2,
 
 
 @triton.jit
-def _fold_keys(dq, q, do, statistics, keys, values, lo, hi, row, scale_log2, sizes, window,
+def _fold_keys(dq, q, do, statistics, keys, values, lo, hi, row, logits, sizes, window,
                MASKED: tl.constexpr, o):
     """Add what the keys lo … hi give to dq; `statistics` are the rows' lse (base 2) and delta."""
     lse_log2, delta = statistics
@@ -156,10 +161,13 @@ def _fold_keys(dq, q, do, statistics, keys, values, lo, hi, row, scale_log2, siz
         v = load_rows(values, start, N_K, D, o.BLOCK_N, o.HEAD_DIM, WHOLE, o.USE_TMA)
         qk = tl.dot(q, k.T, input_precision=o.PRECISION)
         dp = tl.dot(do, v.T, input_precision=o.PRECISION)
-        p = tl.exp2(qk * scale_log2 - lse_log2[:, None])
+        col = start + tl.arange(0, o.BLOCK_N)
+        qk, factor, t = scored(qk, row[:, None], col[None, :], logits, N_Q, N_K)
+        p = tl.exp2(qk * factor - lse_log2[:, None])
         ds = p * (dp - delta[:, None])
+        if logits[1] is not None:                           # a softcap
+            ds = ds * (1.0 - t * t)
         if MASKED:
-            col = start + tl.arange(0, o.BLOCK_N)
             seen = visible(row[:, None], col[None, :], N_Q, N_K, window, o.IS_CAUSAL)
             ds = tl.where(seen, ds, 0.0)
         dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=o.PRECISION)
@@ -167,11 +175,11 @@ def _fold_keys(dq, q, do, statistics, keys, values, lo, hi, row, scale_log2, siz
 
 
 @triton.jit
-def flash_bwd_dq_kernel(Q, K, V, DO, LSE, DELTA, DQ, scale, scale_log2,
+def flash_bwd_dq_kernel(Q, K, V, DO, LSE, DELTA, DQ, scale, scale_log2, softcap_log2, ALIBI,
                         stride_q, stride_k, stride_v, stride_do, stride_dq, sizes, window,
                         BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
                         IS_CAUSAL: tl.constexpr, EVEN_D: tl.constexpr, RAGGED: tl.constexpr,
-                        USE_TMA: tl.constexpr):
+                        USE_TMA: tl.constexpr, ALIBI_DIMS: tl.constexpr):
     """Write dQ of one query tile; arguments as in `flash_fwd_kernel`, K and V as there."""
     PRECISION: tl.constexpr = "ieee" if DQ.dtype.element_ty == tl.float32 else "tf32"
     o = Options(BLOCK_M, BLOCK_N, HEAD_DIM, IS_CAUSAL, EVEN_D, USE_TMA, PRECISION)
@@ -195,12 +203,13 @@ def flash_bwd_dq_kernel(Q, K, V, DO, LSE, DELTA, DQ, scale, scale_log2,
 
     begin, whole, cut, end = key_range(tile, N_Q, N_K, window, o)
     keys, values = (K, stride_k, b, h // GROUP), (V, stride_v, b, h // GROUP)
+    logits = scale_log2, softcap_log2, of_head(ALIBI, b, h, H, ALIBI_DIMS)
     if window is not None:
-        dq = _fold_keys(dq, q, do, (lse_log2, delta), keys, values, begin, whole, row, scale_log2,
+        dq = _fold_keys(dq, q, do, (lse_log2, delta), keys, values, begin, whole, row, logits,
                         sizes, window, True, o)
-    dq = _fold_keys(dq, q, do, (lse_log2, delta), keys, values, whole, cut, row, scale_log2, sizes,
+    dq = _fold_keys(dq, q, do, (lse_log2, delta), keys, values, whole, cut, row, logits, sizes,
                     window, False, o)
     if IS_CAUSAL or RAGGED or window is not None:           # the tiles that a mask cuts through
-        dq = _fold_keys(dq, q, do, (lse_log2, delta), keys, values, cut, end, row, scale_log2, sizes,
+        dq = _fold_keys(dq, q, do, (lse_log2, delta), keys, values, cut, end, row, logits, sizes,
                         window, True, o)
     store_rows(dq * scale, (DQ, stride_dq, b, h), start, N_Q, D, BLOCK_M, HEAD_DIM)

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from flashlib import exp2
+from flashlib.kernels.triton.scores import of_head, scored, with_sink
 from flashlib.kernels.triton.tiles import visible
 
 LN2 = tl.constexpr(exp2.LN2)
@@ -111,11 +112,12 @@ def natural(m, l):
 
 
 @triton.jit
-def flash_decode_fwd_kernel(Q, K, V, O, LSE, LENGTHS, TABLE, scale_log2, stride_q, stride_k, stride_v,
-                            sizes, window, PARTS, KEYS, UNITS: tl.constexpr, WHOLE: tl.constexpr,
+def flash_decode_fwd_kernel(Q, K, V, O, LSE, LENGTHS, TABLE, scale_log2, softcap_log2, ALIBI, SINK,
+                            stride_q, stride_k, stride_v, sizes, window, PARTS, KEYS,
+                            UNITS: tl.constexpr, WHOLE: tl.constexpr,
                             BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
                             PAGE: tl.constexpr, IS_CAUSAL: tl.constexpr, EVEN_D: tl.constexpr,
-                            PDL: tl.constexpr):
+                            PDL: tl.constexpr, ALIBI_DIMS: tl.constexpr, SINK_DIMS: tl.constexpr):
     """Attend to the keys of one part: write the state of a tile of rows there, O not divided yet.
 
     Args:
@@ -127,6 +129,7 @@ def flash_decode_fwd_kernel(Q, K, V, O, LSE, LENGTHS, TABLE, scale_log2, stride_
         LENGTHS: None or pointer to (B,) int32: how many keys of a sequence count.
         TABLE: None or pointer to (B, N_K / PAGE) int32: the page of each run of PAGE keys.
         scale_log2: the non-negative factor on the logits, times log2(e): exponentials are base 2.
+        softcap_log2, ALIBI, SINK, …_DIMS: as in `flash_fwd_kernel`; the sink counts if WHOLE alone.
         stride_q, …: four each, in elements: from one batch entry (or page), head, row, column to the
             next.
         sizes: (H_K, GROUP, N_Q, N_K, D): key heads, query heads per key head, lengths, columns.
@@ -162,6 +165,9 @@ def flash_decode_fwd_kernel(Q, K, V, O, LSE, LENGTHS, TABLE, scale_log2, stride_
     l_i = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
     m_run, l_run, acc_run = m_i, l_i, acc
+    slope = of_head(ALIBI, b, h, H_K * GROUP, ALIBI_DIMS)
+    if ALIBI is not None:
+        slope = slope[:, None]
     for start in tl.range(lo, hi, BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
         there = n < hi                                      # no key behind the end is read
@@ -169,10 +175,12 @@ def flash_decode_fwd_kernel(Q, K, V, O, LSE, LENGTHS, TABLE, scale_log2, stride_
         k = load_at(K, keys, stride_k[3], there, D, HEAD_DIM, EVEN_D)
         qk = tl.dot(q, k.T, input_precision=PRECISION)      # (BLOCK_M, BLOCK_N), not scaled yet
         v = load_at(V, values, stride_v[3], there, D, HEAD_DIM, EVEN_D)
+        qk, factor, _ = scored(qk, row[:, None], n[None, :], (scale_log2, softcap_log2, slope), N_Q,
+                               length)
         seen = there[None, :] & visible(row[:, None], n[None, :], N_Q, length, window, IS_CAUSAL)
         qk = tl.where(seen, qk, -1.0e28)                    # a NaN in a forbidden key ends here
-        m_new = tl.maximum(m_i, tl.max(qk, 1) * scale_log2)
-        p = tl.where(seen, tl.exp2(qk * scale_log2 - m_new[:, None]), 0.0)
+        m_new = tl.maximum(m_i, tl.max(qk, 1) * factor)
+        p = tl.where(seen, tl.exp2(qk * factor - m_new[:, None]), 0.0)
         alpha = tl.exp2(m_i - m_new)
         l_i = l_i * alpha + tl.sum(p, 1)
         acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision=PRECISION)
@@ -188,6 +196,9 @@ def flash_decode_fwd_kernel(Q, K, V, O, LSE, LENGTHS, TABLE, scale_log2, stride_
         m_i, l_i, acc = fold(m_run, l_run, acc_run, m_i, l_i, acc)
     d = tl.arange(0, HEAD_DIM)
     if WHOLE:
+        if SINK is not None:
+            m_i, l_i, keep = with_sink(m_i, l_i, of_head(SINK, b, h, H_K * GROUP, SINK_DIMS))
+            acc = acc * keep[:, None]
         to = (b.to(tl.int64) * H_K * GROUP + h) * N_Q + row
         tl.store(LSE + to, natural(m_i, l_i), mask=real)
         acc = divided(acc, l_i[:, None], O)
@@ -199,15 +210,17 @@ def flash_decode_fwd_kernel(Q, K, V, O, LSE, LENGTHS, TABLE, scale_log2, stride_
 
 
 @triton.jit
-def flash_decode_merge_kernel(ACC, STATISTICS, O, LSE, LENGTHS, sizes, window, PARTS, KEYS,
+def flash_decode_merge_kernel(ACC, STATISTICS, O, LSE, LENGTHS, SINK, sizes, window, PARTS, KEYS,
                               UNITS: tl.constexpr, FOLDED: tl.constexpr, BLOCK_S: tl.constexpr,
-                              BLOCK_D: tl.constexpr, IS_CAUSAL: tl.constexpr, PDL: tl.constexpr):
+                              BLOCK_D: tl.constexpr, IS_CAUSAL: tl.constexpr, PDL: tl.constexpr,
+                              SINK_DIMS: tl.constexpr):
     """Merge what the parts left of one row, in their order: write BLOCK_D columns of O, and the LSE.
 
     Args:
         ACC, STATISTICS: O and LSE of `flash_decode_fwd_kernel`.
         O: pointer to (B, H, N_Q, D), contiguous.  LSE: pointer to (B, H, N_Q) float32, natural log.
-        LENGTHS, sizes, window, PARTS, KEYS, IS_CAUSAL, PDL: as there. A part of which the row sees
+        LENGTHS, SINK, sizes, window, PARTS, KEYS, IS_CAUSAL, PDL: as there. The sink counts here, once
+            and last, as it would in a program that had all keys. A part of which the row sees
             nothing is not read.
         UNITS: of a run.  FOLDED: units of a part, 1 or UNITS.  BLOCK_S: runs at a time.
     """
@@ -247,6 +260,11 @@ def flash_decode_merge_kernel(ACC, STATISTICS, O, LSE, LENGTHS, sizes, window, P
     top = tl.max(m_i, 0)
     weight = tl.exp2(m_i - top)
     total = tl.sum(l_i * weight, 0)
-    out = divided(tl.sum(acc * weight[:, None], 0), total, O)
+    acc = tl.sum(acc * weight[:, None], 0)
+    if SINK is not None:
+        top, total, keep = with_sink(top, total, of_head(SINK, b, h % (H_K * GROUP), H_K * GROUP,
+                                                         SINK_DIMS))
+        acc = acc * keep
+    out = divided(acc, total, O)
     tl.store(O + at.to(tl.int64) * D + d, out, mask=d < D)
     tl.store(LSE + at, natural(top, total), mask=column == 0)

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from flashlib import exp2
+from flashlib.kernels.triton.scores import of_head, scored, with_sink
 from flashlib.kernels.triton.tiles import Options, key_range, load_rows, store_rows, visible
 
 LN2 = tl.constexpr(exp2.LN2)
@@ -16,11 +17,11 @@ LOWEST = tl.constexpr(-1.0e30)
 
 
 @triton.jit
-def _attend(acc, l_i, m_i, q, keys, values, lo, hi, row, scale_log2, sizes, window,
+def _attend(acc, l_i, m_i, q, keys, values, lo, hi, row, logits, sizes, window,
             MASKED: tl.constexpr, o):
     """Fold the keys lo … hi into (acc, l_i, m_i); MASKED tiles look at every pair, others at none.
 
-    `keys` and `values` are one head each, as `load_rows` takes it.
+    `keys` and `values` are one head each, as `load_rows` takes it; `logits` as in `scored`.
     """
     _H, _GROUP, N_Q, N_K, D = sizes
     WHOLE: tl.constexpr = o.EVEN_D and not MASKED
@@ -31,14 +32,15 @@ def _attend(acc, l_i, m_i, q, keys, values, lo, hi, row, scale_log2, sizes, wind
         qk = tl.dot(q, k.T, input_precision=o.PRECISION)    # (BLOCK_M, BLOCK_N), not scaled yet
         if EARLY_V:
             v = load_rows(values, start, N_K, D, o.BLOCK_N, o.HEAD_DIM, WHOLE, o.USE_TMA)
+        col = start + tl.arange(0, o.BLOCK_N)
+        qk, factor, _ = scored(qk, row[:, None], col[None, :], logits, N_Q, N_K)
         if MASKED:
-            col = start + tl.arange(0, o.BLOCK_N)
             seen = visible(row[:, None], col[None, :], N_Q, N_K, window, o.IS_CAUSAL)
             # A NaN in a forbidden key ends here: −1e28 is below every score. Times a large scale it is
             # −∞, which does no harm, because m_i is finite.
             qk = tl.where(seen, qk, -1.0e28)
-        m_new = tl.maximum(m_i, tl.max(qk, 1) * scale_log2)
-        p = tl.exp2(qk * scale_log2 - m_new[:, None])
+        m_new = tl.maximum(m_i, tl.max(qk, 1) * factor)
+        p = tl.exp2(qk * factor - m_new[:, None])
         if MASKED:
             p = tl.where(seen, p, 0.0)
         alpha = tl.exp2(m_i - m_new)
@@ -52,16 +54,20 @@ def _attend(acc, l_i, m_i, q, keys, values, lo, hi, row, scale_log2, sizes, wind
 
 
 @triton.jit
-def flash_fwd_kernel(Q, K, V, O, LSE, scale_log2, stride_q, stride_k, stride_v, stride_o, sizes, window,
+def flash_fwd_kernel(Q, K, V, O, LSE, scale_log2, softcap_log2, ALIBI, SINK, stride_q, stride_k,
+                     stride_v, stride_o, sizes, window,
                      BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
                      IS_CAUSAL: tl.constexpr, EVEN_D: tl.constexpr, RAGGED: tl.constexpr,
-                     USE_TMA: tl.constexpr):
+                     USE_TMA: tl.constexpr, ALIBI_DIMS: tl.constexpr, SINK_DIMS: tl.constexpr):
     """Write O and the natural-log LSE of one query tile.
 
     Args:
         Q, K, V: pointers to (B, H, N, D) tensors, or with USE_TMA their descriptors; O a pointer.
         LSE: pointer to (B, H, N_Q), contiguous float32.
         scale_log2: the non-negative factor on the logits, times log2(e): exponentials are base 2.
+        softcap_log2: None or the softcap, times log2(e).
+        ALIBI, SINK: None or pointers to float32, (H,) or with …_DIMS = 2 (B, H): slopes, and logits of
+            sinks, natural log.
         stride_q, …: four each, in elements: from one batch entry, head, row, column to the next.
         sizes: (H, GROUP, N_Q, N_K, D): query heads, query heads per key head, lengths, columns.
         window: None, or (left, right): row i sees keys i + N_K − N_Q − left … i + N_K − N_Q + right.
@@ -89,15 +95,19 @@ def flash_fwd_kernel(Q, K, V, O, LSE, scale_log2, stride_q, stride_k, stride_v, 
 
     begin, whole, cut, end = key_range(tile, N_Q, N_K, window, o)
     keys, values = (K, stride_k, b, h // GROUP), (V, stride_v, b, h // GROUP)
+    logits = scale_log2, softcap_log2, of_head(ALIBI, b, h, H, ALIBI_DIMS)
     if IS_CAUSAL or RAGGED or window is not None:           # the tiles that a mask cuts through
-        acc, l_i, m_i = _attend(acc, l_i, m_i, q, keys, values, cut, end, row, scale_log2, sizes,
+        acc, l_i, m_i = _attend(acc, l_i, m_i, q, keys, values, cut, end, row, logits, sizes,
                                 window, True, o)
-    acc, l_i, m_i = _attend(acc, l_i, m_i, q, keys, values, whole, cut, row, scale_log2, sizes,
+    acc, l_i, m_i = _attend(acc, l_i, m_i, q, keys, values, whole, cut, row, logits, sizes,
                             window, False, o)
     if window is not None:
-        acc, l_i, m_i = _attend(acc, l_i, m_i, q, keys, values, begin, whole, row, scale_log2, sizes,
+        acc, l_i, m_i = _attend(acc, l_i, m_i, q, keys, values, begin, whole, row, logits, sizes,
                                 window, True, o)
 
+    if SINK is not None:
+        m_i, l_i, keep = with_sink(m_i, l_i, of_head(SINK, b, h, H, SINK_DIMS))
+        acc = acc * keep[:, None]
     acc = acc / tl.where(l_i == 0.0, 1.0, l_i)[:, None]     # one late division; an empty row is 0
     lse = tl.where(l_i == 0.0, float("-inf"), (m_i + tl.log2(tl.where(l_i == 0.0, 1.0, l_i))) * LN2)
     tl.store(LSE + (pid // tiles_per_head).to(tl.int64) * N_Q + row, lse, mask=row < N_Q)

@@ -93,44 +93,39 @@ class Rules:
         return found
 
 
-class Seen(torch.Tensor):
+@dataclass(eq=False)
+class Seen:
     """Which keys each row sees, in the place of a boolean (B, 1, N_q, N_k), of which it has only the shape.
 
     A model hands it from layer to layer; what would read it as numbers is refused.
     """
 
+    shape: tuple[int, int, int, int]
     window: Window
     run: slice                                              # the keys that count, where no row is packed
-    packed: Packed | None
+    packed: Packed | None = None
+    ndim = 4
 
-    @classmethod
-    def of(cls, shape, device, window: Window, run: slice, packed: Packed | None = None) -> "Seen":
-        """Return a description of this shape."""
-        made = torch.zeros((), dtype=torch.bool, device=device).expand(shape).as_subclass(cls)
-        made.window, made.run, made.packed = window, run, packed
-        return made
+    def handed_on(self, *_, **__) -> "Seen":
+        """Return itself: a description has no memory and lies on every device."""
+        return self
+
+    contiguous = to = clone = detach = handed_on
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None) -> Any:
-        """Keep the description where it is handed on, tell its sizes, and refuse the rest."""
-        name = getattr(func, "__name__", str(func))
-        if name in ("contiguous", "to", "clone", "detach"):
-            return args[0]
-        if name in ("__get__", "size", "dim", "numel", "untyped_storage"):
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **(kwargs or {}))
-        raise NotImplementedError(f"attention_mask: this model computes with its mask ({name}), which is a"
-                                  f" description here and holds no numbers: {ELSEWHERE}")
+        """Refuse to be computed with."""
+        raise NotImplementedError(f"attention_mask: this model computes with its mask ({func.__name__}), which is"
+                                  f" a description here and holds no numbers: {ELSEWHERE}")
 
-    def __repr__(self, *, tensor_contents=None) -> str:
-        """Return the description in a line."""
-        kind = self.run if self.packed is None else f"{len(self.packed.cu_q) - 1} packed sequences"
-        return f"Seen({tuple(self.shape)}, {self.window}, {kind})"
+    def __getitem__(self, at) -> Any:
+        """Refuse to be cut."""
+        return self.__torch_function__(self.__getitem__, ())
 
     def attention(self, q, k, v, **options) -> torch.Tensor:
         """Return O (B, N_q, H, D) of q (B, H, N_q, D) and k, v (B, H_k, N_k, D)."""
-        if (q.shape[2], k.shape[2]) != tuple(self.shape[2:]):
-            raise ValueError(f"attention_mask: expected a mask of {tuple(self.shape[2:])} queries and keys,"
+        if (q.shape[2], k.shape[2]) != self.shape[2:]:
+            raise ValueError(f"attention_mask: expected a mask of {self.shape[2:]} queries and keys,"
                              f" got {q.shape[2]} and {k.shape[2]}")
         options["window"] = (self.window.left, self.window.right)
         if self.packed is None:
@@ -167,6 +162,8 @@ def describe(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_func
     Raises:
         NotImplementedError: for a mask that is no window inside of sequences, documents or chunks.
     """
+    if isinstance(attention_mask, Seen):                    # generate made it before, for a static cache
+        return attention_mask
     rules, first = Rules(), int(q_offset) - int(kv_offset)  # the key on which the first row lies
     rules.read(mask_function)
     window, last = Window(rules.left, rules.right), first + q_length
@@ -187,15 +184,15 @@ def describe(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_func
         raise NotImplementedError(f"position_ids: expected those of packed documents; {ELSEWHERE}")
     labels = rules.labels(at, real, batch_size)
     if labels is None:
-        return Seen.of(shape, device, window, run)
+        return Seen(shape, window, run)
     rows = labels[:, first:] if window != Window() else torch.zeros_like(labels[:, :1]).expand(-1, q_length)
     run = _one_run(labels, rows)
     if run is not None:
-        return Seen.of(shape, device, window, run)
+        return Seen(shape, window, run)
     if (window.left is not None or window.right) and real is not None and _holes(real):
         raise NotImplementedError("attention_mask: expected padding before or behind a sequence, got some"
                                   f" inside of one that has a window: {ELSEWHERE}")
-    return Seen.of(shape, device, window, slice(0, kv_length), _pack(labels, rows, kv_length))
+    return Seen(shape, window, slice(0, kv_length), _pack(labels, rows, kv_length))
 
 
 def _one_run(labels: torch.Tensor, rows: torch.Tensor) -> slice | None:

@@ -91,4 +91,4 @@ def _without_mask(module, query, key, is_causal, sliding_window) -> Seen:
         raise NotImplementedError("sliding_window: expected a mask with it, or a causal layer")
     window = Window(sliding_window - 1 if sliding_window else None, 0) if causal else Window()
     shape = query.shape[0], 1, query.shape[2], key.shape[2]
-    return Seen.of(shape, query.device, window, slice(0, key.shape[2]))
+    return Seen(shape, window, slice(0, key.shape[2]))

@@ -9,7 +9,7 @@ from tests.integrations.families import padding, tokens
 
 N = 13                                                      # longer than two windows and two chunks
 MASKS = {"plain": None, "left": padding(N, N, 8, side="left"), "right": padding(N, N, 8, side="right")}
-DOCUMENTS = torch.cat([torch.arange(5), torch.arange(1), torch.arange(7)])[None].expand(2, -1)
+DOCUMENTS = torch.cat([torch.arange(4), torch.arange(1), torch.arange(8)])[None].expand(2, -1)
 
 
 def _off(expected, got) -> float:

@@ -65,7 +65,9 @@ def install(key: str = "CUDA", *, impl: Impl = "auto") -> Installed:
                      _flash_attention_backward, _scaled_dot_product_flash_attention,
                      _scaled_dot_product_flash_attention_backward):
         if hasattr(torch.ops.aten, function.__name__) and installed.library is not None:
-            installed.library.impl(function.__name__, functools.partial(function, impl=impl))
+            # The derivative is ATen's: what runs here is one direction.
+            installed.library.impl(function.__name__,
+                                   torch.no_grad()(functools.partial(function, impl=impl)))
     return installed
 
 
@@ -87,7 +89,7 @@ def _scaled_dot_product_flash_attention_backward(grad_out, query, key, value, ou
 def _flash_attention_forward(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal,
                              return_debug_mask, *, impl: Impl, **options):
     """Return what ATen's operator does: (B, N, H, D), or (T, H, D) with cumulative lengths."""
-    o, lse = _attention(query, key, value, cum_seq_q, cum_seq_k, max_q, dropout_p=dropout_p,
+    o, lse = _attention(query, key, value, cum_seq_q, cum_seq_k, (max_q, max_k), dropout_p=dropout_p,
                         return_debug_mask=return_debug_mask, is_causal=is_causal, impl=impl, **options)
     return (_laid_out(o, query), lse, *_rest(query))
 
@@ -95,17 +97,16 @@ def _flash_attention_forward(query, key, value, cum_seq_q, cum_seq_k, max_q, max
 def _flash_attention_forward_no_dropout_inplace(out, query, key, value, cum_seq_q, cum_seq_k, max_q, max_k,
                                                 dropout_p, is_causal, return_debug_mask, *, impl: Impl,
                                                 **options):
-    o, lse = _attention(query, key, value, cum_seq_q, cum_seq_k, max_q, dropout_p=dropout_p,
+    o, lse = _attention(query, key, value, cum_seq_q, cum_seq_k, (max_q, max_k), dropout_p=dropout_p,
                         return_debug_mask=return_debug_mask, is_causal=is_causal, impl=impl, **options)
     out.copy_(o)
     return lse
 
 
 def _flash_attention_backward(grad_out, query, key, value, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k,
-                              dropout_p, is_causal, *seeds, scale=None, window_size_left=None,
-                              window_size_right=None, impl: Impl):
+                              dropout_p, is_causal, *seeds, impl: Impl, scale=None, **sides):
     _refuse(dropout_p=dropout_p)
-    window = _window(is_causal, window_size_left, window_size_right)
+    window = _window(is_causal, **sides)
     if cum_seq_q is None:
         found = _gradients(*(x.transpose(1, 2) for x in (grad_out, query, key, value, out)), logsumexp, window,
                            scale, impl)
@@ -121,22 +122,22 @@ def _flash_attention_backward(grad_out, query, key, value, out, logsumexp, cum_s
     return found
 
 
-def _attention(query, key, value, cum_seq_q, cum_seq_k, max_q, *, is_causal, impl: Impl, scale=None,
+def _attention(query, key, value, cum_seq_q, cum_seq_k, longest, *, is_causal, impl: Impl, scale=None,
                window_size_left=None, window_size_right=None, seqused_k=None, block_table=None,
                num_splits=None, **unsupported):
-    """Return O in the query's shape, and lse (B, H, N) or (H, T)."""
+    """Return O in the query's shape, and lse (B, H, N) or (H, T); `longest` is (max_q, max_k)."""
     _refuse(**unsupported)
     window = _window(is_causal, window_size_left, window_size_right)
     seen = {"window": (window.left, window.right), "scale": scale, "return_lse": True}
     if seqused_k is not None or block_table is not None:
-        return _cached(query, key, value, cum_seq_q, cum_seq_k, max_q, seqused_k, block_table, seen)
+        return _cached(query, key, value, cum_seq_q, cum_seq_k, longest, seqused_k, block_table, seen)
     if cum_seq_q is not None:
         return flash_attention_varlen(query, key, value, cum_seq_q, cum_seq_k, impl=impl, **seen)
     o, lse = flash_attention(*(x.transpose(1, 2) for x in (query, key, value)), impl=impl, **seen)
     return o.transpose(1, 2), lse
 
 
-def _cached(query, key, value, cum_seq_q, cum_seq_k, max_q, seqused_k, table, seen):
+def _cached(query, key, value, cum_seq_q, cum_seq_k, longest, seqused_k, table, seen):
     """Return O and lse where lengths, and perhaps pages, say which keys count; nothing is read on the host.
 
     Queries are moved to (N, max_q), each sequence's last one to the end. Keys that lie one after the other
@@ -145,15 +146,14 @@ def _cached(query, key, value, cum_seq_q, cum_seq_k, max_q, seqused_k, table, se
     if cum_seq_q is None or seqused_k is None:
         raise NotImplementedError("seqused_k, block_table: expected both cumulative lengths of the queries and"
                                   " seqused_k")
-    T, H, D = query.shape
+    (T, H, D), (max_q, max_k) = query.shape, longest
     counts, N = cum_seq_q.diff(), len(cum_seq_q) - 1
     sequence = torch.repeat_interleave(torch.arange(N, device=query.device), counts, output_size=T)
     at = torch.arange(T, device=query.device) - cum_seq_q[1:][sequence] + (sequence + 1) * max_q
     q = query.new_zeros(N * max_q, H, D).index_copy(0, at, query).view(N, max_q, H, D).transpose(1, 2)
     if table is None:
-        most = max(len(key), 1)
-        table = cum_seq_k[:-1, None] + torch.arange(most, device=key.device, dtype=torch.int32)
-        table, key, value = table.clamp(max=most - 1), key[:, None], value[:, None]
+        table = cum_seq_k[:-1, None] + torch.arange(max_k, device=key.device, dtype=torch.int32)
+        key, value = key[:, None], value[:, None]           # (T_k, 1, H_k, D); no length reaches the next
     o, lse = flash_decode(q, key.transpose(1, 2), value.transpose(1, 2), lengths=seqused_k, table=table, **seen)
     return o.transpose(1, 2).flatten(0, 1)[at], lse.transpose(1, 2).flatten(0, 1)[at].T
 
@@ -164,9 +164,10 @@ def _gradients(do, q, k, v, o, lse, window: Window, scale, impl: Impl):
     return tuple(_laid_out(dx, x) for dx, x in zip(found, (q, k, v), strict=True))
 
 
-def _window(is_causal: bool, left, right) -> Window:
+def _window(is_causal: bool, window_size_left=None, window_size_right=None) -> Window:
     """Return ATen's window, in which −1 is no bound."""
-    left, right = (None if side is None or side < 0 else int(side) for side in (left, right))
+    left, right = (None if side is None or side < 0 else int(side)
+                   for side in (window_size_left, window_size_right))
     return window_of(is_causal, (left, right))
 
 

@@ -1,9 +1,10 @@
 """A mask of transformers that stays a description: a few numbers for each row, nothing N × N.
 
-transformers builds a mask from functions of four indices, which say for a pair of positions whether one sees
-the other. `describe` reads these functions instead of calling them. What it finds is one of two things: a
-window on a run of keys that is the same for the whole batch, or runs of their own for padded sequences, packed
-documents and chunks, which are then attended to as packed sequences. All else is refused.
+transformers builds a mask from functions of four indices, which say for a pair of positions whether one
+sees the other. `describe` reads these functions instead of calling them. What it finds is one of two
+things: a window on a run of keys that is the same for the whole batch, or runs of their own for padded
+sequences, packed documents and chunks, which are then attended to as packed sequences. All else is
+refused.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from flashlib.kernels.packed import flash_attention_varlen
 from flashlib.masks import Window
 
 HOME = "transformers.masking_utils"
-ELSEWHERE = "use attn_implementation=\"flex_attention\" or \"sdpa\" for it"
+ELSEWHERE = "use attn_implementation='flex_attention' or 'sdpa' for it"
 
 
 class Packed(NamedTuple):
@@ -35,7 +36,7 @@ class Rules:
     left: int | None = None
     right: int | None = None
     chunk: int | None = None
-    padding: torch.Tensor | None = None                     # (B,): where each sequence's first chunk begins
+    padding: torch.Tensor | None = None                     # (B,): where a first chunk begins
     documents: torch.Tensor | None = None                   # (B, N): equal numbers belong together
     positions: torch.Tensor | None = None                   # (B, N), inside a document
 
@@ -44,8 +45,7 @@ class Rules:
         made_by = getattr(function, "__qualname__", "?").partition(".")[0]
         if getattr(function, "__module__", None) != HOME:
             made_by = f"{getattr(function, '__module__', '?')}.{made_by}"
-        code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None) or ()
-        held = dict(zip(code.co_freevars if code else (), (c.cell_contents for c in cells), strict=False))
+        held = _closure_of(function)
         match made_by:
             case "causal_mask_function":
                 self._bound(None, 0)
@@ -71,11 +71,11 @@ class Rules:
                     f" {made_by} of transformers, which no such description fits: {ELSEWHERE}")
 
     def _bound(self, left: int | None, right: int | None) -> None:
-        self.left = left if self.left is None else self.left if left is None else min(left, self.left)
-        self.right = right if self.right is None else self.right if right is None else min(right, self.right)
+        self.left = min([side for side in (left, self.left) if side is not None], default=None)
+        self.right = min([side for side in (right, self.right) if side is not None], default=None)
 
     def labels(self, at: torch.Tensor, real: torch.Tensor | None, B: int) -> torch.Tensor | None:
-        """Return (B, N_k): keys of one number belong together, none to −1; None where all belong together.
+        """Return (B, N_k): keys of one number belong together, −1 to none; or None, if all do.
 
         `at` holds the positions of the keys, `real` says which of them are no padding.
         """
@@ -95,14 +95,14 @@ class Rules:
 
 @dataclass(eq=False)
 class Seen:
-    """Which keys each row sees, in the place of a boolean (B, 1, N_q, N_k), of which it has only the shape.
+    """Which keys each row sees: it stands for a boolean (B, 1, N_q, N_k), and has only its shape.
 
     A model hands it from layer to layer; what would read it as numbers is refused.
     """
 
     shape: tuple[int, int, int, int]
     window: Window
-    run: slice                                              # the keys that count, where no row is packed
+    run: slice                                              # the keys that count, if nothing is packed
     packed: Packed | None = None
     ndim = 4
 
@@ -115,8 +115,8 @@ class Seen:
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None) -> Any:
         """Refuse to be computed with."""
-        raise NotImplementedError(f"attention_mask: this model computes with its mask ({func.__name__}), which is"
-                                  f" a description here and holds no numbers: {ELSEWHERE}")
+        raise NotImplementedError(f"attention_mask: this model computes with its mask ({func.__name__}),"
+                                  f" which is a description and holds no numbers: {ELSEWHERE}")
 
     def __getitem__(self, at) -> Any:
         """Refuse to be cut."""
@@ -140,6 +140,13 @@ class Seen:
         return o.view(B, N, H, D)
 
 
+def _closure_of(function) -> dict[str, Any]:
+    """Return the variables that a function has from where it was made."""
+    names, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None)
+    return {} if names is None or cells is None else {
+        name: cell.cell_contents for name, cell in zip(names.co_freevars, cells, strict=True)}
+
+
 def _attention_of_packed(q, k, v, cu_q, cu_k, **options) -> torch.Tensor:
     """Return O (T, H, D); what changes scores, the op for packed sequences has not: one by one then."""
     if not {"softcap", "sink"} & options.keys():
@@ -156,13 +163,13 @@ def describe(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_func
              attention_mask=None, device="cpu", **_) -> Seen:
     """Return what transformers' `sdpa_mask` would return for the same arguments, as a description.
 
-    Row i lies on position q_offset + i, key j on kv_offset + j, and `attention_mask` (B, positions) is False
-    where a position is padding.
+    Row i lies on position q_offset + i, key j on kv_offset + j, and `attention_mask` (B, positions) is
+    False where a position is padding.
 
     Raises:
         NotImplementedError: for a mask that is no window inside of sequences, documents or chunks.
     """
-    if isinstance(attention_mask, Seen):                    # generate made it before, for a static cache
+    if isinstance(attention_mask, Seen):                    # generate made it, for a static cache
         return attention_mask
     rules, first = Rules(), int(q_offset) - int(kv_offset)  # the key on which the first row lies
     rules.read(mask_function)
@@ -170,14 +177,16 @@ def describe(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_func
     at, real = torch.arange(kv_length, device=device) + kv_offset, None
     if attention_mask is not None:
         real = attention_mask.bool().to(device)
-        missing = kv_length + kv_offset - real.shape[1]     # room of a static cache, that nobody has seen
+        missing = kv_length + kv_offset - real.shape[1]     # room that nobody has written
         real = torch.nn.functional.pad(real, (0, max(missing, 0)))[:, kv_offset:kv_offset + kv_length]
     shape, run = (batch_size, 1, q_length, kv_length), slice(0, kv_length)
-    if window != Window():
+    # Where position counts, queries lie on keys; else they may be another sequence's, and see all keys.
+    placed = window != Window() or rules.documents is not None or rules.chunk is not None
+    if placed:
         if not 0 <= first <= last <= kv_length or (rules.right != 0 and last != kv_length):
             raise NotImplementedError(
-                f"attention_mask: expected the queries to lie on keys, got {q_length} queries from key {first}"
-                f" on and {kv_length} keys")
+                f"attention_mask: expected the queries to lie on keys, got {q_length} queries from key"
+                f" {first} on and {kv_length} keys")
         run = slice(0, last)                                # what lies behind, no row sees
         at, real = at[run], None if real is None else real[:, run]
     if rules.positions is not None and rules.documents is None:
@@ -185,19 +194,20 @@ def describe(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_func
     labels = rules.labels(at, real, batch_size)
     if labels is None:
         return Seen(shape, window, run)
-    rows = labels[:, first:] if window != Window() else torch.zeros_like(labels[:, :1]).expand(-1, q_length)
+    rows = labels[:, first:] if placed else labels.new_zeros(batch_size, q_length)
     run = _one_run(labels, rows)
     if run is not None:
         return Seen(shape, window, run)
     if (window.left is not None or window.right) and real is not None and _holes(real):
-        raise NotImplementedError("attention_mask: expected padding before or behind a sequence, got some"
-                                  f" inside of one that has a window: {ELSEWHERE}")
+        raise NotImplementedError("attention_mask: expected padding before or behind a sequence, got"
+                                  f" some inside of one that has a window: {ELSEWHERE}")
     return Seen(shape, window, slice(0, kv_length), _pack(labels, rows, kv_length))
 
 
 def _one_run(labels: torch.Tensor, rows: torch.Tensor) -> slice | None:
     """Return the one run of keys that all rows of all sequences share, if there is one."""
-    if not rows.numel() or not bool((labels == labels[:1]).all() & (rows == rows[0, 0]).all() & (rows[0, 0] >= 0)):
+    alike = (labels == labels[:1]).all() & (rows == rows[:1, :1]).all() & (rows >= 0).all()
+    if not rows.numel() or not bool(alike):
         return None
     here = (labels[0] == rows[0, 0]).nonzero().flatten().tolist()
     return slice(here[0], here[-1] + 1) if here and here[-1] - here[0] + 1 == len(here) else None

@@ -2,8 +2,8 @@
 
 From then on, on a GPU, `torch.nn.functional.scaled_dot_product_attention` and
 `torch.nn.attention.varlen.varlen_attn` run our kernels wherever they would have run torch's
-FlashAttention-2, forward and backward, until `restore_flash_attention_impl()`. Nothing is patched: torch
-has this door for FlashAttention-3 and -4, and the functions below stand in for operators of ATen.
+FlashAttention-2, forward and backward, until `restore_flash_attention_impl()`. Nothing is patched:
+torch has this door for FlashAttention-3 and -4, and the functions below stand in for operators of ATen.
 """
 
 import functools
@@ -33,16 +33,16 @@ def register(name: str = NAME, *, impl: Impl = "auto") -> str:
         NotImplementedError: this torch has no such door.
         TypeError: for a name that is none.
 
-    torch decides which calls come here: 16 bits, no mask but `is_causal`, head dimensions up to 256. Dropout and
-    ALiBi are refused by name. `seqused_k` and `block_table` (a paged cache) are for inference, and any
-    `num_splits` is right: our bits never depend on the rest of the batch.
+    torch decides which calls come here: 16 bits, no mask but `is_causal`, head dimensions up to 256.
+    Dropout and ALiBi are refused by name. `seqused_k` and `block_table` (a paged cache) are for
+    inference, and any `num_splits` is right: our bits never depend on the rest of the batch.
     """
     if not isinstance(name, str):
         raise TypeError(f"name: expected a str, got {type(name).__name__}")
     door = getattr(torch.nn.attention, "register_flash_attention_impl", None)
     if door is None:
-        raise NotImplementedError(f"torch {torch.__version__} has no register_flash_attention_impl, the door for"
-                                  " other kernels: use a newer torch, or flash_attention itself")
+        raise NotImplementedError(f"torch {torch.__version__} has no register_flash_attention_impl, the"
+                                  " door for other kernels: use a newer torch, or flash_attention")
     door(name, register_fn=functools.partial(install, impl=impl))
     return name
 
@@ -75,7 +75,8 @@ def _scaled_dot_product_flash_attention(query, key, value, dropout_p=0.0, is_cau
                                         return_debug_mask=False, *, scale=None, impl: Impl):
     """Return what ATen's operator does: (B, H, N, D), O in the layout of the query."""
     _refuse(dropout_p=dropout_p, return_debug_mask=return_debug_mask)
-    o, lse = flash_attention(query, key, value, causal=is_causal, scale=scale, return_lse=True, impl=impl)
+    o, lse = flash_attention(query, key, value, causal=is_causal, scale=scale, return_lse=True,
+                             impl=impl)
     return (_laid_out(o, query), lse, None, None, query.shape[2], key.shape[2], *_rest(query))
 
 
@@ -86,37 +87,37 @@ def _scaled_dot_product_flash_attention_backward(grad_out, query, key, value, ou
     return _gradients(grad_out, query, key, value, out, logsumexp, window_of(is_causal), scale, impl)
 
 
-def _flash_attention_forward(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal,
-                             return_debug_mask, *, impl: Impl, **options):
+def _flash_attention_forward(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p,
+                             is_causal, return_debug_mask, *, impl: Impl, **options):
     """Return what ATen's operator does: (B, N, H, D), or (T, H, D) with cumulative lengths."""
     o, lse = _attention(query, key, value, cum_seq_q, cum_seq_k, (max_q, max_k), dropout_p=dropout_p,
                         return_debug_mask=return_debug_mask, is_causal=is_causal, impl=impl, **options)
     return (_laid_out(o, query), lse, *_rest(query))
 
 
-def _flash_attention_forward_no_dropout_inplace(out, query, key, value, cum_seq_q, cum_seq_k, max_q, max_k,
-                                                dropout_p, is_causal, return_debug_mask, *, impl: Impl,
-                                                **options):
+def _flash_attention_forward_no_dropout_inplace(out, query, key, value, cum_seq_q, cum_seq_k, max_q,
+                                                max_k, dropout_p, is_causal, return_debug_mask, *,
+                                                impl: Impl, **options):
     o, lse = _attention(query, key, value, cum_seq_q, cum_seq_k, (max_q, max_k), dropout_p=dropout_p,
                         return_debug_mask=return_debug_mask, is_causal=is_causal, impl=impl, **options)
     out.copy_(o)
     return lse
 
 
-def _flash_attention_backward(grad_out, query, key, value, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k,
-                              dropout_p, is_causal, *seeds, impl: Impl, scale=None, **sides):
+def _flash_attention_backward(grad_out, query, key, value, out, logsumexp, cum_seq_q, cum_seq_k, max_q,
+                              max_k, dropout_p, is_causal, *seeds, impl: Impl, scale=None, **sides):
     _refuse(dropout_p=dropout_p)
     window = _window(is_causal, **sides)
     if cum_seq_q is None:
-        found = _gradients(*(x.transpose(1, 2) for x in (grad_out, query, key, value, out)), logsumexp, window,
-                           scale, impl)
-        return tuple(_laid_out(dx.transpose(1, 2), x) for dx, x in zip(found, (query, key, value), strict=True))
+        do, q, k, v, o = (x.transpose(1, 2) for x in (grad_out, query, key, value, out))
+        found = _gradients(do, q, k, v, o, logsumexp, window, scale, impl)
+        return tuple(dx.transpose(1, 2) for dx in found)
     found = tuple(torch.zeros_like(x) for x in (query, key, value))
     ends_q, ends_k = cum_seq_q.tolist(), (cum_seq_q if cum_seq_k is None else cum_seq_k).tolist()
     for a, b, c, d in zip(ends_q, ends_q[1:], ends_k, ends_k[1:], strict=False):
-        parts = *(x[a:b] for x in (grad_out, query)), key[c:d], value[c:d], out[a:b]
-        grads = _gradients(*(x.transpose(0, 1)[None] for x in parts), logsumexp[None, :, a:b], window, scale,
-                           impl)
+        do, q, k, v, o = (x.transpose(0, 1)[None] for x in (
+            grad_out[a:b], query[a:b], key[c:d], value[c:d], out[a:b]))
+        grads = _gradients(do, q, k, v, o, logsumexp[None, :, a:b], window, scale, impl)
         for into, (start, stop), dx in zip(found, ((a, b), (c, d), (c, d)), grads, strict=True):
             into[start:stop] = dx[0].transpose(0, 1)
     return found
@@ -138,14 +139,14 @@ def _attention(query, key, value, cum_seq_q, cum_seq_k, longest, *, is_causal, i
 
 
 def _cached(query, key, value, cum_seq_q, cum_seq_k, longest, seqused_k, table, seen):
-    """Return O and lse where lengths, and perhaps pages, say which keys count; nothing is read on the host.
+    """Return O and lse where lengths, and perhaps pages, say which keys count.
 
-    Queries are moved to (N, max_q), each sequence's last one to the end. Keys that lie one after the other
-    count as pages of one key each.
+    Nothing is read on the host. Queries are moved to (N, max_q), each sequence's last one to the end.
+    Keys that lie one after the other count as pages of one key each.
     """
     if cum_seq_q is None or seqused_k is None:
-        raise NotImplementedError("seqused_k, block_table: expected both cumulative lengths of the queries and"
-                                  " seqused_k")
+        raise NotImplementedError("seqused_k, block_table: expected cumulative lengths of the queries,"
+                                  " and seqused_k with a block_table")
     (T, H, D), (max_q, max_k) = query.shape, longest
     counts, N = cum_seq_q.diff(), len(cum_seq_q) - 1
     sequence = torch.repeat_interleave(torch.arange(N, device=query.device), counts, output_size=T)
@@ -153,8 +154,9 @@ def _cached(query, key, value, cum_seq_q, cum_seq_k, longest, seqused_k, table, 
     q = query.new_zeros(N * max_q, H, D).index_copy(0, at, query).view(N, max_q, H, D).transpose(1, 2)
     if table is None:
         table = cum_seq_k[:-1, None] + torch.arange(max_k, device=key.device, dtype=torch.int32)
-        key, value = key[:, None], value[:, None]           # (T_k, 1, H_k, D); no length reaches the next
-    o, lse = flash_decode(q, key.transpose(1, 2), value.transpose(1, 2), lengths=seqused_k, table=table, **seen)
+        key, value = key[:, None], value[:, None]           # (T_k, 1, H_k, D)
+    o, lse = flash_decode(q, key.transpose(1, 2), value.transpose(1, 2), lengths=seqused_k, table=table,
+                          **seen)
     return o.transpose(1, 2).flatten(0, 1)[at], lse.transpose(1, 2).flatten(0, 1)[at].T
 
 
@@ -172,7 +174,7 @@ def _window(is_causal: bool, window_size_left=None, window_size_right=None) -> W
 
 
 def _laid_out(x, like):
-    """Return x with the strides that torch promises for it to its compiler: those of `like`, if dense."""
+    """Return x with the strides that torch's compiler expects: those of a new tensor like `like`."""
     empty = torch.empty_like(like)
     return x if x.stride() == empty.stride() else empty.copy_(x)
 

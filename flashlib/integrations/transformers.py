@@ -1,7 +1,7 @@
 """Hugging Face's door: `register()`, then `attn_implementation="tiled"` in any model of transformers 5.
 
-The mask stays a description (`flashlib.integrations.described`): causal, windows, chunks, padding on either
-side, packed documents and static caches make nothing N × N.
+The mask stays a description (`flashlib.integrations.described`): causal, windows, chunks, padding on
+either side, packed documents and static caches make nothing N × N.
 """
 
 import functools
@@ -18,9 +18,9 @@ NAME = "tiled"
 REFUSED = {                        # arguments that change what attention is, and that the op has not
     "dropout": "there is no dropout: set the model's attention_dropout to 0",
     "position_bias": f"there is no additive bias: {ELSEWHERE}",
-    "head_mask": "heads cannot be masked: use attn_implementation=\"eager\"",
-    "output_attentions": "weights are never stored: use attn_implementation=\"eager\"",
-    "cache": "continuous batching brings its own cache: use its \"paged\" implementations",
+    "head_mask": "heads cannot be masked: use attn_implementation='eager'",
+    "output_attentions": "weights are never stored: use attn_implementation='eager'",
+    "cache": "continuous batching brings its own cache: use transformers' own implementations",
     "block_table": "there are no pages here: use flashlib.kernels.flash_decode",
 }
 
@@ -33,21 +33,22 @@ def register(name: str = NAME, *, impl: Impl = "auto") -> str:
     silently drop padding. To register a name again replaces it.
 
     Args:
-        name: how models ask for it. With "flash" in it, transformers would look for FlashAttention's packages.
+        name: how models ask for it. With "flash" in it, transformers would look for FlashAttention's
+            packages.
         impl: as in `flash_attention`.
     Raises:
         ModuleNotFoundError: transformers is not installed.
         TypeError, ValueError: for a name that is none, or that transformers would not take.
 
-    Masks are causal or not, windows, chunks, padding before or behind a sequence, and documents packed by
-    `position_ids`. Rows of padding get 0, where eager attention gives what nobody should read. A 4-D mask of
-    one's own and a mask with a bias are refused, as are dropout, `output_attentions` and what else the op has
-    not, each by name when the model is called.
+    Masks are causal or not, windows, chunks, padding before or behind a sequence, and documents packed
+    by `position_ids`. Rows of padding get 0, where eager attention gives what nobody should read. A 4-D
+    mask of one's own and a mask with a bias are refused, as are dropout, `output_attentions` and what
+    else the op has not, each by name when the model is called.
     """
     if not isinstance(name, str):
         raise TypeError(f"name: expected a str, got {type(name).__name__}")
     if "flash" in name or not name:
-        raise ValueError(f"name: expected one without \"flash\", for which transformers looks up"
+        raise ValueError(f"name: expected one without 'flash', for which transformers looks up"
                          f" FlashAttention's packages, got {name!r}")
     transformers: Any = load("transformers", "flashlib.integrations.transformers.register()")
     transformers.AttentionInterface.register(name, functools.partial(attend, impl=impl))
@@ -55,15 +56,17 @@ def register(name: str = NAME, *, impl: Impl = "auto") -> str:
     return name
 
 
-def attend(module, query, key, value, attention_mask, *, scaling=None, is_causal=None, sliding_window=None,
-           softcap=None, s_aux=None, impl: Impl = "auto", **others) -> tuple[torch.Tensor, None]:
+def attend(module, query, key, value, attention_mask, *, scaling=None, is_causal=None,
+           sliding_window=None, softcap=None, s_aux=None, impl: Impl = "auto",
+           **others) -> tuple[torch.Tensor, None]:
     """Return O (B, N_q, H, D) and None, as transformers asks its attention functions to.
 
     Args:
         module: the attention layer.  attention_mask: what `describe` made, or None.
         query: (B, H, N_q, D).  key, value: (B, H_k, N_k, D), value's D at most query's.
         scaling: None for 1/√D.  softcap, s_aux: None, or as in `flash_attention` its softcap and sink.
-        is_causal, sliding_window: read only where there is no mask. Then the last query lies on the last key.
+        is_causal, sliding_window: read only where there is no mask. Then the last query lies on the
+            last key.
     """
     for name, why in REFUSED.items():
         if (given := others.get(name)) is not None and (isinstance(given, torch.Tensor) or given):
@@ -71,10 +74,12 @@ def attend(module, query, key, value, attention_mask, *, scaling=None, is_causal
     if attention_mask is None:
         attention_mask = _without_mask(module, query, key, is_causal, sliding_window)
     if not isinstance(attention_mask, Seen):
-        raise NotImplementedError("attention_mask: expected (B, N), or None; a mask of your own with"
-                                  f" {getattr(attention_mask, 'ndim', '?')} dimensions is not read: {ELSEWHERE}")
-    if others.get("cu_seq_lens_q") is not None and attention_mask.packed is None:
-        raise NotImplementedError("cu_seq_lens_q: packed documents are told by position_ids: pass them too")
+        raise NotImplementedError("attention_mask: expected None or (B, N), of which the model makes its"
+                                  f" mask, got a {type(attention_mask).__name__} of"
+                                  f" {getattr(attention_mask, 'ndim', 'no')} dimensions: {ELSEWHERE}")
+    cu = others.get("cu_seq_lens_q")
+    if cu is not None and len(cu) > 2 and attention_mask.packed is None:
+        raise NotImplementedError("cu_seq_lens_q: documents are told by position_ids: pass them, too")
     D, D_v = query.shape[3], value.shape[3]
     if D_v < D:
         value = torch.nn.functional.pad(value, (0, D - D_v))

@@ -1,6 +1,7 @@
-"""What is asked of a model with our attention: what the same model computes with its own eager attention.
+"""What is asked of a model with our attention: what it computes with its own eager attention.
 
-Each case takes two models of the same weights and returns the largest difference, relative to the largest value.
+Each case takes two models of the same weights and returns the largest difference, relative to the
+largest value.
 """
 
 import torch
@@ -13,7 +14,7 @@ DOCUMENTS = torch.cat([torch.arange(4), torch.arange(1), torch.arange(8)])[None]
 
 
 def _off(expected, got) -> float:
-    """Return the largest difference of pairs of tensors, each relative to the largest value expected."""
+    """Return the largest difference of pairs of tensors, relative to the largest value expected."""
     pairs = list(zip(expected, got, strict=True))
     assert pairs and all(bool(torch.isfinite(x).all()) for x, _ in pairs)
     if any(y is None or not torch.isfinite(y).all() for _, y in pairs):
@@ -25,7 +26,8 @@ def _forward(mask=None, **more):
     def case(eager, ours):
         real = slice(None) if mask is None else mask.bool()
         with torch.no_grad():
-            return _off(*([m(tokens(2, N), attention_mask=mask, **more).logits[real]] for m in (eager, ours)))
+            return _off(*([m(tokens(2, N), attention_mask=mask, **more).logits[real]] for m in (eager,
+                                                                                                ours)))
     return case
 
 

@@ -3,24 +3,28 @@
 import torch
 
 SIZES = {"vocab_size": 100, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64,
+         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+         "max_position_embeddings": 64,
          "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
 WINDOW = 5
 LAYERS = ["sliding_attention", "full_attention"]
 CONFIGS = {
     "llama": ("LlamaConfig", {}),
     "mistral": ("MistralConfig", {"sliding_window": WINDOW}),
-    "gemma2": ("Gemma2Config", {"sliding_window": WINDOW, "layer_types": LAYERS, "query_pre_attn_scalar": 16,
+    "gemma2": ("Gemma2Config", {"sliding_window": WINDOW, "layer_types": LAYERS,
+                                "query_pre_attn_scalar": 16,
                                 "attn_logit_softcapping": 2.0}),
     "gemma3": ("Gemma3TextConfig", {"sliding_window": WINDOW, "layer_types": LAYERS,
                                     "query_pre_attn_scalar": 16}),
     "qwen3": ("Qwen3Config", {}),
-    "gpt_oss": ("GptOssConfig", {"sliding_window": WINDOW, "layer_types": LAYERS, "num_local_experts": 2,
+    "gpt_oss": ("GptOssConfig", {"sliding_window": WINDOW, "layer_types": LAYERS,
+                                 "num_local_experts": 2,
                                  "num_experts_per_tok": 1}),
-    "llama4": ("Llama4TextConfig", {"attention_chunk_size": 6, "num_local_experts": 2, "num_experts_per_tok": 1,
+    "llama4": ("Llama4TextConfig", {"attention_chunk_size": 6, "num_local_experts": 2,
+                                    "num_experts_per_tok": 1,
                                     "intermediate_size_mlp": 48, "no_rope_layers": [1, 0]}),
-    "gpt2": ("GPT2Config", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "attn_pdrop": 0.0,
-                            "resid_pdrop": 0.0, "embd_pdrop": 0.0}),
+    "gpt2": ("GPT2Config", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64,
+                            "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}),
 }
 
 
@@ -40,8 +44,9 @@ def model_of(family: str, attention: str = "eager"):
     numbers = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if "norm" not in name:                          # sinks among them, which a config leaves empty
-                weight.copy_(torch.randn(weight.shape, generator=numbers) * (1.0 if "sinks" in name else 0.25))
+            if "norm" not in name:                          # of sinks, too, which a config leaves empty
+                size = 1.0 if "sinks" in name else 0.25
+                weight.copy_(torch.randn(weight.shape, generator=numbers) * size)
     return model
 
 

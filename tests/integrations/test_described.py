@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 os.environ["HF_HUB_OFFLINE"] = "1"
 pytest.importorskip("transformers", reason="`make test-transformers` installs transformers")
 
-from transformers import masking_utils as theirs  # noqa: E402
+from transformers import masking_utils as theirs
 
-from flashlib.integrations.described import Seen, describe  # noqa: E402
+from flashlib.integrations.described import Seen, describe
 
 KINDS = ("causal", "window", "chunks", "both ways", "window both ways")
 
@@ -26,11 +26,11 @@ def attended(mask, q, k, v):
 
 def function_of(kind, width, real, ids, B):
     left = (real.long().cumsum(1) == 0).sum(1) if real is not None else torch.zeros(B, dtype=torch.long)
-    function = {"causal": lambda: theirs.causal_mask_function,
-                "window": lambda: theirs.sliding_window_causal_mask_function(width),
-                "chunks": lambda: theirs.chunked_causal_mask_function(width, left),
-                "both ways": lambda: theirs.bidirectional_mask_function,
-                "window both ways": lambda: theirs.sliding_window_bidirectional_mask_function(width)}[kind]()
+    function = {"causal": theirs.causal_mask_function,
+                "window": theirs.sliding_window_causal_mask_function(width),
+                "chunks": theirs.chunked_causal_mask_function(width, left),
+                "both ways": theirs.bidirectional_mask_function,
+                "window both ways": theirs.sliding_window_bidirectional_mask_function(width)}[kind]
     if ids is None:
         return function
     documents = theirs.find_packed_sequence_indices(ids)
@@ -41,13 +41,14 @@ def function_of(kind, width, real, ids, B):
 
 @st.composite
 def questions(draw):
-    """Return what a mask function is asked: a part of a sequence, in a cache that may have more room."""
+    """Return what a mask function is asked: part of a sequence, in a cache that may have more room."""
     kind, B = draw(st.sampled_from(KINDS)), draw(st.integers(1, 3))
     width, seen = draw(st.integers(1, 6)), draw(st.integers(1, 14))
     ways = kind.endswith("both ways")
     N_q = seen if ways else draw(st.integers(1, seen))
     q_offset = seen - N_q
-    kv_offset = draw(st.integers(0, max(0, q_offset - width + 1))) if kind in ("window", "chunks") else 0
+    kv_offset = draw(st.integers(0, max(0, q_offset - width + 1))) if kind in ("window",
+                                                                               "chunks") else 0
     room = 0 if ways else draw(st.sampled_from((0, 0, 3)))
     real, ids = draw(st.sampled_from(("none", "left", "right", "documents"))), None
     if real == "documents" and N_q == seen and not room and not kv_offset and not ways:
@@ -66,7 +67,8 @@ def questions(draw):
 @settings(max_examples=400)
 def test_a_description_says_what_the_dense_mask_says(question):
     kind, B, width, N_q, q_offset, N_k, kv_offset, real, ids = question
-    asked = {"batch_size": B, "q_length": N_q, "kv_length": N_k, "q_offset": q_offset, "kv_offset": kv_offset,
+    asked = {"batch_size": B, "q_length": N_q, "kv_length": N_k, "q_offset": q_offset,
+             "kv_offset": kv_offset,
              "mask_function": function_of(kind, width, real, ids, B), "attention_mask": real}
     seen = describe(**asked)
     dense = theirs.sdpa_mask(**asked, allow_is_causal_skip=False)
@@ -113,7 +115,8 @@ def test_padding_inside_a_sequence_needs_no_window():
     got = describe(**asked).attention(q, k, k)
     assert torch.allclose(got[mask], expected[mask], atol=1e-12)
     asked["mask_function"] = theirs.sliding_window_causal_mask_function(4)
-    with pytest.raises(NotImplementedError, match=r"^attention_mask: expected padding before or behind"):
+    with pytest.raises(NotImplementedError,
+                       match=r"^attention_mask: expected padding before or behind"):
         describe(**asked)
 
 
@@ -128,7 +131,8 @@ def test_a_mask_that_no_description_fits_is_refused_by_name(function, said):
 
 
 def test_queries_that_lie_on_no_key_are_refused():
-    with pytest.raises(NotImplementedError, match=r"^attention_mask: expected the queries to lie on keys"):
+    with pytest.raises(NotImplementedError,
+                       match=r"^attention_mask: expected the queries to lie on keys"):
         describe(1, 4, 4, q_offset=2, mask_function=theirs.causal_mask_function)
 
 
@@ -138,12 +142,14 @@ def test_a_description_is_handed_on_and_not_computed_with():
         assert same is seen
     assert "(2, 1, 4, 4)" in repr(seen) and isinstance(seen, Seen)
     for use in (lambda: seen[:, :, :2], lambda: torch.ones(2) + seen, lambda: torch.where(seen, 0, 1)):
-        with pytest.raises(NotImplementedError, match=r"^attention_mask: this model computes with its mask"):
+        with pytest.raises(NotImplementedError,
+                           match=r"^attention_mask: this model computes with its mask"):
             use()
 
 
 def test_keys_that_the_mask_does_not_know_are_refused():
     seen = describe(1, 4, 4, mask_function=theirs.causal_mask_function)
     q = torch.randn(1, 1, 4, 8)
-    with pytest.raises(ValueError, match=r"^attention_mask: expected a mask of \(4, 4\) queries and keys, got"):
+    with pytest.raises(ValueError,
+                       match=r"^attention_mask: expected a mask of \(4, 4\) queries and keys, got"):
         seen.attention(q, q[:, :, :3], q[:, :, :3])

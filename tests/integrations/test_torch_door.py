@@ -1,4 +1,4 @@
-"""torch's own door on a CPU: the operators that stand in for ATen's, registered for the CPU instead of CUDA."""
+"""torch's own door on a CPU: what stands in for ATen's operators, for the CPU in the place of CUDA."""
 
 import pytest
 
@@ -28,7 +28,8 @@ def test_what_a_gpu_checks_holds_here_too(name):
 
 def test_torch_lists_it_and_goes_back():
     name = door.register("course's own")
-    assert name in attention.list_flash_attention_impls() and attention.current_flash_attention_impl() is None
+    assert name in attention.list_flash_attention_impls()
+    assert attention.current_flash_attention_impl() is None
     attention.activate_flash_attention_impl(name)
     assert attention.current_flash_attention_impl() == name
     attention.restore_flash_attention_impl()
@@ -50,7 +51,8 @@ def test_each_operator_of_atens_is_taken_over(opened):
     theirs = {name for name in dir(ATEN) if "flash_attention" in name} | {
         str(name).split(".")[0].removeprefix("aten::") for name in torch._C._dispatch_get_all_op_names()
         if "_flash_attention" in name and name.startswith("aten::")}
-    theirs = {name for name in theirs if not name.endswith(("for_cpu", "for_cpu_backward", "overrideable",
+    theirs = {name for name in theirs if not name.endswith(("for_cpu", "for_cpu_backward",
+                                                            "overrideable",
                                                             "overrideable_backward"))
               and "fused" not in name and "quantized" not in name}
     ours = {name for name in theirs if hasattr(door, name)}
@@ -62,7 +64,8 @@ def test_dense_queries_of_flash_attention_itself(opened):
     q, k, v = (torch.randn(2, N, H, 16, requires_grad=True) for N, H in ((7, 4), (9, 2), (9, 2)))
     o, lse, *_ = ATEN._flash_attention_forward(q, k, v, None, None, 7, 9, 0.0, True, False, scale=0.3,
                                                window_size_left=3, window_size_right=0)
-    given = gpu_checks_doors.Problem(*(x.transpose(1, 2) for x in (q, k, v, torch.ones_like(q))), None, True, 0.3,
+    given = gpu_checks_doors.Problem(*(x.transpose(1, 2) for x in (q, k, v, torch.ones_like(q))), None,
+                                     True, 0.3,
                                      (3, 0))
     expected = gpu_checks_doors.dense(given)
     got = o, lse, *torch.autograd.grad(o.sum(), (q, k, v))
@@ -76,7 +79,8 @@ def test_the_variant_that_writes_into_a_tensor(opened):
     q, out = torch.randn(2, 5, 16), torch.full((2, 5, 16), torch.nan)
     q, out = q.transpose(0, 1), out.transpose(0, 1)
     cu = torch.tensor([0, 5], dtype=torch.int32)
-    lse = ATEN._flash_attention_forward_no_dropout_inplace(out, q, q, q, cu, cu, 5, 5, 0.0, False, False)
+    lse = ATEN._flash_attention_forward_no_dropout_inplace(out, q, q, q, cu, cu, 5, 5, 0.0, False,
+                                                           False)
     o, expected, *_ = ATEN._flash_attention_forward(q, q, q, cu, cu, 5, 5, 0.0, False, False)
     assert torch.equal(out, o) and torch.equal(lse, expected) and lse.shape == (2, 5)
 
@@ -91,7 +95,8 @@ def test_what_the_op_has_not_is_refused_by_name(opened, name, given):
 
 def test_slopes_and_a_cache_without_lengths_are_refused(opened):
     q, cu = torch.randn(4, 2, 8), torch.tensor([0, 4], dtype=torch.int32)
-    for name, value in (("alibi_slopes", torch.ones(2)), ("block_table", torch.zeros(1, 1, dtype=torch.int32))):
+    for name, value in (("alibi_slopes", torch.ones(2)),
+                        ("block_table", torch.zeros(1, 1, dtype=torch.int32))):
         with pytest.raises(NotImplementedError, match=name):
             ATEN._flash_attention_forward(q, q, q, cu, cu, 4, 4, 0.0, False, False, **{name: value})
 
@@ -102,12 +107,14 @@ def test_a_compiled_model_meets_the_shapes_and_strides_that_torch_promised(opene
 
     q, k = (torch.randn(2, 7, H, 16).transpose(1, 2) for H in (4, 2))
     real = ATEN._scaled_dot_product_flash_attention(q, k, k, 0.0, True)
-    grads = ATEN._scaled_dot_product_flash_attention_backward(q, q, k, k, *real[:2], *real[2:6], 0.0, True,
+    grads = ATEN._scaled_dot_product_flash_attention_backward(q, q, k, k, *real[:2], *real[2:6], 0.0,
+                                                              True,
                                                               *real[6:8])
     with FakeTensorMode() as mode:
         fq, fk = (mode.from_tensor(x) for x in (q, k))
         fake = ATEN._scaled_dot_product_flash_attention(fq, fk, fk, 0.0, True)
-        fake_grads = ATEN._scaled_dot_product_flash_attention_backward(fq, fq, fk, fk, *fake[:2], *fake[2:6], 0.0,
+        fake_grads = ATEN._scaled_dot_product_flash_attention_backward(fq, fq, fk, fk, *fake[:2],
+                                                                       *fake[2:6], 0.0,
                                                                        True, *fake[6:8])
     for x, y in zip((*real, *grads), (*fake, *fake_grads), strict=True):
         if isinstance(y, torch.Tensor):

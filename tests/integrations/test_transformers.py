@@ -1,4 +1,4 @@
-"""Tiny models of eight families with our attention compute what they compute with their own eager one."""
+"""Tiny models of eight families compute with our attention what they do with their own eager one."""
 
 import os
 
@@ -6,14 +6,15 @@ import pytest
 import torch
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-transformers = pytest.importorskip("transformers", reason="`make test-transformers` installs transformers")
+transformers = pytest.importorskip("transformers",
+                                   reason="`make test-transformers` installs transformers")
 
 import flashlib.integrations.transformers as door  # noqa: E402
 from flashlib.integrations import described  # noqa: E402
 from tests.integrations.cases import CASES, MASKS, N  # noqa: E402
 from tests.integrations.families import CONFIGS, model_of, padding, tokens  # noqa: E402
 
-MOST = 1e-5                                                 # of the largest value, as for one call in float32
+MOST = 1e-5                                                 # of the largest value, as for one call
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,11 +41,12 @@ def test_a_model_computes_what_it_did(models, family, case):
 
 def calls(monkeypatch):
     """Return what is called, by name, and with how many keys; it grows."""
+    true = {name: getattr(described, name) for name in ("flash_attention", "flash_attention_varlen")}
     made = []
     for name in ("flash_attention", "flash_attention_varlen"):
-        def call(q, k, *rest, name=name, true=getattr(described, name), **options):
+        def call(q, k, *rest, name=name, **options):
             made.append((name, k.shape[0 if name.endswith("varlen") else 2]))
-            return true(q, k, *rest, **options)
+            return true[name](q, k, *rest, **options)
         monkeypatch.setattr(described, name, call)
     return made
 
@@ -63,8 +65,10 @@ def test_padded_sequences_are_packed_and_padding_costs_nothing(models, monkeypat
 
 def test_room_of_a_static_cache_is_not_attended_to(models, monkeypatch):
     made = calls(monkeypatch)
-    models("llama")[1].generate(tokens(2, N), max_new_tokens=3, do_sample=False, cache_implementation="static")
-    assert made == [("flash_attention", N + n) for n in (0, 0, 1, 1, 2, 2)[:len(made)]] and len(made) >= 4
+    models("llama")[1].generate(tokens(2, N), max_new_tokens=3, do_sample=False,
+                                cache_implementation="static")
+    assert made == [("flash_attention", N + n) for n in (0, 0, 1, 1, 2,
+                                                         2)[:len(made)]] and len(made) >= 4
 
 
 def test_without_a_mask_function_transformers_would_drop_padding_in_silence(models):
@@ -93,15 +97,17 @@ def test_a_sequence_of_padding_alone_disturbs_nobody(models):
 
 
 def test_an_encoder_sees_both_ways():
-    """BERT: no causal mask; rows of padding are computed, too, for a cross attention would need them."""
-    config = transformers.BertConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+    """BERT: no causal mask; rows of padding are computed, too, as a cross attention needs them."""
+    config = transformers.BertConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2,
+                                     num_attention_heads=4,
                                      intermediate_size=48)
     found = []
     for name in ("eager", door.NAME):
         torch.manual_seed(0)
         model = transformers.AutoModel.from_config(config, attn_implementation=name).eval()
         with torch.no_grad():
-            found += [[model(tokens(2, N), attention_mask=mask).last_hidden_state for mask in MASKS.values()]]
+            found += [[model(tokens(2, N),
+                             attention_mask=mask).last_hidden_state for mask in MASKS.values()]]
     assert max(float((x - y).abs().max()) for x, y in zip(*found, strict=True)) <= MOST
 
 
@@ -125,7 +131,8 @@ def attend(**more):
 @pytest.mark.parametrize("argument, value", [
     ("dropout", 0.1), ("position_bias", torch.zeros(1, 4, N, N)), ("head_mask", torch.ones(4)),
     ("output_attentions", True), ("cache", object()), ("block_table", torch.zeros(2, 3)),
-    ("cu_seq_lens_q", torch.tensor([0, N])), ("attention_mask", torch.ones(2, 1, N, N, dtype=torch.bool)),
+    ("cu_seq_lens_q", torch.tensor([0, 5, N])), ("attention_mask",
+                                              torch.ones(2, 1, N, N, dtype=torch.bool)),
     ("attention_mask", torch.ones(2, N))])
 def test_what_the_op_has_not_is_refused_by_name(argument, value):
     with pytest.raises(NotImplementedError, match=rf"^{argument}: "):

@@ -26,7 +26,8 @@ WINDOWS = ((-1, -1), (-1, 0), (40, 0))
 @contextlib.contextmanager
 def opened(device, calls=None):
     """Open the door, count in `calls` who comes through, and close it."""
-    true = {name: getattr(door, name) for name in ("flash_attention", "flash_attention_varlen", "flash_decode")}
+    true = {name: getattr(door, name) for name in ("flash_attention", "flash_attention_varlen",
+                                                   "flash_decode")}
     for name, function in true.items():
         def counted(*given, name=name, function=function, **options):
             if calls is not None:
@@ -64,12 +65,14 @@ def dtypes(where):
 
 
 def check_doors_sdpa(where, shapes=SHAPES):
-    """SDPA through the door: values and gradients by float64, in the layout of its inputs; then torch's again."""
+    """SDPA through the door: O and gradients by float64, laid out as its inputs; then torch's again."""
     worst = 0.0
     for shape, dtype, transposed in itertools.product(shapes, dtypes(where), (False, True)):
         given = problem(shape, dtype, device=where.device, with_lse=False)
         if transposed:                                      # as models hand them over
-            given = given._replace(**{name: getattr(given, name).transpose(1, 2).contiguous().transpose(1, 2)
+            given = given._replace(**{name: getattr(given, name).transpose(1,
+                                                                           2).contiguous().transpose(1,
+                                                                                                     2)
                                       for name in ("q", "k", "v")})
         q, k, v = (x.detach().requires_grad_() for x in given[:3])
         calls = []
@@ -85,7 +88,8 @@ def check_doors_sdpa(where, shapes=SHAPES):
             require(shape.D % 8 or x.stride() == like.stride(), f"{name} {shape}: strides {x.stride()}")
             worst = max(worst, off(x, y) / TOLERANCE[dtype])
         if before is not None:
-            require(torch.equal(sdpa(q, k, v, given.causal), before), f"{shape}: torch's own is not back")
+            require(torch.equal(sdpa(q, k, v, given.causal), before),
+                    f"{shape}: torch's own is not back")
             require(len(calls) == 1, f"{shape}: the door was not closed")
     return f"worst {worst:.2f} of what is allowed"
 
@@ -119,7 +123,8 @@ def parts_of(tensors, lengths_q, lengths_k, window):
     ends_q, ends_k = ([0, *itertools.accumulate(lengths)] for lengths in (lengths_q, lengths_k))
     for rows, keys in zip(itertools.pairwise(ends_q), itertools.pairwise(ends_k), strict=True):
         spans = (slice(*rows), slice(*keys), slice(*keys), slice(*rows))
-        q, k, v, do = (x.detach()[at].transpose(0, 1)[None] for x, at in zip(tensors, spans, strict=True))
+        q, k, v, do = (x.detach()[at].transpose(0, 1)[None] for x,
+                       at in zip(tensors, spans, strict=True))
         yield Problem(q, k, v, do, None, False, None, (left, right)), spans
 
 
@@ -130,7 +135,8 @@ def check_doors_varlen(where, lengths=(LENGTHS_Q, LENGTHS_K)):
     for dtype, window, (H, Hk) in itertools.product(dtypes(where), WINDOWS, ((2, 2), (4, 2))):
         rng = torch.Generator(device=where.device).manual_seed(0)
         q, k, v, do = (torch.randn(sum(n), heads, 64, generator=rng, device=where.device).to(dtype)
-                       for n, heads in ((lengths[0], H), (lengths[1], Hk), (lengths[1], Hk), (lengths[0], H)))
+                       for n, heads in ((lengths[0], H), (lengths[1], Hk), (lengths[1], Hk),
+                                        (lengths[0], H)))
         inputs = [x.requires_grad_() for x in (q, k, v)]
         calls = []
         with opened(where.device, calls):
@@ -142,12 +148,14 @@ def check_doors_varlen(where, lengths=(LENGTHS_Q, LENGTHS_K)):
         require(calls == ["flash_attention_varlen"], f"{window}: {calls} came through the door")
         for given, (rows, keys, *_) in parts_of((q, k, v, do), *lengths, window):
             expected = dense(given)
-            for name, x, y, at in zip(("O", "dQ", "dK", "dV"), (o, *grads), (expected[0], *expected[2:]),
+            for name, x, y, at in zip(("O", "dQ", "dK", "dV"), (o, *grads),
+                                      (expected[0], *expected[2:]),
                                       (rows, rows, keys, keys), strict=True):
                 error = off(x.detach()[at].transpose(0, 1)[None], y)
                 require(error <= TOLERANCE[dtype], f"{name} {window} {rows} {dtype}: error {error:.2e}")
                 worst = max(worst, error / TOLERANCE[dtype])
-    return f"worst {worst:.2f} of what is allowed" + (f"; {skipped} that this torch cannot ask" * bool(skipped))
+    rest = f"; {skipped} that this torch cannot ask" if skipped else ""
+    return f"worst {worst:.2f} of what is allowed{rest}"
 
 
 def check_doors_cached(where):
@@ -157,8 +165,9 @@ def check_doors_cached(where):
     for dtype, window in itertools.product(dtypes(where), WINDOWS):
         rng = torch.Generator(device=where.device).manual_seed(0)
         q = torch.randn(sum(lengths_q), H, D, generator=rng, device=where.device).to(dtype)
-        pages = [torch.randn(21, page, Hk, D, generator=rng, device=where.device).to(dtype) for _ in "kv"]
-        table = torch.randperm(21, generator=torch.Generator().manual_seed(1)).view(3, 7).int().to(where.device)
+        pages = [torch.randn(21, page, Hk, D, generator=rng, device=where.device).to(dtype)
+                 for _ in "kv"]
+        table = torch.randperm(21, generator=rng, device=where.device).view(3, 7).int()
         seqused = torch.tensor(used, dtype=torch.int32, device=where.device)
         k, v = (x[table.long()].flatten(1, 2) for x in pages)               # (3, 112, H_k, D)
         cu_q, calls = cumulative(lengths_q, where.device), []
@@ -167,7 +176,8 @@ def check_doors_cached(where):
                            block_table=table)
             if paged is None:
                 return "this torch cannot ask for a cache"
-            slots = varlen(q, *(x.flatten(0, 1) for x in (k, v)), cu_q, cumulative((112,) * 3, where.device),
+            slots = varlen(q, *(x.flatten(0, 1) for x in (k, v)), cu_q,
+                           cumulative((112,) * 3, where.device),
                            lengths_q, (112,), window, seqused_k=seqused)
         require(calls == ["flash_decode"] * 2, f"{window}: {calls} came through the door")
         require(torch.equal(paged, slots), f"{window}: pages change bits")

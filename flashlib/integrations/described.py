@@ -115,8 +115,8 @@ class Seen:
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None) -> Any:
         """Refuse to be computed with."""
-        raise NotImplementedError(f"attention_mask: this model computes with its mask ({func.__name__}),"
-                                  f" which is a description and holds no numbers: {ELSEWHERE}")
+        raise NotImplementedError(f"attention_mask: this model computes with its mask ({func.__name__})"
+                                  f", which is a description and holds no numbers: {ELSEWHERE}")
 
     def __getitem__(self, at) -> Any:
         """Refuse to be cut."""

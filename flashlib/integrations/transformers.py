@@ -74,8 +74,8 @@ def attend(module, query, key, value, attention_mask, *, scaling=None, is_causal
     if attention_mask is None:
         attention_mask = _without_mask(module, query, key, is_causal, sliding_window)
     if not isinstance(attention_mask, Seen):
-        raise NotImplementedError("attention_mask: expected None or (B, N), of which the model makes its"
-                                  f" mask, got a {type(attention_mask).__name__} of"
+        raise NotImplementedError("attention_mask: expected None or (B, N), of which the model makes"
+                                  f" its mask, got a {type(attention_mask).__name__} of"
                                   f" {getattr(attention_mask, 'ndim', 'no')} dimensions: {ELSEWHERE}")
     cu = others.get("cu_seq_lens_q")
     if cu is not None and len(cu) > 2 and attention_mask.packed is None:

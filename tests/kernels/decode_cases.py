@@ -55,7 +55,14 @@ def inputs(case, dtype=torch.float32, device="cpu", seed=0):
     return Given(q, k, v, lengths)
 
 
-def expected(case, q, k, v, lengths):
+def scores_of(case, device="cpu", seed=3):
+    """Return a softcap, slopes of heads and of batch entries, and sinks, around the lse of rows."""
+    rng = torch.Generator().manual_seed(seed)
+    return {"softcap": 4.0, "alibi": (0.3 * torch.rand(case.B, case.H, generator=rng)).to(device),
+            "sink": (4 + 2 * torch.randn(case.H, generator=rng)).to(device)}
+
+
+def expected(case, q, k, v, lengths, *, softcap=None, alibi=None, sink=None):
     """Return O and lse by whole matrices in the dtype of q.
 
     Every sequence is computed alone from the keys that count.
@@ -67,6 +74,10 @@ def expected(case, q, k, v, lengths):
         S = q[b] @ K.transpose(-1, -2) * (case.D ** -0.5 if case.scale is None else case.scale)
         ahead = torch.arange(n, device=q.device) - n - (torch.arange(case.Nq, device=q.device)[:, None]
                                                         - case.Nq)
+        if softcap is not None:
+            S = softcap * torch.tanh(S / softcap)
+        if alibi is not None:
+            S = S - (alibi.expand(len(q), case.H)[b, :, None, None] * ahead.abs()).to(S.dtype)
         left, right = case.window or (None, None)
         seen = torch.ones_like(ahead, dtype=torch.bool)
         if case.causal:
@@ -75,9 +86,13 @@ def expected(case, q, k, v, lengths):
             seen &= ahead <= right
         if left is not None:
             seen &= ahead >= -left
+        if sink is not None:                                # one more key, whose value is 0
+            beside = sink.to(S.dtype)[:, None, None].expand(*S.shape[:2], 1)
+            S, V = torch.cat([S, beside], -1), torch.nn.functional.pad(V, (0, 0, 0, 1))
+            seen = torch.nn.functional.pad(seen, (0, 1), value=True)
         sees = seen.any(-1)
         S = S.masked_fill(~seen & sees[:, None], -math.inf)
-        if n == 0:
+        if n == 0 and sink is None:
             outputs.append((torch.zeros_like(q[b]), q.new_full(q[b].shape[:2], -math.inf)))
             continue
         wide = S.to(torch.promote_types(S.dtype, torch.float32))
@@ -87,13 +102,14 @@ def expected(case, q, k, v, lengths):
     return tuple(torch.stack([x[i] for x in outputs]) for i in range(2))
 
 
-def judge(case, given, got):
+def judge(case, given, got, **scores):
     """Return name → Score of O and lse by the accuracy rule."""
     q, k, v, lengths = given
-    O, LSE = expected(case, q.detach().double(), k.detach().double(), v.detach().double(), lengths)
+    O, LSE = expected(case, q.detach().double(), k.detach().double(), v.detach().double(), lengths,
+                      **{name: x.double() if torch.is_tensor(x) else x for name, x in scores.items()})
     plain = None
     if q.dtype.itemsize == 2:
-        plain = expected(case, q.detach(), k.detach(), v.detach(), lengths)[0]
+        plain = expected(case, q.detach(), k.detach(), v.detach(), lengths, **scores)[0]
     o, lse = got
     finite = torch.isfinite(LSE)
     same = torch.equal(lse[~finite].double(), LSE[~finite])

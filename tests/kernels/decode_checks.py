@@ -13,10 +13,11 @@ from flashlib.course.notebook.interpreter_trace import watch
 from flashlib.kernels import flash_attention, flash_decode
 from flashlib.kernels.backends import decode as backend
 from flashlib.kernels.configs import DecodeConfig
+from flashlib.kernels.scores import Scores, kind_of
 from flashlib.masks import window_of
 from flashlib.models import traffic
 from tests.kernels.behaviours import require
-from tests.kernels.decode_cases import Case, inputs, judge, paged
+from tests.kernels.decode_cases import Case, inputs, judge, paged, scores_of
 from tests.kernels.mutated import roomy, rows_loaded
 
 KEYS = 32                                                   # of a split, and of a tile
@@ -217,6 +218,33 @@ def check_attention():
     o, lse = flash_attention(q, k, v, causal=True, return_lse=True, impl="reference")
     for x, y in zip(got, torch.autograd.grad(o.sum() + lse.sum(), (q, k, v)), strict=True):
         require(torch.allclose(x, y, atol=1e-5), "a gradient is off")
+
+
+def scored(case, keys=KEYS, only=("softcap", "alibi", "sink")):
+    """Hold O and lse with scores against float64."""
+    given, scores = inputs(case), {name: x for name, x in scores_of(case).items() if name in only}
+    for name, score in judge(case, given, decode(given, case, keys, **scores), **scores).items():
+        require(score.ratio <= 1, f"{name} {case} {only}: {score.error:.1e} > {score.allowed:.1e}")
+
+
+def check_alibi():
+    """Softcap and slopes of heads and batch entries, counted from the last key that counts."""
+    for causal, window in MASKS[:4]:
+        scored(Case(3, 4, 2, 3, 100, 16, causal, window, lengths=True), only=("alibi",))
+    scored(Case(3, 4, 2, 3, 100, 16, True, lengths=True), only=("softcap",))
+
+
+def check_sink():
+    """The sink counts once, in a program that has all keys and in the merge, with the same bits."""
+    for causal, window in MASKS[:4]:
+        for keys in (32, 128):                              # parts, and one
+            scored(Case(3, 4, 2, 3, 100, 16, causal, window, lengths=True), keys)
+    config = DecodeConfig(16, 32, 4, 1, 64, 2)
+    case = Case(3, 4, 2, 3, 100, 16, True, lengths=True)
+    given, scores = inputs(case), Scores(**scores_of(case))
+    p = backend.problem_of(*given[:3], window_of(True), None, kind_of(*scores))
+    identical(*[backend.BACKEND.forward(*given[:3], p, 0.25, config, given.lengths, None, units,
+                                        scores=scores) for units in (1, 2)], "runs and units differ")
 
 
 CHECKS = {name.removeprefix("check_"): check for name, check in globals().copy().items()

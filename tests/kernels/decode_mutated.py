@@ -38,8 +38,8 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("lse in base 2", "tl.constexpr(exp2.LN2)", "tl.constexpr(1.0)", "value"),
     ("lse without its maximum", "(m + tl.log2(", "(0.0 + tl.log2(", "value"),
     ("a part weighs hidden keys alike",
-     "tl.where(seen, tl.exp2(qk * scale_log2 - m_new[:, None]), 0.0)",
-     "tl.exp2(qk * scale_log2 - m_new[:, None])", "mask"),
+     "tl.where(seen, tl.exp2(qk * factor - m_new[:, None]), 0.0)",
+     "tl.exp2(qk * factor - m_new[:, None])", "mask"),
     ("all heads read the first keys", "head % H_K", "head % H_K * 0", "group"),
     ("all sequences read the first keys", "b.to(tl.int64) * stride_k[0] + n", "n * 0 + n", "value"),
     ("all sequences read the first values", "b.to(tl.int64) * stride_v[0] + n", "n * 0 + n", "value"),
@@ -109,6 +109,20 @@ MUTANTS = [Mutant(*fields) for fields in (
      "window"),
     ("the second columns are those of the first", "d = column * BLOCK_D +", "d = column * 0 +",
      "value"),
+    # scores
+    ("distances are counted from the room", "logits, N_Q, length)", "logits, N_Q, N_K)", "alibi"),
+    ("all heads of a group have the first slope", "of_head(ALIBI, b, h[:, None],",
+     "of_head(ALIBI, b, h[:, None] // GROUP * GROUP,", "alibi"),
+    ("the sink is left out of the merge", "if SINK is not None:\n    top,",
+     "if False:\n    top,", "sink"),
+    ("the sink counts in every run", "fold(m_i, l_i, acc, m_run, l_run, acc_run)",
+     "fold(m_i, l_i, acc, with_sink(m_run, l_run, tl.load(SINK))[0],"
+     " with_sink(m_run, l_run, tl.load(SINK))[1],"
+     " acc_run * with_sink(m_run, l_run, tl.load(SINK))[2][:, None])", "sink"),
+    ("the merge has the sink of another head", "of_head(SINK, b, h % (H_K * GROUP),",
+     "of_head(SINK, b, h // GROUP % H_K,", "sink"),
+    ("the merge does not rescale O by the sink", "acc = acc * keep\n", "acc = acc\n", "sink"),
+    ("one part does not rescale O by the sink", "acc = acc * keep[:, None]", "acc = acc", "sink"),
 )]
 KERNELS = ("flash_decode_fwd_kernel", "flash_decode_merge_kernel")
 

@@ -17,7 +17,13 @@ import torch
 from flashlib.course.bench.attention import microseconds
 from flashlib.kernels import flash_attention
 from flashlib.kernels.configs import configs_for
-from tests.kernels import gpu_checks_decode, gpu_checks_doors, gpu_checks_fused, gpu_checks_gluon
+from tests.kernels import (
+    gpu_checks_decode,
+    gpu_checks_doors,
+    gpu_checks_fused,
+    gpu_checks_gluon,
+    gpu_checks_scores,
+)
 from tests.kernels.behaviours import TOLERANCE, close, require
 from tests.kernels.problems import Problem, Shape, dense, off, problem, solve
 
@@ -376,5 +382,5 @@ def check_graph_outlives_its_plans(where, N=1024):
 ALONE = {name.removeprefix("check_"): value
          for name, value in [*globals().items(), *vars(gpu_checks_gluon).items(),
                              *vars(gpu_checks_fused).items(), *vars(gpu_checks_decode).items(),
-                             *vars(gpu_checks_doors).items()]
+                             *vars(gpu_checks_scores).items(), *vars(gpu_checks_doors).items()]
          if name.startswith("check_")}

@@ -27,7 +27,7 @@ from tests.mutants.edits import edited
 from tests.quick_interpreter import quicken
 
 KERNELS = Path(flashlib.__file__).parent / "kernels" / "triton"
-MODULES = ("tiles", "forward", "backward")                  # fresh copies are made in this order
+MODULES = ("tiles", "scores", "forward", "backward")        # fresh copies are made in this order
 
 
 class Mutant(NamedTuple):
@@ -50,8 +50,8 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("lse in base 2", "forward", "tl.constexpr(exp2.LN2)", "tl.constexpr(1.0)", "lse"),
     ("lse without its maximum", "forward", "(m_i + tl.log2(", "(0.0 + tl.log2(", "lse"),
     ("the maximum of the first tile for all", "forward",
-     "m_new = tl.maximum(m_i, tl.max(qk, 1) * scale_log2)",
-     "m_new = tl.where(m_i > LOWEST, m_i, tl.max(qk, 1) * scale_log2)", "overflow"),
+     "m_new = tl.maximum(m_i, tl.max(qk, 1) * factor)",
+     "m_new = tl.where(m_i > LOWEST, m_i, tl.max(qk, 1) * factor)", "overflow"),
     ("an empty row divides by zero", "forward", "tl.where(l_i == 0.0, 1.0, l_i)[:, None]",
      "l_i[:, None]", "blind"),
     ("an empty row weighs its keys alike", "forward", "p = tl.where(seen, p, 0.0)",
@@ -141,6 +141,48 @@ MUTANTS = [Mutant(*fields) for fields in (
      "tl.cdiv(tl.maximum(first - right, 0), o.BLOCK_M)", "window_dKV"),
     ("queries that see the last key pass for whole", "tiles", "tl.maximum(first + 1 + left, 0)",
      "tl.maximum(last + 1 + left, 0)", "window_dKV"),
+    # scores
+    ("the softcap comes before the scale", "scores", "tanh(qk * (scale_log2 / softcap_log2))",
+     "scale_log2 * LOG2E * tanh(qk / softcap_log2)", "softcap"),
+    ("the softcap is in powers of 2 inside alone", "scores", "x = t * softcap_log2",
+     "x = t * softcap_log2 / LOG2E", "softcap"),
+    ("tanh loses small logits", "scores", "tl.abs(x) < 0.25", "tl.abs(x) < 0.0", "softcap"),
+    ("the series of tanh is taken too far", "scores", "tl.abs(x) < 0.25", "tl.abs(x) < 0.9", "softcap"),
+    ("tanh of half", "scores", "x * (2 * LOG2E)", "x * LOG2E", "softcap"),
+    ("the derivative of tanh is forgotten in dK", "backward", "ds_t = ds_t * (1.0 - t * t)",
+     "ds_t = ds_t * 1.0", "softcap_backward"),
+    ("the derivative of tanh is forgotten in dQ", "backward", "ds = ds * (1.0 - t * t)",
+     "ds = ds * 1.0", "softcap_backward"),
+    ("the derivative is 1 − t", "backward", "ds * (1.0 - t * t)", "ds * (1.0 - t)", "softcap_backward"),
+    ("the slope is in powers of 2 already", "scores", "x - slope * LOG2E *", "x - slope *", "alibi"),
+    ("the slope is added", "scores", "x - slope * LOG2E *", "x + slope * LOG2E *", "alibi"),
+    ("the slope is scaled, too", "scores", "x - slope * LOG2E *", "x - slope * scale_log2 *",
+     "alibi"),
+    ("the distance is off by one", "scores", "row + (N_K - N_Q) - col", "row + 1 + (N_K - N_Q) - col",
+     "alibi"),
+    ("the distance aligns top left", "scores", "row + (N_K - N_Q) - col", "row - col", "alibi"),
+    ("later keys come nearer", "scores", "tl.abs(row + (N_K - N_Q) - col)", "(row + (N_K - N_Q) - col)",
+     "alibi"),
+    ("every head has the first slope", "scores", "tl.load(X + h)", "tl.load(X + h * 0)", "alibi"),
+    ("every batch entry has the first slopes", "scores", "tl.load(X + b * H + h)", "tl.load(X + h)",
+     "alibi"),
+    ("slopes lie batch by batch", "scores", "tl.load(X + b * H + h)", "tl.load(X + h * H + b)",
+     "alibi"),
+    ("the slope of another head in the backward", "backward", "of_head(ALIBI, b, h,",
+     "of_head(ALIBI, b, h // GROUP,", "alibi_backward"),
+    ("ALiBi forgets the scale", "scores", "x = qk * scale_log2", "x = qk * 1.0", "alibi"),
+    ("the sink is in powers of 2 already", "scores", "sink * LOG2E", "sink", "sink"),
+    ("O is not rescaled by the sink", "forward", "acc = acc * keep[:, None]", "acc = acc * 1.0",
+     "sink"),
+    ("l is not rescaled by the sink", "scores", "tl.fma(l_i, keep,", "tl.fma(l_i, 1.0 + 0.0 * keep,",
+     "sink"),
+    ("the sink is left out of l", "scores", "tl.exp2(sink_log2 - m_new)", "0.0 * m_new", "sink"),
+    ("a sink cannot be the maximum", "scores", "tl.maximum(m_i, sink_log2)", "m_i + 0.0 * sink_log2",
+     "sink"),
+    ("the sink is scaled", "forward", "of_head(SINK, b, h, H, SINK_DIMS))",
+     "of_head(SINK, b, h, H, SINK_DIMS) * scale_log2)", "sink"),
+    ("every head has the sink of its group", "forward", "of_head(SINK, b, h,",
+     "of_head(SINK, b, h // GROUP,", "sink"),
 )]
 
 
@@ -166,9 +208,10 @@ def install(folder, mutant=None):
         spec = importlib.util.spec_from_file_location(path.stem, path)
         module = made[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        for shared, function in vars(made["tiles"]).items():
-            if hasattr(function, "fn") and hasattr(module, shared):
-                setattr(module, shared, function)
+        for home in ("tiles", "scores"):
+            for shared, function in vars(made.get(home, made["tiles"])).items():
+                if hasattr(function, "fn") and hasattr(module, shared):
+                    setattr(module, shared, function)
     for name in ("flash_fwd_kernel", "flash_bwd_delta_kernel", "flash_bwd_dkdv_kernel",
                  "flash_bwd_dq_kernel"):
         home = "forward" if "fwd" in name else "backward"
@@ -191,7 +234,7 @@ def differs(names, *shape, dtype=torch.float32, edit=lambda given: given, **opti
     inside = Problem(*(roomy(x) for x in given[:4]), *given[4:])
     attention = functools.partial(flashlib.flash_attention, impl="triton")
     got = ((*attention(*inside[:3], causal=given.causal, window=given.window, scale=given.scale,
-                       return_lse=True),)
+                       softcap=given.softcap, alibi=given.alibi, sink=given.sink, return_lse=True),)
            if set(names) <= {"O", "lse"} else solve(inside, attention))
     for name, x, y in zip(NAMES, got, expected, strict=False):
         error = off(x, y)
@@ -249,6 +292,27 @@ def check_window(names=FORWARD):
         differs(names, 1, 2, 1, Nq, Nk, 16, False, window)
 
 
+def check_softcap(names=FORWARD):
+    """Logits within the cap and beyond it, and so small that a tanh by exponentials loses them."""
+    for scale, softcap in ((1.0, 2.0), (0.3, 20.0), (0.5, 1e4)):
+        differs(names, 1, 2, 1, 40, 70, 16, edit=lambda given, c=softcap: given._replace(softcap=c),
+                scale=scale, with_lse=False)
+
+
+def check_alibi(names=FORWARD):
+    """Slopes of heads, and of heads and batch entries; more keys than rows, and fewer."""
+    slopes = torch.tensor([[0.5, 0.03, 0.2, 0.1], [0.01, 0.3, 0.07, 0.6]])
+    for alibi, Nq, Nk, causal in ((slopes, 20, 45, False), (slopes[0], 45, 40, True)):
+        differs(names, 2, 4, 2, Nq, Nk, 16, causal, with_lse=False,
+                edit=lambda given, slopes=alibi: given._replace(alibi=slopes))
+
+
+def check_sink():
+    """Sinks above and below the logits of their heads."""
+    sinks = torch.tensor([3.0, -1.0, 8.0, 200.0])
+    differs(FORWARD, 1, 4, 2, 40, 70, 16, edit=lambda given: given._replace(sink=sinks), scale=0.5)
+
+
 def rows_loaded(seen, name, D):
     """Return how many rows of a tensor with D columns were loaded; what lies beside it is no part."""
     return sum(int((touch.mask & ~touch.outside).sum()) for touch in seen.of(name, "load")) // D
@@ -296,6 +360,11 @@ CHECKS = {
     "window_dQ": lambda: check_window(("dQ",)),
     "window_dKV": lambda: check_window(("dK", "dV")),
     "window_visits": check_window_visits,
+    "softcap": check_softcap,
+    "softcap_backward": lambda: check_softcap(BACKWARD),
+    "alibi": check_alibi,
+    "alibi_backward": lambda: check_alibi(BACKWARD),
+    "sink": check_sink,
 }
 
 

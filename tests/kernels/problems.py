@@ -42,6 +42,9 @@ class Problem(NamedTuple):
     causal: bool
     scale: float | None
     window: tuple[int | None, int | None] | None = None
+    softcap: float | None = None
+    alibi: torch.Tensor | None = None
+    sink: torch.Tensor | None = None
 
 
 def problem(shape, dtype=torch.float32, *, seed=0, scale=None, device="cpu", with_lse=True):
@@ -59,13 +62,18 @@ def problem(shape, dtype=torch.float32, *, seed=0, scale=None, device="cpu", wit
 
 
 def dense(given: Problem, dtype=torch.float64):
-    """Return O, lse, dQ, dK, dV by plain dense attention in `dtype`, through torch's autograd."""
+    """Return O, lse, dQ, dK, dV by plain dense attention in `dtype`, through torch's autograd.
+
+    With a sink its gradient comes last.
+    """
     q, k, v = (x.detach().to(dtype).requires_grad_() for x in given[:3])
     _, Hk, Nk, D = k.shape
     H, Nq = q.shape[1:3]
     scale = 1 / math.sqrt(D) if given.scale is None else given.scale
     grouped = q.unflatten(1, (Hk, H // Hk))
     S = (grouped @ k[:, :, None].transpose(-1, -2)) * scale
+    if given.softcap or given.alibi is not None or given.sink is not None:
+        return _dense_scores(given, S.flatten(1, 2), q, k, v)
     if given.causal or given.window:
         left, right = given.window or (None, None)
         on = torch.arange(Nq, device=q.device)[:, None] + Nk - Nq      # the key that a row lies on
@@ -94,16 +102,56 @@ def dense(given: Problem, dtype=torch.float64):
     return O.detach(), lse, dq, dk, dv
 
 
+def _dense_scores(given, S, q, k, v):
+    """Return what `dense` does, of the scaled logits S (B, H, N_q, N_k): with scores."""
+    B, H, Nq, Nk = S.shape
+    wide = torch.promote_types(S.dtype, torch.float32)
+    if given.softcap:
+        S = given.softcap * torch.tanh(S / given.softcap)
+    on = torch.arange(Nq, device=q.device)[:, None] + Nk - Nq          # the key that a row lies on
+    j = torch.arange(Nk, device=q.device)
+    if given.alibi is not None:
+        S = S - (given.alibi.expand(B, H)[..., None, None] * (on - j).abs()).to(S.dtype)
+    left, right = given.window or (None, None)
+    seen = torch.ones(Nq, Nk, dtype=torch.bool, device=q.device)
+    if left is not None:
+        seen &= j >= on - left
+    if given.causal or right is not None:
+        seen &= j <= on + (0 if given.causal else right)
+    leaves = [q, k, v]
+    if given.sink is None:
+        beside = S.new_full((B, H, Nq, 1), -math.inf)
+    else:
+        leaves.append(given.sink.detach().to(wide).requires_grad_())
+        beside = leaves[3].to(S.dtype)[None, :, None, None].expand(B, H, Nq, 1)
+    lowest = torch.finfo(S.dtype).min
+    S = torch.cat([S.masked_fill(~seen, -math.inf), beside], -1).clamp_min(lowest)   # no −∞ − (−∞)
+    P = torch.softmax(S, -1)[..., :Nk] * seen
+    empty = S.amax(-1) <= lowest
+    lse = torch.where(empty, 0.0, torch.logsumexp(S.to(wide), -1))
+    O = P @ v.repeat_interleave(H // v.shape[1], 1)
+    outputs, gradients = [O], [given.do.to(O.dtype)]
+    if given.dlse is not None:
+        outputs, gradients = [O, lse], [gradients[0], given.dlse.to(lse.dtype)]
+    found = torch.autograd.grad(outputs, leaves, gradients)
+    return O.detach(), torch.where(empty, -math.inf, lse.detach()), *found
+
+
 def solve(given: Problem, attention, **options):
-    """Return O, lse, dQ, dK, dV of `attention`, called like `flash_attention`."""
+    """Return O, lse, dQ, dK, dV of `attention`, called like `flash_attention`, and last the sink's."""
     q, k, v = (x.detach().requires_grad_() for x in given[:3])
-    if given.window is not None:
-        options["window"] = given.window
+    leaves = [q, k, v]
+    for name in ("window", "softcap", "alibi"):
+        if getattr(given, name) is not None:
+            options[name] = getattr(given, name)
+    if given.sink is not None:
+        options["sink"] = given.sink.detach().requires_grad_()
+        leaves.append(options["sink"])
     o, lse = attention(q, k, v, causal=given.causal, scale=given.scale, return_lse=True, **options)
     outputs, gradients = [o], [given.do]
     if given.dlse is not None:
         outputs, gradients = [o, lse], [given.do, given.dlse]
-    return o.detach(), lse.detach(), *torch.autograd.grad(outputs, (q, k, v), gradients)
+    return o.detach(), lse.detach(), *torch.autograd.grad(outputs, leaves, gradients)
 
 
 def off(got, expected):

@@ -26,6 +26,7 @@ import torch  # noqa: E402
 
 from tests.kernels.behaviours import Backend  # noqa: E402
 from tests.kernels.gpu_checks import ALONE, Where, run_configuration  # noqa: E402
+from tests.kernels.gpu_checks_scores import HEAD_DIMS, run_scores  # noqa: E402
 from tests.kernels.grid import Column, columns, merged, run_column  # noqa: E402
 from tests.kernels.promises import PROMISES  # noqa: E402
 
@@ -55,6 +56,10 @@ def tasks():
                     made[f"configuration {Column(dtype, D, causal)} N={N}"] = (
                         "configuration", (dtype, D, causal, N))
     for dtype in (torch.float32, *HALVES):
+        for D in HEAD_DIMS[dtype]:
+            for causal in (False, True):
+                made[f"scores {Column(dtype, D, causal)}"] = ("scores", (dtype, D, causal))
+    for dtype in (torch.float32, *HALVES):
         for promise in PROMISES:
             made[f"promise {promise} {str(dtype).split('.')[1]}"] = ("promise", (promise, dtype))
 
@@ -79,6 +84,9 @@ def run_task(job):
             cases, failures, worst, grids = run_column(Column(*arguments), impl=where.impl,
                                                        device=where.device)
             return done(cases, failures, worst=worst, grids=grids)
+        if kind == "scores":
+            cases, failures, worst = run_scores(where, *arguments)
+            return done(cases, failures, worst=worst, said=f"worst {worst[0]:.2f}: {worst[1]}")
         if kind == "configuration":
             return done(1, [], said=run_configuration(where, *arguments))
         if kind == "promise":
@@ -111,7 +119,9 @@ def run_all(where, *, processes, only="", each=lambda outcome: None, watchdog_s=
     A kernel that waits for ever would keep its process: when no task has ended for `watchdog_s`
     seconds, the processes are killed, and the tasks that had no outcome fail by name.
     """
-    jobs = [(name, task, where) for name, task in tasks().items() if only in name]
+    # Gluon refuses scores, and "auto" takes Triton for them.
+    jobs = [(name, task, where) for name, task in tasks().items()
+            if only in name and not (where.impl == "gluon" and "scores" in name)]
     outcomes = []
     if jobs:
         context = multiprocessing.get_context("spawn")
@@ -138,7 +148,7 @@ def run_all(where, *, processes, only="", each=lambda outcome: None, watchdog_s=
             each(outcome)
     if where.device != "cpu":
         for name in ALONE:
-            if only in f"alone {name}":
+            if only in f"alone {name}" and not (where.impl == "gluon" and "scores" in name):
                 outcomes.append(run_task((f"alone {name}", ("alone", (name,)), where)))
                 torch.cuda.empty_cache()
                 each(outcomes[-1])

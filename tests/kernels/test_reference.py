@@ -8,7 +8,7 @@ from flashlib.kernels import flash_attention  # noqa: E402
 from flashlib.kernels.backends import reference  # noqa: E402
 from tests.kernels.behaviours import SHAPES, Backend, check_values  # noqa: E402
 from tests.kernels.problems import Shape, dense, off, problem, solve  # noqa: E402
-from tests.kernels.promises import PROMISES, WINDOWS  # noqa: E402
+from tests.kernels.promises import PROMISES, SCORES, WINDOWS  # noqa: E402
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d).split(".")[1])
@@ -25,16 +25,16 @@ def at(dtype, impl="reference"):
 
 
 @every_dtype
-@pytest.mark.parametrize("promise", [name for name in PROMISES if name not in WINDOWS])
+@pytest.mark.parametrize("promise", [x for x in PROMISES if x not in WINDOWS | SCORES])
 def test_promise(promise, dtype):
     PROMISES[promise](at(dtype))
 
 
 @every_dtype
-@pytest.mark.parametrize("promise", WINDOWS)
-def test_window_promise(promise, dtype, monkeypatch):
+@pytest.mark.parametrize("promise", WINDOWS | SCORES)
+def test_promise_in_small_tiles(promise, dtype, monkeypatch):
     monkeypatch.setattr(reference, "BLOCKS", (32, 32))
-    WINDOWS[promise](Backend("reference", dtype, N=70))
+    PROMISES[promise](Backend("reference", dtype, N=70))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

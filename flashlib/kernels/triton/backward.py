@@ -161,13 +161,14 @@ def _fold_keys(dq, q, do, statistics, keys, values, lo, hi, row, logits, sizes, 
         v = load_rows(values, start, N_K, D, o.BLOCK_N, o.HEAD_DIM, WHOLE, o.USE_TMA)
         qk = tl.dot(q, k.T, input_precision=o.PRECISION)
         dp = tl.dot(do, v.T, input_precision=o.PRECISION)
-        col = start + tl.arange(0, o.BLOCK_N)
-        qk, factor, t = scored(qk, row[:, None], col[None, :], logits, N_Q, N_K)
+        qk, factor, t = scored(qk, row[:, None], start + tl.arange(0, o.BLOCK_N)[None, :], logits, N_Q,
+                               N_K)
         p = tl.exp2(qk * factor - lse_log2[:, None])
         ds = p * (dp - delta[:, None])
         if logits[1] is not None:                           # a softcap
             ds = ds * (1.0 - t * t)
         if MASKED:
+            col = start + tl.arange(0, o.BLOCK_N)
             seen = visible(row[:, None], col[None, :], N_Q, N_K, window, o.IS_CAUSAL)
             ds = tl.where(seen, ds, 0.0)
         dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=o.PRECISION)

@@ -165,9 +165,7 @@ def flash_decode_fwd_kernel(Q, K, V, O, LSE, LENGTHS, TABLE, scale_log2, softcap
     l_i = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
     m_run, l_run, acc_run = m_i, l_i, acc
-    slope = of_head(ALIBI, b, h, H_K * GROUP, ALIBI_DIMS)
-    if ALIBI is not None:
-        slope = slope[:, None]
+    logits = scale_log2, softcap_log2, of_head(ALIBI, b, h[:, None], H_K * GROUP, ALIBI_DIMS)
     for start in tl.range(lo, hi, BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
         there = n < hi                                      # no key behind the end is read
@@ -175,8 +173,7 @@ def flash_decode_fwd_kernel(Q, K, V, O, LSE, LENGTHS, TABLE, scale_log2, softcap
         k = load_at(K, keys, stride_k[3], there, D, HEAD_DIM, EVEN_D)
         qk = tl.dot(q, k.T, input_precision=PRECISION)      # (BLOCK_M, BLOCK_N), not scaled yet
         v = load_at(V, values, stride_v[3], there, D, HEAD_DIM, EVEN_D)
-        qk, factor, _ = scored(qk, row[:, None], n[None, :], (scale_log2, softcap_log2, slope), N_Q,
-                               length)
+        qk, factor, _ = scored(qk, row[:, None], n[None, :], logits, N_Q, length)
         seen = there[None, :] & visible(row[:, None], n[None, :], N_Q, length, window, IS_CAUSAL)
         qk = tl.where(seen, qk, -1.0e28)                    # a NaN in a forbidden key ends here
         m_new = tl.maximum(m_i, tl.max(qk, 1) * factor)

@@ -112,15 +112,8 @@ def _flash_attention_backward(grad_out, query, key, value, out, logsumexp, cum_s
         do, q, k, v, o = (x.transpose(1, 2) for x in (grad_out, query, key, value, out))
         found = _gradients(do, q, k, v, o, logsumexp, window, scale, impl)
         return tuple(dx.transpose(1, 2) for dx in found)
-    found = tuple(torch.zeros_like(x) for x in (query, key, value))
-    ends_q, ends_k = cum_seq_q.tolist(), (cum_seq_q if cum_seq_k is None else cum_seq_k).tolist()
-    for a, b, c, d in zip(ends_q, ends_q[1:], ends_k, ends_k[1:], strict=False):
-        do, q, k, v, o = (x.transpose(0, 1)[None] for x in (
-            grad_out[a:b], query[a:b], key[c:d], value[c:d], out[a:b]))
-        grads = _gradients(do, q, k, v, o, logsumexp[None, :, a:b], window, scale, impl)
-        for into, (start, stop), dx in zip(found, ((a, b), (c, d), (c, d)), grads, strict=True):
-            into[start:stop] = dx[0].transpose(0, 1)
-    return found
+    return _packed_gradients(grad_out, query, key, value, out, logsumexp, cum_seq_q,
+                             cum_seq_q if cum_seq_k is None else cum_seq_k, window, scale, impl)
 
 
 def _attention(query, key, value, cum_seq_q, cum_seq_k, longest, *, is_causal, impl: Impl, scale=None,
@@ -164,6 +157,18 @@ def _gradients(do, q, k, v, o, lse, window: Window, scale, impl: Impl):
     """Return dq, dk, dv of (B, H, N, D), each in the layout of its tensor."""
     found = ops.backward(q, k, v, o, lse, do, None, window, check_factor(scale, q.shape[3]), impl)
     return tuple(_laid_out(dx, x) for dx, x in zip(found, (q, k, v), strict=True))
+
+
+def _packed_gradients(do, q, k, v, o, lse, cu_q, cu_k, window: Window, scale, impl: Impl):
+    """Return dq, dk, dv of (T, H, D), one sequence after the other."""
+    found, ends_q, ends_k = tuple(map(torch.zeros_like, (q, k, v))), cu_q.tolist(), cu_k.tolist()
+    for a, b, c, d in zip(ends_q, ends_q[1:], ends_k, ends_k[1:], strict=False):
+        do_i, q_i, k_i, v_i, o_i = (x.transpose(0, 1)[None] for x in (do[a:b], q[a:b], k[c:d], v[c:d],
+                                                                      o[a:b]))
+        grads = _gradients(do_i, q_i, k_i, v_i, o_i, lse[None, :, a:b], window, scale, impl)
+        for into, (start, stop), dx in zip(found, ((a, b), (c, d), (c, d)), grads, strict=True):
+            into[start:stop] = dx[0].transpose(0, 1)
+    return found
 
 
 def _window(is_causal: bool, window_size_left=None, window_size_right=None) -> Window:

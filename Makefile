@@ -20,7 +20,7 @@ spread = -n 2 --dist loadfile --no-loadscope-reorder
 help: ## list these targets
 	@echo "usage: make TARGET [NAME=value]"
 	@echo
-	@awk -F ' *:.*## ' '/^[a-z][a-z-]*:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ' *:.*## ' '/^[a-z][a-z-]*:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@awk '/^## / { print "  " substr($$0, 4) }' $(MAKEFILE_LIST)
 
@@ -44,6 +44,11 @@ test-browser: $(stamp) ## move every control of every lab in JupyterLab, in Chro
 	@$(py) -c "import playwright" 2>/dev/null || { echo "Installing playwright (165 MB) into .venv ..."; \
 	    $(py) -m pip install -q -r tests/browser/requirements.txt -c requirements.lock; }
 	@$(py) -m pytest -m browser tests/browser $(TEST_ARGS)
+
+test-transformers: $(stamp) ## let models of Hugging Face's transformers run on our attention, offline
+	@$(py) -c "import transformers" 2>/dev/null || { echo "Installing transformers (170 MB) into .venv ..."; \
+	    $(py) -m pip install -q -r tests/integrations/requirements.txt -c requirements.lock; }
+	OMP_NUM_THREADS=1 $(py) -m pytest tests/integrations $(TEST_ARGS)
 
 setup: $(stamp) ## set up only: create .venv, install the pinned requirements and flashlib
 
@@ -109,5 +114,5 @@ $(stamp): requirements.txt requirements.lock pyproject.toml scripts/setup_env.py
 	@PYTHON="$(PYTHON)" TORCH="$(TORCH)" sh scripts/setup.sh
 
 FORCE:
-.PHONY: help lab test test-lens test-browser setup notebooks lint explorer types bench bench-course lock \
-        site test-site clean FORCE
+.PHONY: help lab test test-lens test-browser test-transformers setup notebooks lint explorer types bench \
+        bench-course lock site test-site clean FORCE

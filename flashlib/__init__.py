@@ -29,7 +29,8 @@ _HOMES = {
     "doctor": "course.notebook.doctor",
 }
 _MODULES = {
-    **{name: name for name in ("hardware", "kernels", "lens", "masks", "models", "numerics", "quant")},
+    **{name: name for name in ("hardware", "integrations", "kernels", "lens", "masks", "models",
+                               "numerics", "quant")},
     "data": "course.notebook.data",
     **{name: f"course.{name}" for name in ("exercises", "plots", "widgets")},
 }

@@ -8,7 +8,8 @@ import sys
 import types
 from collections.abc import Mapping
 
-EXTRAS = {"torch": "torch", "triton": "triton", "matplotlib": "plots"}
+EXTRAS = {"torch": "torch", "triton": "triton", "matplotlib": "plots", "transformers": "transformers"}
+OPTIONAL = {"transformers"}                                 # what set-up does not bring
 
 
 def load(module: str, name: str):
@@ -20,9 +21,10 @@ def load(module: str, name: str):
         if package not in EXTRAS:
             raise
         where = " (Linux only)" if package == "triton" else ""
+        setup = "" if package in OPTIONAL else "run `make setup` or "
         raise ModuleNotFoundError(
-            f"{name} needs {package}{where}, which is not installed: in the course's folder run `make"
-            f' setup` or pip install ".[{EXTRAS[package]}]"; elsewhere pip install {package}',
+            f"{name} needs {package}{where}, which is not installed: in the course's folder {setup}"
+            f'pip install ".[{EXTRAS[package]}]"; elsewhere pip install {package}',
             name=error.name) from None
 
 
@@ -49,7 +51,7 @@ def attach(package: str, homes: Mapping[str, str], modules: Mapping[str, str] | 
         if name in homes:
             value = getattr(load(f"{package}.{homes[name]}", name), name)
         elif name in modules:
-            value = importlib.import_module(f"{package}.{modules[name]}")
+            value = load(f"{package}.{modules[name]}", name)
         else:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         vars(front)[name] = value

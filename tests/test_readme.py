@@ -37,7 +37,7 @@ def test_every_notebook_is_in_the_table_of_chapters():
 
 
 @pytest.mark.parametrize("code", [block for language, block in BLOCKS if language == "python"],
-                         ids=lambda code: re.search("flash_[a-z0-9]+", code)[0])
+                         ids=lambda code: re.search(r"integrations\.\w+|flash_[a-z0-9]+", code)[0])
 def test_snippet_runs_as_it_stands(code):
     if "transformers" in code:
         pytest.importorskip("transformers")                 # no requirement of the course

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from flashlib import exp2
 from flashlib.kernels.aggregates import constants
-from flashlib.kernels.triton.scores import of_head, scored
+from flashlib.kernels.triton.scores import logits_of, of_head, scored
 from flashlib.kernels.triton.tiles import (
     Options,
     in_sequence,
@@ -93,7 +93,7 @@ def _fold_queries(sums, k, v, rows, lo, hi, col, logits, sizes, window, MASKED: 
         if want.DK:
             dp_t = tl.dot(v, do.T, input_precision=o.PRECISION)
             ds_t = p_t * (dp_t - delta[None, :])
-            if logits[1] is not None:                       # a softcap
+            if len(logits[1]) > 0:                          # a softcap
                 ds_t = ds_t * (1.0 - t * t)
             if MASKED:
                 ds_t = tl.where(seen, ds_t, 0.0)
@@ -147,7 +147,7 @@ def flash_bwd_dkdv_kernel(Q, K, V, DO, LSE, DELTA, DK, DV, CU_Q, CU_K, scale, sc
         head = (b.to(tl.int64) * H + h) * rows_per_head
         queries, dos = (Q, stride_q, b, h, begin_q), (DO, stride_do, b, h, begin_q)
         rows = queries, dos, LSE + head, DELTA + head
-        logits = scale_log2, softcap_log2, of_head(ALIBI, b, h, H, ALIBI_DIMS)
+        logits = logits_of(scale_log2, softcap_log2, ALIBI, b, h, H, ALIBI_DIMS)
         if IS_CAUSAL or RAGGED or window is not None:
             dk, dv = _fold_queries((dk, dv), k, v, rows, begin, whole, col, logits, sizes, window,
                                    True, want, o)
@@ -181,7 +181,7 @@ def _fold_keys(dq, q, do, statistics, keys, values, lo, hi, row, logits, sizes, 
                                N_K)
         p = tl.exp2(qk * factor - lse_log2[:, None])
         ds = p * (dp - delta[:, None])
-        if logits[1] is not None:                           # a softcap
+        if len(logits[1]) > 0:                              # a softcap
             ds = ds * (1.0 - t * t)
         if MASKED:
             col = start + tl.arange(0, o.BLOCK_N)
@@ -230,7 +230,7 @@ def flash_bwd_dq_kernel(Q, K, V, DO, LSE, DELTA, DQ, CU_Q, CU_K, scale, scale_lo
 
     begin, whole, cut, end = key_range(tile, N_Q, N_K, window, o)
     keys, values = (K, stride_k, b, h // GROUP, begin_k), (V, stride_v, b, h // GROUP, begin_k)
-    logits = scale_log2, softcap_log2, of_head(ALIBI, b, h, H, ALIBI_DIMS)
+    logits = logits_of(scale_log2, softcap_log2, ALIBI, b, h, H, ALIBI_DIMS)
     if window is not None:
         dq = _fold_keys(dq, q, do, (lse_log2, delta), keys, values, begin, whole, row, logits,
                         sizes, window, True, o)

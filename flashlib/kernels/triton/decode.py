@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from flashlib import exp2
-from flashlib.kernels.triton.scores import of_head, scored, with_sink
+from flashlib.kernels.triton.scores import logits_of, of_head, scored, with_sink
 from flashlib.kernels.triton.tiles import visible
 
 LN2 = tl.constexpr(exp2.LN2)
@@ -165,7 +165,7 @@ def flash_decode_fwd_kernel(Q, K, V, O, LSE, LENGTHS, TABLE, scale_log2, softcap
     l_i = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
     m_run, l_run, acc_run = m_i, l_i, acc
-    logits = scale_log2, softcap_log2, of_head(ALIBI, b, h[:, None], H_K * GROUP, ALIBI_DIMS)
+    logits = logits_of(scale_log2, softcap_log2, ALIBI, b, h[:, None], H_K * GROUP, ALIBI_DIMS)
     for start in tl.range(lo, hi, BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
         there = n < hi                                      # no key behind the end is read

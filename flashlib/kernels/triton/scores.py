@@ -1,7 +1,8 @@
 """Softcap, ALiBi and sinks on tiles: twins of `flashlib.scores`, in powers of 2 as the kernels count.
 
 `logits` is (scale_log2, softcap_log2, slope): the factor on a product, and the softcap, times log2(e),
-and the slope as it is; the last two are None where there are none, and then nothing is compiled.
+and the slope as it is. The last two are tuples of one, or of none, and then nothing is compiled: Triton
+3.6 takes no None into a tuple.
 """
 
 import triton
@@ -14,14 +15,24 @@ LOG2E = tl.constexpr(exp2.LOG2E)
 
 @triton.jit
 def of_head(X, b, h, H, DIMS: tl.constexpr):
-    """Return the number of a head from (H,) or, with two DIMS, (B, H); None if there are none."""
-    if X is None:
-        x = None
-    elif DIMS == 2:
+    """Return the number of a head from (H,) or, with two DIMS, (B, H)."""
+    if DIMS == 2:
         x = tl.load(X + b * H + h)
     else:
         x = tl.load(X + h)
     return x
+
+
+@triton.jit
+def logits_of(scale_log2, softcap_log2, ALIBI, b, h, H, DIMS: tl.constexpr):
+    """Return `logits` of a head; softcap_log2 and ALIBI may be None."""
+    softcap = ()
+    slope = ()
+    if softcap_log2 is not None:
+        softcap = (softcap_log2,)
+    if ALIBI is not None:
+        slope = (of_head(ALIBI, b, h, H, DIMS),)
+    return scale_log2, softcap, slope
 
 
 @triton.jit
@@ -43,14 +54,14 @@ def scored(qk, row, col, logits, N_Q, N_K):
     t = qk
     x = qk
     factor = scale_log2
-    if softcap_log2 is not None:
-        t = tanh(qk * (scale_log2 / softcap_log2))
-        x = t * softcap_log2
+    if len(softcap_log2) > 0:
+        t = tanh(qk * (scale_log2 / softcap_log2[0]))
+        x = t * softcap_log2[0]
         factor = 1.0
-    if slope is not None:
-        if softcap_log2 is None:
+    if len(slope) > 0:
+        if len(softcap_log2) == 0:
             x = qk * scale_log2
-        x = x - (slope * LOG2E) * tl.abs(row + (N_K - N_Q) - col).to(tl.float32)
+        x = x - (slope[0] * LOG2E) * tl.abs(row + (N_K - N_Q) - col).to(tl.float32)
         factor = 1.0
     return x, factor, t
 

@@ -75,9 +75,10 @@ def test_sinks_are_right_forward_and_backward(D, mask):
             sink=torch.tensor([2.0, -3.0, -torch.inf, 6.0]))
         got = solve(given, lambda q, k, v, **o: flashlib.flash_attention(q, k, v, impl="gluon", **o))
         require_right(got, given, NAMES)
-        # A sum over rows of dO ∘ O, which are 16 bits wide.
+        # A sum over rows of dO ∘ O, which are 16 bits wide; plainly computed, its RMS error is thrice ours.
         expected, plain = dense(given)[-1], dense(given, given.q.dtype)[-1].double()
-        allowed = 1.25 * (plain - expected).abs().max() + 2.0**-9 * expected.abs().max()
+        band = torch.finfo(given.q.dtype).eps * expected.abs().max()
+        allowed = 1.25 * (plain - expected).abs().max() + band
         assert (got[-1] - expected).abs().max() <= allowed
 
 
@@ -130,7 +131,7 @@ def arguments_of(given, config=None):
     p = gluon.on_hopper(Problem.of(q, k, v, window=window_of(given.causal, given.window)))
     launch = plans.launches_for(gluon.BACKEND, p, "forward", config)["forward"]
     lse, o = torch.zeros(q.shape[:3]), torch.zeros_like(q)
-    values = launch.bound(q, k, v, o, lse, gluon.factor(q.shape[3] ** -0.5))
+    values = launch.bound(q, k, v, o, lse, gluon.factor(q.shape[3] ** -0.5), None)
     kernel = launch.plan.kernel
     return kernel.kernel, launch.grid[0], dict(zip(kernel.arg_names, values, strict=True))
 

@@ -69,8 +69,9 @@ class Triton:
     def table(self, p: Problem, direction: str) -> Any:
         """Return the table's entry: a `TritonConfig`, for a backward `TritonConfigs`."""
         itemsize = 4 if p.narrow else p.dtype.itemsize
-        cut = p.causal or p.sequences is not None           # whether masks cut tiles
-        found = configs.configs_for(p.device.capability, itemsize, p.D, cut)
+        # Softcap, slopes and ends of sequences take registers; a causal mask's smaller tiles have some.
+        smaller = p.causal or p.sequences is not None or p.scores.softcap or p.scores.alibi > 0
+        found = configs.configs_for(p.device.capability, itemsize, p.D, smaller)
         return found.forward if direction == "forward" else found
 
     def config(self, p: Problem, direction: str):

@@ -160,7 +160,7 @@ class Attention(torch.autograd.Function):
 class TransformedAttention(torch.autograd.Function):
     """The same in the form that torch.func takes, which costs each call some microseconds more."""
 
-    forward = staticmethod(forward)
+    forward = staticmethod(lambda *inputs: forward(*inputs))       # torch would count a default, too
     backward = staticmethod(Attention.backward)
     setup_context = staticmethod(_save_for_call)
     jvp = staticmethod(no_tangents)
@@ -173,7 +173,7 @@ class TransformedAttention(torch.autograd.Function):
 class Gradient(torch.autograd.Function):
     """The backward pass as a function of its own, whose derivative is a refusal."""
 
-    forward = staticmethod(backward)
+    forward = staticmethod(lambda *inputs: backward(*inputs))
     backward = staticmethod(no_second_derivative)
     jvp = staticmethod(no_second_derivative)
 

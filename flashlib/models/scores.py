@@ -5,8 +5,8 @@ from flashlib.machine.traffic import Traffic
 from flashlib.models import traffic
 
 
-def flash_scores(*, Nq, Nk, d, Br, Bc, softcap=False, alibi=False, sink=False, causal=False, window=None,
-                 element_bytes=2, stats_bytes=4, accumulator_bytes=4) -> Traffic:
+def flash_scores(*, Nq, Nk, d, Br, Bc, softcap=False, alibi=False, sink=False, causal=False,
+                 window=None, element_bytes=2, stats_bytes=4, accumulator_bytes=4) -> Traffic:
     """Return what `flash_scores` costs: `flash_v2`, and one statistic a row tile for slope and sink.
 
     `softcap`, `alibi` and `sink` tell which there are. A visited pair costs a softcap two vector FLOPs

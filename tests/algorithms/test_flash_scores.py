@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import flashlib as fl
+from flashlib.algorithms.flash_scores import flash_scores
 from flashlib.models import scores as forms
 from flashlib.scores import softcap_derivative, softcapped
 from tests import oracle
@@ -45,7 +46,7 @@ def test_it_equals_the_definition(shape, scores):
     Q, K, V = given(Nq, Nk, d)
     for (causal, window), scale in itertools.product(MASKS, (None, -0.8)):
         options = {"causal": causal, "window": window, "scale": scale, **scores}
-        got = fl.flash_scores(Q, K, V, Br=Br, Bc=Bc, **options)
+        got = flash_scores(Q, K, V, Br=Br, Bc=Bc, **options)
         for x, y in zip(got, dense(Q, K, V, **options), strict=True):
             np.testing.assert_allclose(x, y, rtol=0, atol=1e-13)
 
@@ -56,7 +57,7 @@ def test_it_costs_what_the_closed_form_says(shape, scores):
     Nq, Nk, d, Br, Bc = shape
     for causal, window in MASKS:
         machine = fl.Machine()
-        fl.flash_scores(*given(Nq, Nk, d), Br=Br, Bc=Bc, causal=causal, window=window, machine=machine,
+        flash_scores(*given(Nq, Nk, d), Br=Br, Bc=Bc, causal=causal, window=window, machine=machine,
                         **scores)
         assert machine.traffic == forms.flash_scores(
             Nq=Nq, Nk=Nk, d=d, Br=Br, Bc=Bc, causal=causal, window=window,
@@ -65,7 +66,7 @@ def test_it_costs_what_the_closed_form_says(shape, scores):
 
 def test_without_scores_it_is_flash_v2_bit_for_bit():
     Q, K, V = given(13, 17, 4)
-    for x, y in zip(fl.flash_scores(Q, K, V, Br=4, Bc=5, causal=True),
+    for x, y in zip(flash_scores(Q, K, V, Br=4, Bc=5, causal=True),
                     fl.flash_v2(Q, K, V, Br=4, Bc=5, causal=True), strict=True):
         assert np.array_equal(x, y)
 
@@ -77,14 +78,14 @@ def test_a_sink_is_one_more_element_of_the_monoid():
     for state in (sink.merge(fl.SoftmaxState.of(S, V)),
                   fl.SoftmaxState.of(S[:, :4], V[:4]).merge(sink).merge(
                       fl.SoftmaxState.of(S[:, 4:], V[4:]))):
-        for x, y in zip(state.finish(), fl.flash_scores(Q, K, V, Br=3, Bc=4, sink=1.3), strict=True):
+        for x, y in zip(state.finish(), flash_scores(Q, K, V, Br=3, Bc=4, sink=1.3), strict=True):
             np.testing.assert_allclose(x, y, rtol=0, atol=1e-14)
 
 
 def test_the_kernels_op_means_the_same():
     torch = pytest.importorskip("torch")
     Q, K, V = given(9, 14, 4)
-    got = fl.flash_scores(Q, K, V, Br=4, Bc=5, softcap=2.0, alibi=0.25, sink=0.5, causal=True)
+    got = flash_scores(Q, K, V, Br=4, Bc=5, softcap=2.0, alibi=0.25, sink=0.5, causal=True)
     right = fl.flash_attention(*(torch.from_numpy(x)[None, None] for x in (Q, K, V)), causal=True,
                                softcap=2.0, alibi=torch.tensor([0.25]), sink=torch.tensor([0.5]),
                                return_lse=True)
@@ -105,4 +106,4 @@ def test_the_derivative_of_a_softcap_by_differences():
     ({"sink": [1.0]}, TypeError, r"sink: expected a number, got \[1.0\]")])
 def test_wrong_scores_are_refused(wrong, kind, said):
     with pytest.raises(kind, match=said):
-        fl.flash_scores(*given(3, 3, 2), Br=2, Bc=2, **wrong)
+        flash_scores(*given(3, 3, 2), Br=2, Bc=2, **wrong)

@@ -38,7 +38,7 @@ WRONG = {                          # what is given, the error, its message
     "sink double": ({"sink": HEADS.double()}, TypeError, "sink: expected .* got torch.float64"),
     "sinks of a batch": ({"sink": torch.ones(2, 4)}, ValueError,
                          r"sink: expected shape \(4,\), .* of q, got \(2, 4\)"),
-    "sink of none": ({"sink": torch.ones(0)}, ValueError, r"sink: expected shape \(4,\), .* got \(0,\)"),
+    "sink of none": ({"sink": torch.ones(0)}, ValueError, r"sink: expected shape .* got \(0,\)"),
 }
 
 

@@ -26,7 +26,7 @@ from triton import knobs
 from flashlib.kernels import plans
 from flashlib.kernels.configs import BACKENDS, GluonConfig, TritonConfig, TritonConfigs
 from flashlib.kernels.problem import Problem
-from flashlib.kernels.scores import PLAIN
+from flashlib.kernels.scores import PLAIN, Kind
 
 FORMAT = 1
 CONFIGS = {f"{backend}_{direction}": cls for backend, classes in BACKENDS.items()
@@ -54,7 +54,7 @@ class Case(NamedTuple):
     causal: bool
     tma: bool | tuple[bool, bool]
     window: tuple[int, int] | None = None
-    scores: tuple[bool, int, int] = tuple(PLAIN)
+    scores: Kind = PLAIN
 
 
 _results: dict[Case, Any] = {}
@@ -64,7 +64,7 @@ def case_of(backend, p: Problem, direction: str) -> Case:
     """Return the case that a backend's configuration for a problem is kept under."""
     return Case(f"{backend.name}_{direction}", p.device.name, triton.__version__,
                 str(p.dtype).removeprefix("torch."), p.B, p.H, p.H_K, p.N_Q, p.N_K, p.D, p.causal,
-                backend.copies(p, direction), p.sides, tuple(p.scores))
+                backend.copies(p, direction), p.sides, p.scores)
 
 
 def result_for(backend, p: Problem, direction: str):
@@ -188,7 +188,7 @@ def _read(entry: dict[str, Any]) -> tuple[Case, Any]:
     expect("scores", isinstance(kind, list) and len(kind) == 3 and type(kind[0]) is bool
            and all(type(x) is int and 0 <= x <= 2 for x in kind[1:]),
            "a list: true or false, and twice an integer from 0 to 2")
-    found["scores"] = tuple(kind)
+    found["scores"] = Kind(*kind)
     cls, config = CONFIGS.get(found["kernel"]), found.pop("config")
     if cls is None:
         return Case(**{**found, "tma": False}), None

@@ -120,3 +120,8 @@ def sink_gradient(sink, lse, delta):
     sink = sink.expand(lse.shape[:2])[..., None]
     weight = torch.exp(sink - lse).masked_fill(sink == -torch.inf, 0.0)
     return -(weight * delta).sum(-1)
+
+
+def of_sink(scores: Scores, lse, delta) -> tuple:
+    """Return the gradient of the sink as what a backward returns behind dV: one tensor or none."""
+    return () if scores.sink is None else (sink_gradient(scores.sink, lse, delta),)

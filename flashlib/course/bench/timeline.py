@@ -154,11 +154,11 @@ def measure(shape, module, rounds=7):
     p = Problem.of(q, k, v, window=CAUSAL if causal else FULL)
     plan = gluon.BACKEND.plan(p, "forward", config)["forward"]
     run = Launch(replace(plan, kernel=module.flash_fwd_hopper_kernel, binaries={},
-                         tensors=(*gluon.TENSORS, "readings", "scale_log2")), p)
+                         tensors=(*gluon.TENSORS, "readings", "scale_log2", "SINK")), p)
     o, lse = torch.empty_like(q), torch.empty(q.shape[:3], device="cuda")
 
     def timed():
-        run(q, k, v, o, lse, readings, gluon.factor(d**-0.5))
+        run(q, k, v, o, lse, readings, gluon.factor(d**-0.5), None)
 
     def plain():
         return bench.forward(q, k, v, causal, config)

@@ -29,7 +29,7 @@ from flashlib.kernels.gluon.forward_fp8 import flash_fwd_fp8_kernel
 from flashlib.kernels.gluon.forward_unspecialized import flash_fwd_pipelined_kernel
 from flashlib.kernels.gluon.parts import layout_of
 from flashlib.kernels.problem import CAUSAL, FULL, NARROW, Device, Problem
-from flashlib.kernels.scores import NONE, PLAIN, Scores
+from flashlib.kernels.scores import NONE, Scores, as_kernels_read, of_sink
 from flashlib.kernels.tuning import store
 
 ELEMENT = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16, torch.float32: gl.float32,
@@ -234,8 +234,8 @@ def _unfit(p: Problem) -> str | None:
         return "a batch, got packed sequences"
     if p.D < NARROW:
         return f"a head dimension D of at least {NARROW}, got {p.D}"
-    if p.scores != PLAIN:
-        return "neither softcap nor alibi nor sink"
+    if p.scores.softcap or p.scores.alibi or p.scores.sink > 1:
+        return "neither softcap nor alibi, nor a sink for each batch entry"
     if not p.copyable(0, 1, 2):
         return ("q, k and v as the copy engine reads them: the last dimension contiguous, other strides"
                 " positive multiples of 8 elements, addresses of 16 bytes")
@@ -291,11 +291,12 @@ class Gluon:
             return {"before": sums.before(p), "fused": fused(p, config),
                     "after": sums.after(p, head_dim_of(p))}
         if not config.SPECIALIZED:
-            if p.sides is not None:
-                raise NotImplementedError("window: expected a SPECIALIZED config, got one without")
+            if p.sides is not None or p.scores.sink:
+                raise NotImplementedError("window, sink: expected a SPECIALIZED config, got one"
+                                          " without")
             return {"forward": pipelined(p, config)}
         return {"forward": specialized(
-            p, config, flash_fwd_hopper_kernel, (*TENSORS, "scale_log2"),
+            p, config, flash_fwd_hopper_kernel, (*TENSORS, "scale_log2", "SINK"),
             [1, 1, config.BLOCK_N, head_dim_of(p)],
             {"OVERLAP": config.OVERLAP, "UNDER_SOFTMAX": config.UNDER_SOFTMAX,
              "EMULATED": config.EMULATED, "TAU": config.TAU})}
@@ -305,7 +306,11 @@ class Gluon:
         launch = plans.launches_for(self, on_hopper(p), "forward", config)["forward"]
         o = torch.empty_like(q, memory_format=torch.contiguous_format)
         lse = torch.empty((p.B, p.H, p.N_Q), dtype=torch.float32, device=q.device)
-        launch(q, k, v, o, lse, factor(scale))
+        sink = as_kernels_read(scores)[2]
+        if config is None or config.SPECIALIZED:
+            launch(q, k, v, o, lse, factor(scale), sink)
+        else:
+            launch(q, k, v, o, lse, factor(scale))
         return o, lse
 
     def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None, *,
@@ -314,7 +319,7 @@ class Gluon:
         p = on_hopper(p)
         if not p.copyable(DO):                              # as that of a sum, which is one number
             do = do.contiguous()
-            p = on_hopper(Problem.of(q, k, v, o, do, window=p.window))
+            p = on_hopper(Problem.of(q, k, v, o, do, window=p.window, scores=p.scores))
         lse = delta.statistics(lse)
         dlse = None if dlse is None else delta.statistics(dlse)
         launches = plans.launches_for(self, p, "backward", config, dlse is not None)
@@ -331,7 +336,8 @@ class Gluon:
                 sums.after_on_cpu(made[3], dq, p, head_dim_of(p), scale)
             else:
                 launches["after"](made[3], dq, scale)
-            return dq, dk, dv
+            rows = made[1][:, :p.N_Q].view(lse.shape).neg() if scores.sink is not None else lse
+            return dq, dk, dv, *of_sink(scores, lse, rows)
         rows, factors = torch.empty_like(lse), (scale, scale * LOG2E)
         if on_cpu:
             rows = (o.float() * do.float()).sum(-1) - (0.0 if dlse is None else dlse)
@@ -339,7 +345,7 @@ class Gluon:
             launches["delta"](o, do, dlse, rows)
         launches["dkdv"](q, k, v, do, lse, rows, dk, dv, *factors)
         launches["dq"](q, k, v, do, lse, rows, dq, *factors)
-        return dq, dk, dv
+        return dq, dk, dv, *of_sink(scores, lse, rows)
 
     def candidates(self, p: Problem, direction: str) -> dict[str, list]:
         """Return what tuning tries beside the table's entry; of a backward nothing else fits."""

@@ -12,7 +12,7 @@ import torch
 
 from flashlib.kernels.autocast import without_autocast
 from flashlib.kernels.problem import Problem
-from flashlib.kernels.scores import NONE, Scores, apply, by_head, sink_gradient, with_sink
+from flashlib.kernels.scores import NONE, Scores, apply, by_head, of_sink, with_sink
 from flashlib.masks import Mask, Window, tiles
 
 BLOCKS = 128, 1024                                          # the fewest and most rows of a tile
@@ -98,8 +98,7 @@ def backward(q, k, v, o, lse, do, dlse, *, window: Window, scale: float, scores:
     if dlse is not None:
         delta -= dlse.reshape(delta.shape)
     dq, dk, dv = (x.new_zeros(x.shape) for x in (Q, K, V))
-    of_sink = () if scores.sink is None else (
-        sink_gradient(scores.sink, lse, delta.view(lse.shape)),)
+    beside = of_sink(scores, lse, delta.view(lse.shape))
     lse = lse.clamp_min(torch.finfo(K.dtype).min).view(delta.shape)
     mask, block = _tiling(q, k, window)
     for keys in tiles(k.shape[2], block):
@@ -122,7 +121,7 @@ def backward(q, k, v, o, lse, do, dlse, *, window: Window, scale: float, scores:
     dq, dk, dv = (x.unflatten(0, q.shape[:2]) for x in (dq.mul_(scale), dk, dv))
     if H_K != H:
         dk, dv = (x.unflatten(1, (H_K, H // H_K)).sum(2) for x in (dk, dv))
-    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), *of_sink
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), *beside
 
 
 def _packed(cu_q: torch.Tensor, cu_k: torch.Tensor):

@@ -17,7 +17,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from flashlib.exp2 import LOG2E
 from flashlib.kernels import configs, delta, plans
 from flashlib.kernels.problem import Problem
-from flashlib.kernels.scores import NONE, Scores, as_kernels_read, sink_gradient
+from flashlib.kernels.scores import NONE, Scores, as_kernels_read, of_sink
 from flashlib.kernels.triton.backward import flash_bwd_dkdv_kernel, flash_bwd_dq_kernel
 from flashlib.kernels.triton.forward import flash_fwd_kernel
 from flashlib.kernels.tuning import store
@@ -174,7 +174,7 @@ class Triton:
             if part in launches:
                 launches[part](q, k, v, do, lse, sums, *written, *factors)
         launches["dq"](q, k, v, do, lse, sums, dq, *factors)
-        return dq, dk, dv, *(() if scores.sink is None else (sink_gradient(scores.sink, lse, sums),))
+        return dq, dk, dv, *of_sink(scores, lse, sums)
 
     def candidates(self, p: Problem, direction: str) -> dict[str, list]:
         """Return what tuning tries beside the table's entry, by the part of `TritonConfigs`."""

@@ -224,8 +224,8 @@ def consumer(o_desc, LSE, scale_log2, shared, work, c: gl.constexpr, o):
 
 
 @gluon.jit(do_not_specialize=["ENTRIES", "H", "GROUP", "N_Q", "N_K", "LEFT", "RIGHT"])
-def flash_fwd_hopper_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, ORDER, ENTRIES, H, GROUP,
-                            N_Q, N_K, LEFT, RIGHT,
+def flash_fwd_hopper_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, SINK, ORDER, ENTRIES, H,
+                            GROUP, N_Q, N_K, LEFT, RIGHT,
                             BLOCK_N: gl.constexpr, IS_CAUSAL: gl.constexpr, RAGGED: gl.constexpr,
                             CONSUMERS: gl.constexpr, STAGES: gl.constexpr, Q_SLOTS: gl.constexpr,
                             PING_PONG: gl.constexpr, OVERLAP: gl.constexpr,
@@ -236,6 +236,7 @@ def flash_fwd_hopper_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, ORD
         q_desc, k_desc, v_desc, o_desc: descriptors of (B, H, N, D) tensors.
         LSE: pointer to (B, H, N_Q), contiguous float32.
         scale_log2: the positive factor on the logits, times log2(e): exponentials are base 2.
+        SINK: None or pointer to the logits of sinks, (H,) float32, natural log.
         ORDER: int32 (programs, ENTRIES, 4): how many query tiles a program computes; then the batch,
             head and first row of each; one more entry.
         H: query heads.  GROUP: query heads per key head.  N_Q, N_K: lengths. All these and the next
@@ -257,7 +258,7 @@ def flash_fwd_hopper_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, ORD
                 OVERLAP, UNDER_SOFTMAX, EMULATED, TAU)
     shared = allocate(q_desc, k_desc, v_desc, o_desc, o)
     window = None if LEFT is None else (LEFT, RIGHT)
-    work = Work(ORDER + gl.program_id(0) * ENTRIES * 4, H, GROUP, N_Q, N_K, window)
+    work = Work(ORDER + gl.program_id(0) * ENTRIES * 4, H, GROUP, N_Q, N_K, window, SINK)
     # Spelled out: a constant that goes through a variable comes out as a tensor.
     if CONSUMERS == 2:
         gl.warp_specialize([

@@ -204,7 +204,7 @@ def flash_fwd_fp8_kernel(q_desc, k_desc, v_desc, o_desc, LSE, Q_SCALE, K_SCALE, 
                 True, True, 0, 0.0)
     shared = allocate(q_desc, k_desc, v_desc, o_desc, o)
     window = None if LEFT is None else (LEFT, RIGHT)
-    work = Work(ORDER + gl.program_id(0) * ENTRIES * 4, H, GROUP, N_Q, N_K, window)
+    work = Work(ORDER + gl.program_id(0) * ENTRIES * 4, H, GROUP, N_Q, N_K, window, None)
     scales = Q_SCALE, K_SCALE, V_SCALE
     # Spelled out: a constant that goes through a variable comes out as a tensor.
     if CONSUMERS == 2:

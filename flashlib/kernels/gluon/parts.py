@@ -10,7 +10,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from flashlib import exp2
 from flashlib.kernels.aggregates import aggregate, constants
 
-LN2 = gl.constexpr(exp2.LN2)
+LN2, LOG2E = gl.constexpr(exp2.LN2), gl.constexpr(exp2.LOG2E)
 ROWS = gl.constexpr(64)                                     # query rows of a warpgroup
 
 # A turn is a barrier of the hardware, on which one warpgroup waits and another only arrives: 2 · 128
@@ -87,7 +87,10 @@ class Shared:
 
 @aggregate
 class Work:
-    """This program's list of query tiles (see `read_entry`); heads, lengths, window of the whole."""
+    """This program's list of query tiles (see `read_entry`); heads, lengths, window of the whole.
+
+    `sink` is a pointer to the logits of sinks, (H,) float32, or None.
+    """
 
     order: gl.tensor
     H: gl.tensor
@@ -95,11 +98,13 @@ class Work:
     N_Q: gl.tensor
     N_K: gl.tensor
     window: gl.tuple | gl.constexpr
+    sink: gl.tensor | gl.constexpr
 
     @gluon.constexpr_function
-    def __init__(self, order, H, GROUP, N_Q, N_K, window):
+    def __init__(self, order, H, GROUP, N_Q, N_K, window, sink):
         self.order, self.H, self.GROUP, self.N_Q, self.N_K = order, H, GROUP, N_Q, N_K
         self.window = gl.constexpr(None) if window is None else window
+        self.sink = gl.constexpr(None) if sink is None else sink
 
 
 @gluon.constexpr_function
@@ -261,12 +266,21 @@ def finish(acc, m_i, l_i, o_desc, LSE, o_tile, at, work, OFFSET: gl.constexpr, o
     b, h, first = at
     WIDTH: gl.constexpr = o.HEAD_DIM // o.O_PARTS
     row = first + gl.arange(0, ROWS, m_i.type.layout)
+    if work.sink is not None:                               # one more key, of which O has nothing
+        sink_log2 = gl.load(work.sink + h) * LOG2E
+        m_new = gl.maximum(m_i, sink_log2)
+        keep = gl.exp2(m_i - m_new)
+        l_i = l_i * keep + gl.exp2(sink_log2 - m_new)
+        m_i = m_new
     l_safe = gl.where(l_i == 0.0, 1.0, l_i)                 # a row that saw nothing: O = 0, lse = −∞
     log_l = gl.log2(l_safe)
     lse = gl.where(l_i == 0.0, float("-inf"), (m_i - OFFSET + log_l) * LN2)
     gl.store(LSE + (b * work.H + h).to(gl.int64) * work.N_Q + row, lse, mask=row < work.N_Q)
     by_row: gl.constexpr = gl.SliceLayout(1, acc.type.layout)
-    acc = acc * gl.expand_dims(gl.convert_layout(gl.exp2(-log_l), by_row), 1)
+    if work.sink is not None:
+        acc = acc * gl.expand_dims(gl.convert_layout(gl.exp2(-log_l) * keep, by_row), 1)
+    else:
+        acc = acc * gl.expand_dims(gl.convert_layout(gl.exp2(-log_l), by_row), 1)
     if o_desc.dtype == gl.float16:                          # a rounded P may lift O past 65,504
         acc = gl.where(gl.abs(acc) < 65600.0, gl.maximum(gl.minimum(acc, 65504.0), -65504.0), acc)
     acc = acc.to(o_desc.dtype)

@@ -147,7 +147,8 @@ def flash_bwd_dkdv_kernel(Q, K, V, DO, LSE, DELTA, DK, DV, CU_Q, CU_K, scale, sc
         head = (b.to(tl.int64) * H + h) * rows_per_head
         queries, dos = (Q, stride_q, b, h, begin_q), (DO, stride_do, b, h, begin_q)
         rows = queries, dos, LSE + head, DELTA + head
-        logits = scale_log2, softcap_log2, of_head(ALIBI, b, h, H, ALIBI_DIMS)
+        slope = ALIBI if ALIBI is None else of_head(ALIBI, b, h, H, ALIBI_DIMS)
+        logits = scale_log2, softcap_log2, slope
         if IS_CAUSAL or RAGGED or window is not None:
             dk, dv = _fold_queries((dk, dv), k, v, rows, begin, whole, col, logits, sizes, window,
                                    True, want, o)
@@ -230,7 +231,7 @@ def flash_bwd_dq_kernel(Q, K, V, DO, LSE, DELTA, DQ, CU_Q, CU_K, scale, scale_lo
 
     begin, whole, cut, end = key_range(tile, N_Q, N_K, window, o)
     keys, values = (K, stride_k, b, h // GROUP, begin_k), (V, stride_v, b, h // GROUP, begin_k)
-    logits = scale_log2, softcap_log2, of_head(ALIBI, b, h, H, ALIBI_DIMS)
+    logits = scale_log2, softcap_log2, ALIBI if ALIBI is None else of_head(ALIBI, b, h, H, ALIBI_DIMS)
     if window is not None:
         dq = _fold_keys(dq, q, do, (lse_log2, delta), keys, values, begin, whole, row, logits,
                         sizes, window, True, o)

@@ -117,7 +117,7 @@ def flash_fwd_kernel(Q, K, V, O, LSE, CU_Q, CU_K, scale_log2, softcap_log2, ALIB
 
     begin, whole, cut, end = key_range(tile, N_Q, N_K, window, o)
     keys, values = (K, stride_k, b, h // GROUP, begin_k), (V, stride_v, b, h // GROUP, begin_k)
-    logits = scale_log2, softcap_log2, of_head(ALIBI, b, h, H, ALIBI_DIMS)
+    logits = scale_log2, softcap_log2, ALIBI if ALIBI is None else of_head(ALIBI, b, h, H, ALIBI_DIMS)
     if IS_CAUSAL or RAGGED or window is not None:           # the tiles that a mask cuts through
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, keys, values, cut, end, row, logits, sizes,
                                 window, True, o)

@@ -67,8 +67,8 @@ def flash_attention_varlen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu
             raise ValueError(f"{name}: expected 3 dimensions (T, H, D), got shape {tuple(x.shape)}")
     if not q.dtype == k.dtype == v.dtype:
         q, k, v = of_one_dtype(q, k, v)
-    batch = (x.detach().transpose(0, 1)[None] for x in (q, k, v))
-    factor = check_arguments(*batch, causal, scale, return_lse, impl)[3]
+    Q, K, V = (x.detach().transpose(0, 1)[None] for x in (q, k, v))
+    factor = check_arguments(Q, K, V, causal, scale, return_lse, impl)[3]
     _check_starts("cu_q", cu_q, q.device)
     if cu_k is not None:
         _check_starts("cu_k", cu_k, q.device)
@@ -76,7 +76,7 @@ def flash_attention_varlen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu
             raise ValueError(f"cu_k: expected {len(cu_q)} numbers as cu_q, got {len(cu_k)}")
     seen, scores = window_of(causal, window), NONE
     if not (softcap is None and alibi is None and sink is None):
-        scores = scores_of(q.detach().transpose(0, 1)[None], softcap, alibi, sink)
+        scores = scores_of(Q, softcap, alibi, sink)
     if torch.compiler.is_compiling():
         o, lse = packed_ops.packed_forward(q, k, v, cu_q, cu_k, seen.left, seen.right, factor, impl,
                                            *scores)

@@ -14,8 +14,8 @@ def forward(q, k, v, cu_q, cu_k, window: Window, scale: float, impl: str, softca
             sink=None):
     """Return O (T_q, H, D) and lse (H, T_q); `cu_k` None is `cu_q`."""
     cu = _starts(cu_q, cu_k, len(q), len(k), impl == "reference")
-    o, lse = ops.forward(*map(_batch, (q, k, v)), window, scale, impl, None, softcap, alibi, sink,
-                         cu=cu)
+    q, k, v = map(_batch, (q, k, v))
+    o, lse = ops.forward(q, k, v, window, scale, impl, None, softcap, alibi, sink, cu=cu)
     return _rows(o), lse[0]
 
 
@@ -92,7 +92,7 @@ def _given(ctx, do, dlse):
     return *tensors, do, dlse, *ctx.options, alibi, sink
 
 
-def _no_vmap(*_):
+def _no_vmap(info, in_dims, *args):
     raise NotImplementedError("flash_attention_varlen: torch.vmap is not offered; pack what it would"
                               " map over as further sequences")
 

@@ -167,10 +167,8 @@ class Reference:
             Q, O, dO, LSE, dLSE = (x if x is None else x[:, :, rows] for x in (q, o, do, lse, dlse))
             dq[:, :, rows], dk[:, :, keys], dv[:, :, keys], *_ = backward(
                 Q, k[:, :, keys], v[:, :, keys], O, LSE, dO, dLSE, **options)
-        if scores.sink is None:
-            return dq, dk, dv
         delta = (do.to(lse.dtype) * o.to(lse.dtype)).sum(-1)
-        return dq, dk, dv, sink_gradient(scores.sink, lse, delta if dlse is None else delta - dlse)
+        return dq, dk, dv, *of_sink(scores, lse, delta if dlse is None else delta - dlse)
 
 
 BACKEND = Reference()

@@ -16,7 +16,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from flashlib.exp2 import LOG2E
 from flashlib.kernels import configs, delta, plans
-from flashlib.kernels.problem import Layout, Problem
+from flashlib.kernels.problem import Problem
 from flashlib.kernels.scores import NONE, Scores, as_kernels_read, of_sink
 from flashlib.kernels.triton.backward import flash_bwd_dkdv_kernel, flash_bwd_dq_kernel
 from flashlib.kernels.triton.forward import flash_fwd_kernel

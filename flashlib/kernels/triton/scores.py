@@ -16,11 +16,7 @@ LOG2E = tl.constexpr(exp2.LOG2E)
 @triton.jit
 def of_head(X, b, h, H, DIMS: tl.constexpr):
     """Return the number of a head from (H,) or, with two DIMS, (B, H)."""
-    if DIMS == 2:
-        x = tl.load(X + b * H + h)
-    else:
-        x = tl.load(X + h)
-    return x
+    return tl.load(X + b * H + h) if DIMS == 2 else tl.load(X + h)
 
 
 @triton.jit

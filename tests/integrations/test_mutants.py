@@ -28,6 +28,8 @@ MUTANTS = {                                                 # module, old, new, 
                                                         "slice(0, q_length)", "llama", "static"),
     "room of a cache is attended to": (described, "slice(0, last)", "slice(0, kv_length)", "llama",
                                        "static"),
+    "one key too many of a cache counts": (described, "(batch_size,), last", "(batch_size,), last + 1",
+                                           "llama", "static"),
     "padding of a window's cache is read from the front": (
         described, "[:, kv_offset:kv_offset + kv_length]", "[:, :kv_length]", "gemma3",
         "generate-left"),

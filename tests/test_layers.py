@@ -25,7 +25,8 @@ LAYERS = [
     {"errors", "arguments", "lazy", "numerics", "hardware", "generations", "exp2", "quant",
      "machine.trace", "machine.traffic"},
     {"interpreter"},
-    {"masks", "machine", "machine.machine", "machine.values", "machine.thread_block", "kernels"},
+    {"masks", "scores", "machine", "machine.machine", "machine.values", "machine.thread_block",
+     "kernels"},
     {"algorithms", "models"},
     {"lens", "integrations"},
     {"course", "course.chapter", "course.notebook", "course.chapter.order", "course.chapter.step",
@@ -40,8 +41,9 @@ FIGURES = {"course.plots", "models", "machine", "machine.trace", "machine.traffi
            "numerics", "course.notebook", "errors", "lazy"}
 NARROW = {                         # tighter than its layer
     "algorithms": {"machine", "masks", "arguments", "errors", "algorithms", "machine.thread_block",
-                   "exp2", "quant"},
-    "kernels": {"arguments", "errors", "lazy", "masks", "exp2", "quant", "hardware", "interpreter"},
+                   "exp2", "quant", "scores"},
+    "kernels": {"arguments", "errors", "lazy", "masks", "exp2", "quant", "hardware", "interpreter",
+                "scores"},
     "integrations": {"kernels", "masks", "lazy"},
     "course.plots": FIGURES, "course.chapter.figures": FIGURES | {"course.chapter.figures",
                                                                        "course.chapter.order"},
@@ -50,15 +52,16 @@ NARROW = {                         # tighter than its layer
     "machine.thread_block": {"machine.traffic", "arguments", "generations"},
     "machine.values": {"errors", "quant"},
     "exp2": {"arguments"}, "quant": {"arguments", "numerics"},
-    "interpreter": set(), "masks": {"arguments"}, "hardware": {"generations"}, "generations": set(),
+    "interpreter": set(), "masks": {"arguments"}, "scores": {"arguments"},
+    "hardware": {"generations"}, "generations": set(),
     "arguments": set(), "machine.trace": {"machine.traffic"}, "machine.traffic": set(), "errors": set(),
     "lazy": set(),
 }
 MACHINE = {part for part in RANK if part.startswith("machine")}
 LIGHT = {"__init__", "algorithms", "models", "masks", "arguments", "errors", "numerics", "hardware",
-         "generations", "exp2", "quant", "lazy", *MACHINE}
+         "generations", "exp2", "quant", "lazy", "scores", *MACHINE}
 SELF_COUNTING = {"errors", "arguments", "exp2", "quant", "masks", "algorithms", "models", "lazy",
-                 *MACHINE}
+                 "scores", *MACHINE}
 
 
 @functools.cache

@@ -92,8 +92,8 @@ def flash_decode(q, k, v, *, lengths=None, table=None, causal=False, window=None
         _check_keys(keys_per_split)
     if (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, sink))
             ) or ops.transformed():
-        raise NotImplementedError("q, k, v, sink: flash_decode is for inference and has no derivative:"
-                                  " use torch.no_grad(), or flash_attention")
+        raise NotImplementedError("q, k, v: flash_decode is for inference and has no derivative: use"
+                                  " torch.no_grad(), or flash_attention")
     if q.is_neg() or k.is_neg() or v.is_neg():              # a kernel reads numbers as they lie
         q, k, v = q.resolve_neg(), k.resolve_neg(), v.resolve_neg()
     if factor < 0:

@@ -11,6 +11,7 @@ gradient of the gradient, a forward-mode tangent) is refused in a sentence.
 """
 
 import math
+from typing import Any
 
 import torch
 from torch.autograd import forward_ad
@@ -96,7 +97,7 @@ def _save_for_call(ctx, inputs, output):
     _save(ctx, (*inputs[:6], *inputs[7:]), output)          # the problem is not needed again
 
 
-def _given(ctx, do, dlse):
+def _given(ctx, do, dlse) -> Any:
     """Return the arguments of `backward`."""
     q, k, v, o, lse, alibi, sink = ctx.saved_tensors
     return q, k, v, o, lse, do, dlse, *ctx.options, alibi, sink

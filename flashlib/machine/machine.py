@@ -3,8 +3,8 @@
 What counts is fixed once, here, and not by the author of an algorithm:
 
 * an array in HBM cannot be read or written except by `SRAM.load` and `SRAM.store`, which count;
-* arithmetic on what was loaded counts itself: `@` as matmul FLOPs, `np.exp` as exponentials, every
-  other elementwise operation or reduction as one vector FLOP per element;
+* arithmetic on what was loaded counts itself: `@` as matmul FLOPs, `np.exp` and its kin, `np.tanh`
+  too, as exponentials, every other elementwise operation or reduction as one vector FLOP per element;
 * an operand that is neither a number nor came through a load is refused;
 * every value that is computed must have the shape of a tile that the kernel declared, or of the
   part of a tile that it is computed from, so that a matrix cannot hide from the capacity;
@@ -28,7 +28,8 @@ from flashlib.machine.traffic import Moved, Traffic
 from flashlib.machine.values import HBMArray, Room, Tile, Value, squeezed
 
 KINDS = ("element", "stats", "accumulator", "mask", "half")
-EXPONENTIALS = (np.exp, np.exp2, np.expm1, np.logaddexp, np.logaddexp2, np.float_power)
+EXPONENTIALS = (np.exp, np.exp2, np.expm1, np.logaddexp, np.logaddexp2, np.float_power,
+                np.tanh)
 
 
 class SRAM:

@@ -98,6 +98,16 @@ class Value(NDArrayOperatorsMixin):
         """Round every element to an eight-bit format, "e4m3" say, saturating: one vector FLOP each."""
         return self._machine._compute(lambda array: quant.round_to(array, fmt), (self,))
 
+    def less(self, slope: Value, distances: np.ndarray) -> Value:
+        """Take slope · distance off every element: two vector FLOPs each.
+
+        Distances follow from the indices of a tile, whole numbers that no kernel loads.
+        """
+        if distances.dtype.kind != "i" or distances.shape != self.shape:
+            raise ValueError(f"distances: expected whole numbers of shape {self.shape}, got"
+                             f" {distances.dtype} {distances.shape}")
+        return self - self._machine._compute(lambda x, _: x * distances.astype(x.dtype), (slope, self))
+
     def view(self, dtype) -> Value:
         """Read the same bits as numbers of another type of that width, which costs nothing."""
         if np.dtype(dtype).itemsize != self.dtype.itemsize:

@@ -67,7 +67,9 @@ class Triton:
     def table(self, p: Problem, direction: str) -> Any:
         """Return the table's entry: a `TritonConfig`, for a backward `TritonConfigs`."""
         itemsize = 4 if p.narrow else p.dtype.itemsize
-        found = configs.configs_for(p.device.capability, itemsize, p.D, p.causal)
+        # Softcap and slopes take registers; the smaller tiles of a causal mask have them to spare.
+        smaller = p.causal or p.scores.softcap or p.scores.alibi > 0
+        found = configs.configs_for(p.device.capability, itemsize, p.D, smaller)
         return found.forward if direction == "forward" else found
 
     def config(self, p: Problem, direction: str):

@@ -1,8 +1,9 @@
 """What tuning found is kept here: in memory, and in a JSON file on request.
 
 A result holds for exactly one case: the kernel, the GPU, Triton's version, the dtype, all sizes, the
-window, and whether the copy engine reads the tensors. It is looked up when a launch is made, so that a
-call costs nothing more, and it comes after an explicit configuration and before the fixed table.
+window, the scores, and whether the copy engine reads the tensors. It is looked up when a launch is
+made, so that a call costs nothing more, and it comes after an explicit configuration and before the
+fixed table.
 
     from flashlib.kernels import load_tuned, save_tuned, tune
 
@@ -25,6 +26,7 @@ from triton import knobs
 from flashlib.kernels import plans
 from flashlib.kernels.configs import BACKENDS, GluonConfig, TritonConfig, TritonConfigs
 from flashlib.kernels.problem import Problem
+from flashlib.kernels.scores import PLAIN, Kind
 
 FORMAT = 1
 CONFIGS = {f"{backend}_{direction}": cls for backend, classes in BACKENDS.items()
@@ -35,7 +37,8 @@ DTYPES = ("float16", "bfloat16", "float32")
 class Case(NamedTuple):
     """What a result holds for; `tma` of the backward is a pair: for dK and dV, and for dQ.
 
-    `window` is (left, right), None where there is none but, with `causal`, the causal mask.
+    `window` is (left, right), None where there is none but, with `causal`, the causal mask. `scores`
+    is a `Kind`.
     """
 
     kernel: str
@@ -51,6 +54,7 @@ class Case(NamedTuple):
     causal: bool
     tma: bool | tuple[bool, bool]
     window: tuple[int, int] | None = None
+    scores: Kind = PLAIN
 
 
 _results: dict[Case, Any] = {}
@@ -60,7 +64,7 @@ def case_of(backend, p: Problem, direction: str) -> Case:
     """Return the case that a backend's configuration for a problem is kept under."""
     return Case(f"{backend.name}_{direction}", p.device.name, triton.__version__,
                 str(p.dtype).removeprefix("torch."), p.B, p.H, p.H_K, p.N_Q, p.N_K, p.D, p.causal,
-                backend.copies(p, direction), p.sides)
+                backend.copies(p, direction), p.sides, p.scores)
 
 
 def result_for(backend, p: Problem, direction: str):
@@ -159,9 +163,9 @@ def _as_json(config: Any):
 def _read(entry: dict[str, Any]) -> tuple[Case, Any]:
     """Return case and configuration of an entry; None is that of a kernel that is not known."""
     fields = (*Case._fields, "config")
-    if not isinstance(entry, dict) or set(entry) | {"window"} != set(fields):
+    if not isinstance(entry, dict) or set(entry) | {"window", "scores"} != set(fields):
         raise ValueError(f"expected the fields {', '.join(fields)}, got {entry!r}")
-    found = {"window": None, **entry}                       # older files know none
+    found = {"window": None, "scores": list(PLAIN), **entry}        # older files know neither
 
     def expect(name, right, expected):
         if not right:
@@ -180,6 +184,11 @@ def _read(entry: dict[str, Any]) -> tuple[Case, Any]:
     expect("causal", type(found["causal"]) is bool, "true or false")
     if found["window"] is not None:
         pair("window", lambda x: type(x) is int and x >= 0, "null or two integers from 0")
+    kind = found["scores"]
+    expect("scores", isinstance(kind, list) and len(kind) == 3 and type(kind[0]) is bool
+           and all(type(x) is int and 0 <= x <= 2 for x in kind[1:]),
+           "a list: true or false, and twice an integer from 0 to 2")
+    found["scores"] = Kind(*kind)
     cls, config = CONFIGS.get(found["kernel"]), found.pop("config")
     if cls is None:
         return Case(**{**found, "tma": False}), None

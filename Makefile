@@ -11,7 +11,7 @@ export SITE_URL SITE_REPO
 py    = .venv/bin/python
 stamp = .venv/.ready
 site  = .venv-site/.ready
-bench = attention_demo softmax_rates accuracy blocks_sweep tuned windows decode counters l2_rate matmul_steps \
+bench = attention_demo softmax_rates accuracy blocks_sweep tuned windows varlen decode counters l2_rate matmul_steps \
         loop_order launch_overhead gluon_ablation gluon_short backward_order left_out timeline stalls clock grouped
 # The tests of a file share what they compile; tests/conftest.py puts the long files first.
 spread = -n 2 --dist loadfile --no-loadscope-reorder

@@ -145,7 +145,7 @@ class Seen:
         rows, keys, cu_q, cu_k = (None if x is None else x.to(q.device) for x in packed)
         (B, H, N, D), (q, k, v) = q.shape, (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
         q, k, v = (x if at is None else x[at] for x, at in ((q, rows), (k, keys), (v, keys)))
-        o = _attention_of_packed(q, k, v, cu_q, cu_k, **options)
+        o = flash_attention_varlen(q, k, v, cu_q, cu_k, **options)
         if rows is not None:                                # a row of padding is 0
             o = o.new_zeros(B * N, H, D).index_copy(0, rows, o)
         return o.view(B, N, H, D)
@@ -159,17 +159,6 @@ def _closure_of(function) -> dict[str, Any]:
     names, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None)
     return {} if names is None or cells is None else {
         name: cell.cell_contents for name, cell in zip(names.co_freevars, cells, strict=True)}
-
-
-def _attention_of_packed(q, k, v, cu_q, cu_k, **options) -> torch.Tensor:
-    """Return O (T, H, D); what changes scores, the op for packed sequences has not: one by one then."""
-    if not {"softcap", "sink"} & options.keys():
-        return flash_attention_varlen(q, k, v, cu_q, cu_k, **options)
-    ends_q, ends_k = cu_q.tolist(), cu_k.tolist()
-    q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-    found = [flash_attention(q[:, :, a:b], k[:, :, c:d], v[:, :, c:d], **options)[0].transpose(0, 1)
-             for a, b, c, d in zip(ends_q, ends_q[1:], ends_k, ends_k[1:], strict=False)]
-    return torch.cat(found) if found else q[0, :, :0].transpose(0, 1)
 
 
 @torch.compiler.disable

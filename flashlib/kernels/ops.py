@@ -31,25 +31,28 @@ def positive(q, scale: float):
 
 
 def forward(q, k, v, window: Window, scale: float, impl: str, p: Problem | None = None, softcap=None,
-            alibi=None, sink=None):
+            alibi=None, sink=None, *, cu=None):
     """Return O and lse (B, H, N_q) float32 or, for float64, float64; nothing to attend to is O = 0.
 
-    `p` is the problem of these tensors, if it is known.
+    `p` is the problem of these tensors, if it is known. `cu` are where packed sequences begin in q, and
+    in k and v, with the end of the last behind them, None where none are packed.
     """
     if q.is_neg() or k.is_neg() or v.is_neg():              # a kernel reads numbers as they lie
         q, k, v, p = q.resolve_neg(), k.resolve_neg(), v.resolve_neg(), None
     if scale < 0:
         (q, scale), p = positive(q, scale), None
     if p is None:
-        p = Problem.of(q, k, v, window=window, scores=kind_of(softcap, alibi, sink))
+        p = Problem.of(q, k, v, window=window, scores=kind_of(softcap, alibi, sink),
+                       sequences=None if cu is None else len(cu[0]) - 1)
     backend = choose(p, impl, "forward")
     if not (p.B and p.N_Q and p.N_K):
         return torch.zeros_like(q, memory_format=torch.contiguous_format), lse_of_none(q, sink)
-    return backend.forward(q, k, v, p, scale, scores=Scores(softcap, alibi, sink))
+    return backend.forward(q, k, v, p, scale, scores=Scores(softcap, alibi, sink),
+                           **({} if cu is None else {"cu": cu}))
 
 
 def backward(q, k, v, o, lse, do, dlse, window: Window, scale: float, impl: str, softcap=None,
-             alibi=None, sink=None):
+             alibi=None, sink=None, *, cu=None):
     """Return dq, dk, dv, with a sink its gradient by batch entry, (B, H), as a fourth.
 
     do or dlse is None where nothing depends on that output.
@@ -63,14 +66,17 @@ def backward(q, k, v, o, lse, do, dlse, window: Window, scale: float, impl: str,
     dlse = None if dlse is None else dlse.resolve_neg()
     if q.is_neg() or k.is_neg() or v.is_neg():
         q, k, v = q.resolve_neg(), k.resolve_neg(), v.resolve_neg()
-    if window.right is not None and (blind := q.shape[2] - k.shape[2] - window.right) > 0:
+    blind = 0 if window.right is None or cu is not None else q.shape[2] - k.shape[2] - window.right
+    if blind > 0:
         do = do.clone()                                     # the first rows, which see nothing:
         do[:, :, :blind] = 0                                # a NaN that flows into them ends there
     negative = scale < 0
     q, scale = positive(q, scale)
-    p = Problem.of(q, k, v, o, do, window=window, scores=kind_of(softcap, alibi, sink))
+    p = Problem.of(q, k, v, o, do, window=window, scores=kind_of(softcap, alibi, sink),
+                   sequences=None if cu is None else len(cu[0]) - 1)
     dq, *others = choose(p, impl, "backward").backward(q, k, v, o, lse, do, dlse, p, scale,
-                                                       scores=Scores(softcap, alibi, sink))
+                                                       scores=Scores(softcap, alibi, sink),
+                                                       **({} if cu is None else {"cu": cu}))
     return dq.neg_() if negative else dq, *others
 
 
@@ -113,13 +119,13 @@ def transformed() -> bool:
     return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
 
 
-def _no_second_derivative(ctx, *_):
+def no_second_derivative(ctx, *_):
     raise NotImplementedError(
         "flash_attention: double backward is not offered, so its gradients cannot be differentiated"
         " again; torch.nn.functional.scaled_dot_product_attention can, with SDPBackend.MATH")
 
 
-def _no_tangents(ctx, *_):
+def no_tangents(ctx, *_):
     raise NotImplementedError(
         "flash_attention: forward-mode derivatives (jvp, jacfwd, dual tensors) are not offered; use"
         " backward, torch.func.grad, vjp or jacrev")
@@ -152,13 +158,21 @@ class Attention(torch.autograd.Function):
         return dq, dk, dv, None, None, None, None, None, None, _of_sink(inputs[-1], more)
 
 
+def _forward_of(*inputs: Any):                              # torch.func would count `cu`, too
+    return forward(*inputs)
+
+
+def _backward_of(*inputs: Any):
+    return backward(*inputs)
+
+
 class TransformedAttention(torch.autograd.Function):
     """The same in the form that torch.func takes, which costs each call some microseconds more."""
 
-    forward = staticmethod(forward)
+    forward = staticmethod(_forward_of)
     backward = staticmethod(Attention.backward)
     setup_context = staticmethod(_save_for_call)
-    jvp = staticmethod(_no_tangents)
+    jvp = staticmethod(no_tangents)
 
     @staticmethod
     def vmap(info, in_dims, *inputs):
@@ -168,9 +182,9 @@ class TransformedAttention(torch.autograd.Function):
 class Gradient(torch.autograd.Function):
     """The backward pass as a function of its own, whose derivative is a refusal."""
 
-    forward = staticmethod(backward)
-    backward = staticmethod(_no_second_derivative)
-    jvp = staticmethod(_no_second_derivative)
+    forward = staticmethod(_backward_of)
+    backward = staticmethod(no_second_derivative)
+    jvp = staticmethod(no_second_derivative)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -218,4 +232,4 @@ def _differentiate(ctx, do, dlse):
 
 
 attention_forward.register_autograd(_differentiate, setup_context=_save)
-attention_backward.register_autograd(_no_second_derivative)
+attention_backward.register_autograd(no_second_derivative)

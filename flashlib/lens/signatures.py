@@ -23,7 +23,7 @@ SIZES = ("dtype", "head_dim", "causal", "window", "Nq", "Nk", "heads", "kv_heads
 SCORES = "softcap_log2", "ALIBI", "SINK"                    # in the order of a problem's `scores`
 STATISTICS = ("LSE", "DELTA", "DLSE", "Q_SCALE", "K_SCALE", "V_SCALE", "NEGATIVE_LSE", "NEGATIVE_DELTA",
               "SUMS", "ACC", "STATISTICS", "ALIBI", "SINK")
-INTEGERS = ("LOCKS", "LENGTHS", "TABLE")
+INTEGERS = ("LOCKS", "LENGTHS", "TABLE", "CU_Q", "CU_K")
 FLOATS = ("lse_desc", "delta_desc", "sum_desc")             # descriptors of float32
 
 
@@ -70,10 +70,11 @@ class Case:
 
 
 def example(arch: Arch, *, dtype="bfloat16", head_dim=128, causal=False, window=None, Nq=4096, Nk=4096,
-            heads=16, kv_heads=None, softcap=False, alibi=False, sink=False):
+            heads=16, kv_heads=None, softcap=False, alibi=False, sink=False, sequences=None):
     """Return the problem of new tensors of these sizes on a GPU of a generation, or refuse by name.
 
-    `softcap`, `alibi` and `sink` tell which scores there are.
+    `softcap`, `alibi` and `sink` tell which scores there are; `sequences`, how many are packed
+    in Nq and Nk rows, None if none are.
     """
     import torch
 
@@ -96,7 +97,7 @@ def example(arch: Arch, *, dtype="bfloat16", head_dim=128, causal=False, window=
     sms = int(hardware.H100.fact("sms"))
     return Problem.example(
         H=heads, H_K=kv_heads, N_Q=Nq, N_K=Nk, D=head_dim, window=window_of(bool(causal), window),
-        scores=Kind(bool(softcap), int(bool(alibi)), int(bool(sink))),
+        scores=Kind(bool(softcap), int(bool(alibi)), int(bool(sink))), sequences=sequences,
         dtype=getattr(torch, dtype.replace("e4m3", "e4m3fn")),
         device=Device("cuda", None, arch.capability, sms, ""))
 
@@ -134,7 +135,8 @@ def triton_call(*, arch, part="forward", config=None, want_dk=True, want_dv=True
     from flashlib.kernels.backends.triton import BACKEND
     from flashlib.kernels.configs import TritonConfig, TritonConfigs
 
-    p = example(arch, **{name: choices.pop(name) for name in SIZES if name in choices})
+    sizes = {name: choices.pop(name) for name in (*SIZES, "sequences") if name in choices}
+    p = example(arch, **sizes)
     if p.dtype.itemsize == 1:
         raise ValueError("dtype: expected 'float16', 'bfloat16' or 'float32', got 'float8_e4m3'")
     if not (want_dk or want_dv):
@@ -156,6 +158,7 @@ def triton_call(*, arch, part="forward", config=None, want_dk=True, want_dv=True
         return call_of(plan, p, () if has_dlse else ("DLSE",),
                        f"{plan.constants['BLOCK_M']} rows, {plan.options['num_warps']} warps")
     absent, alone = {"dk": (("DV",), "dK alone "), "dv": (("DK",), "dV alone ")}.get(part, ((), ""))
+    absent = (*absent, *(() if p.sequences else ("CU_Q", "CU_K")))
     return call_of(plan, p, absent, f"{alone}{c.BLOCK_M}×{c.BLOCK_N}, {c.num_warps} warps,"
                                     f" {c.num_stages} stages")
 
@@ -238,17 +241,18 @@ def softmax_call(*, arch, dtype="bfloat16", impl="fused", M=4096, N=4096) -> Cal
 
 
 _HOME, _TUNED = "flashlib.kernels", ("config", "BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
+_WALK = (*SIZES, *_TUNED, "sequences")
 _GLUON = (*SIZES, "config", "BLOCK_N", "CONSUMERS", "STAGES")
 _RING = ("Q_SLOTS", "O_PARTS", "PING_PONG")
 # name: (the module that holds it, its builder, what a caller may choose)
 KERNELS: dict[str, tuple[str, Callable[..., Call], tuple[str, ...]]] = {
-    "flash_fwd_kernel": (f"{_HOME}.triton.forward", triton_call, (*SIZES, *_TUNED)),
+    "flash_fwd_kernel": (f"{_HOME}.triton.forward", triton_call, _WALK),
     "flash_bwd_delta_kernel": (f"{_HOME}.triton.backward", partial(triton_call, part="delta"),
                                (*SIZES, "has_dlse")),
     "flash_bwd_dkdv_kernel": (f"{_HOME}.triton.backward", partial(triton_call, part="dkdv"),
-                              (*SIZES, *_TUNED, "want_dk", "want_dv")),
+                              (*_WALK, "want_dk", "want_dv")),
     "flash_bwd_dq_kernel": (f"{_HOME}.triton.backward", partial(triton_call, part="dq"),
-                            (*SIZES, *_TUNED)),
+                            _WALK),
     "flash_fwd_hopper_kernel": (f"{_HOME}.gluon.forward", gluon_call,
                                 (*_GLUON, *_RING, "OVERLAP", "UNDER_SOFTMAX", "EMULATED", "TAU")),
     "flash_fwd_fp8_kernel": (f"{_HOME}.gluon.forward_fp8", partial(gluon_call, fp8=True),

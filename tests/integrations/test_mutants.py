@@ -60,7 +60,7 @@ MUTANTS = {                                                 # module, old, new, 
         described, "at.expand(B, -1) if self.positions is None", "at.expand(B, -1) if True", "llama4",
         "documents"),
     "packed sequences know no sinks": (
-        described, "v[:, :, c:d], **options", "v[:, :, c:d], **{**options, 'sink': None}", "gpt_oss",
+        described, "cu_q, cu_k, **options", "cu_q, cu_k, **{**options, 'sink': None}", "gpt_oss",
         "left"),
 }
 

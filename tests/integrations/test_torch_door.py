@@ -138,7 +138,8 @@ def test_a_torch_without_the_door_is_told_so(monkeypatch):
 MUTANTS = {                                                 # old, new, check
     "causal is not passed on": ("causal=is_causal, scale", "causal=False, scale", "sdpa"),
     "O is not laid out as the query": ("_laid_out(o, query), lse, None", "o, lse, None", "sdpa"),
-    "gradients are not laid out as their tensors": ("_laid_out(dx, x) for dx", "dx for dx", "sdpa"),
+    "gradients are not laid out as their tensors": ("_laid_out(dx, x) for dx, x in zip(found, (q,",
+                                                    "dx for dx, x in zip(found, (q,", "sdpa"),
     "keys and values change places": ("ops.backward(q, k, v", "ops.backward(q, v, k", "sdpa"),
     "−1 bounds as 0 does": ("side is None or side < 0 else int(side)",
                             "side is None else max(int(side), 0)", "varlen"),

@@ -23,6 +23,7 @@ from tests.kernels import (
     gpu_checks_fused,
     gpu_checks_gluon,
     gpu_checks_scores,
+    gpu_checks_varlen,
 )
 from tests.kernels.behaviours import TOLERANCE, close, require
 from tests.kernels.problems import Problem, Shape, dense, off, problem, solve
@@ -382,5 +383,6 @@ def check_graph_outlives_its_plans(where, N=1024):
 ALONE = {name.removeprefix("check_"): value
          for name, value in [*globals().items(), *vars(gpu_checks_gluon).items(),
                              *vars(gpu_checks_fused).items(), *vars(gpu_checks_decode).items(),
-                             *vars(gpu_checks_scores).items(), *vars(gpu_checks_doors).items()]
+                             *vars(gpu_checks_scores).items(), *vars(gpu_checks_varlen).items(),
+                             *vars(gpu_checks_doors).items()]
          if name.startswith("check_")}

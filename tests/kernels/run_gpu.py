@@ -27,6 +27,7 @@ import torch  # noqa: E402
 from tests.kernels.behaviours import Backend  # noqa: E402
 from tests.kernels.gpu_checks import ALONE, Where, run_configuration  # noqa: E402
 from tests.kernels.gpu_checks_scores import HEAD_DIMS, run_scores  # noqa: E402
+from tests.kernels.gpu_checks_varlen import run_varlen, varlen_tasks  # noqa: E402
 from tests.kernels.grid import Column, columns, merged, run_column  # noqa: E402
 from tests.kernels.promises import PROMISES  # noqa: E402
 
@@ -63,6 +64,8 @@ def tasks():
         for promise in PROMISES:
             made[f"promise {promise} {str(dtype).split('.')[1]}"] = ("promise", (promise, dtype))
 
+    made |= {name: ("varlen", given) for name, given in varlen_tasks().items()}
+
     def cost(name):
         kind, arguments = made[name]
         if kind == "promise":
@@ -89,6 +92,8 @@ def run_task(job):
             return done(cases, failures, worst=worst, said=f"worst {worst[0]:.2f}: {worst[1]}")
         if kind == "configuration":
             return done(1, [], said=run_configuration(where, *arguments))
+        if kind == "varlen":
+            return done(1, [], said=run_varlen(where, *arguments))
         if kind == "promise":
             promise, dtype = arguments
             PROMISES[promise](Backend(where.impl, dtype, where.device, N=300))

@@ -4,8 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from flashlib.kernels import flash_attention  # noqa: E402
-from tests.kernels import gpu_checks, gpu_checks_fused, gpu_checks_gluon  # noqa: E402
+from flashlib.kernels import flash_attention, flash_attention_varlen  # noqa: E402
+from tests.kernels import gpu_checks, gpu_checks_fused, gpu_checks_gluon, gpu_checks_varlen  # noqa: E402
 from tests.kernels.budget import Grid  # noqa: E402
 from tests.kernels.gpu_checks import Where  # noqa: E402
 from tests.kernels.run_gpu import Outcome, run_all, run_task, statistics, tasks  # noqa: E402
@@ -59,6 +59,22 @@ def test_bits_that_change_are_seen():
     assert isinstance(gpu_checks_fused.check_fused_bits(here, 70, 2), str)
     with pytest.raises(AssertionError, match="other bits from run to run"):
         gpu_checks_fused.check_fused_bits(Fickle("reference", "cpu"), 70, 2)
+
+
+@pytest.mark.parametrize("mask", gpu_checks_varlen.MASKS)
+def test_packed_sequences_pass_the_reference_backend(mask):
+    said = gpu_checks_varlen.run_varlen(here, torch.bfloat16, 16, mask, times=1)
+    assert said.startswith("worst 0.")
+
+
+def test_packed_sequences_that_meet_are_seen(monkeypatch):
+    def one(q, k, v, cu_q, cu_k=None, **options):
+        cu_k = None if cu_k is None else cu_k[[0, -1]]
+        return flash_attention_varlen(q, k, v, cu_q[[0, -1]], cu_k, **options)
+
+    monkeypatch.setattr(gpu_checks_varlen.answer, "__defaults__", (one,))
+    with pytest.raises(AssertionError):
+        gpu_checks_varlen.run_varlen(here, torch.bfloat16, 16, "causal", times=1)
 
 
 def test_the_runner_reports_a_failure_and_a_crash():

@@ -75,6 +75,8 @@ def order(p: Problem, impl: str, direction: str) -> tuple[str, ...]:
     if impl == "auto":
         if p.device.type != "cuda":
             return ("reference",)
+        if p.sequences is not None:
+            return ("triton",)
         # Few rows fill no GPU unless the keys are shared out; the batch has no say in it.
         rows = p.N_Q * p.H // p.H_K
         if direction == "forward" and rows <= DECODED_ROWS and p.N_K >= DECODED_KEYS:

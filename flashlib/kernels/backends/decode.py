@@ -36,6 +36,8 @@ class Decode:
         """Return why the kernels cannot run, or None."""
         if direction == "backward":
             return "impl: 'decode' has no backward: use impl='triton'"
+        if p.sequences is not None:
+            return "impl: 'decode' has no packed sequences: use impl='triton'"
         reason = named("triton").refusal(p, direction)
         return reason and reason.replace("'triton'", "'decode'")
 

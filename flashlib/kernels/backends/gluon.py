@@ -230,6 +230,8 @@ def _unfit(p: Problem) -> str | None:
         return f"a Hopper GPU (compute capability 9.0), got compute capability {found}"
     if p.dtype not in (torch.float16, torch.bfloat16):
         return f"float16 or bfloat16, got {p.dtype}"
+    if p.sequences is not None:
+        return "a batch, got packed sequences"
     if p.D < NARROW:
         return f"a head dimension D of at least {NARROW}, got {p.D}"
     if p.scores != PLAIN:

@@ -5,6 +5,8 @@ threads share each operation on a tile, so tiles are as large as they may be: on
 wait for one another after each, and `torch.set_num_threads(1)` is faster there.
 """
 
+import itertools
+
 import numpy as np
 import torch
 
@@ -123,6 +125,14 @@ def backward(q, k, v, o, lse, do, dlse, *, window: Window, scale: float, scores:
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), *of_sink
 
 
+def _packed(cu_q: torch.Tensor, cu_k: torch.Tensor):
+    """Yield the rows and the keys of each packed sequence that has both."""
+    ends = zip(cu_q.tolist(), cu_k.tolist(), strict=True)
+    for (a, c), (b, d) in itertools.pairwise(ends):
+        if a < b and c < d:
+            yield slice(a, b), slice(c, d)
+
+
 class Reference:
     """The backend as `flashlib.kernels.backends` knows it: nothing to refuse, nothing to configure."""
 
@@ -132,14 +142,36 @@ class Reference:
         """Return None: torch runs everywhere."""
         return None
 
-    def forward(self, q, k, v, p: Problem, scale: float, config=None, *, scores: Scores = NONE):
-        """Return O and lse."""
-        return forward(q, k, v, window=p.window, scale=scale, scores=scores)
+    def forward(self, q, k, v, p: Problem, scale: float, config=None, *, scores: Scores = NONE,
+                cu=None):
+        """Return O and lse; `cu`: where packed sequences begin in q, and in k and v."""
+        options = {"window": p.window, "scale": scale, "scores": scores}
+        if cu is None:
+            return forward(q, k, v, **options)
+        wide = torch.promote_types(q.dtype, torch.float32)
+        o, lse = torch.zeros_like(q), q.new_full(q.shape[:3], -torch.inf, dtype=wide)
+        if scores.sink is not None:
+            lse[:] = scores.sink[..., None]
+        for rows, keys in _packed(*cu):
+            o[:, :, rows], lse[:, :, rows] = forward(q[:, :, rows], k[:, :, keys], v[:, :, keys],
+                                                     **options)
+        return o, lse
 
     def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None, *,
-                 scores: Scores = NONE):
+                 scores: Scores = NONE, cu=None):
         """Return dq, dk, dv, and with a sink its gradient."""
-        return backward(q, k, v, o, lse, do, dlse, window=p.window, scale=scale, scores=scores)
+        options = {"window": p.window, "scale": scale, "scores": scores}
+        if cu is None:
+            return backward(q, k, v, o, lse, do, dlse, **options)
+        dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
+        for rows, keys in _packed(*cu):
+            Q, O, dO, LSE, dLSE = (x if x is None else x[:, :, rows] for x in (q, o, do, lse, dlse))
+            dq[:, :, rows], dk[:, :, keys], dv[:, :, keys], *_ = backward(
+                Q, k[:, :, keys], v[:, :, keys], O, LSE, dO, dLSE, **options)
+        if scores.sink is None:
+            return dq, dk, dv
+        delta = (do.to(lse.dtype) * o.to(lse.dtype)).sum(-1)
+        return dq, dk, dv, sink_gradient(scores.sink, lse, delta if dlse is None else delta - dlse)
 
 
 BACKEND = Reference()

@@ -16,14 +16,15 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from flashlib.exp2 import LOG2E
 from flashlib.kernels import configs, delta, plans
-from flashlib.kernels.problem import Layout, Problem
+from flashlib.kernels.problem import Problem
 from flashlib.kernels.scores import NONE, Scores, as_kernels_read, sink_gradient
 from flashlib.kernels.triton.backward import flash_bwd_dkdv_kernel, flash_bwd_dq_kernel
 from flashlib.kernels.triton.forward import flash_fwd_kernel
 from flashlib.kernels.tuning import store
 
 Q, K, V, _, DO = range(5)                                   # places in a problem's layout
-FACTORS = "scale", "scale_log2", "softcap_log2", "ALIBI"    # of the backward's kernels
+UNPACKED = (None, None)                                     # no sequence begins anywhere but at 0
+FACTORS = "CU_Q", "CU_K", "scale", "scale_log2", "softcap_log2", "ALIBI"   # of the backward's kernels
 # What tuning tries. In float32, and before Ampere, operands wait in registers.
 ROWS, KEYS, WARPS, STAGES, MOST_ACCUMULATORS = (16, 32, 64, 128), (32, 64, 128), (4, 8), (2, 3, 4), 256
 SMALL_SIZES, SMALL_STAGES, SMALL_ACCUMULATORS = (16, 32, 64), (1, 2), 64
@@ -41,8 +42,9 @@ def describe(x: torch.Tensor, block: list[int]) -> TensorDescriptor:
     return TensorDescriptor(x, shape, [*strides[:3], 1], block)
 
 
-def _cdiv(n: int, d: int) -> int:
-    return -(-n // d)
+def _tiles(p: Problem, N: int, rows: int) -> int:
+    """Return how many tiles a head has: the kernels' `tiles_of`."""
+    return -(-N // rows) if p.sequences is None else N // rows + p.sequences + 1
 
 
 class Triton:
@@ -67,8 +69,8 @@ class Triton:
     def table(self, p: Problem, direction: str) -> Any:
         """Return the table's entry: a `TritonConfig`, for a backward `TritonConfigs`."""
         itemsize = 4 if p.narrow else p.dtype.itemsize
-        # Softcap and slopes take registers; the smaller tiles of a causal mask have them to spare.
-        smaller = p.causal or p.scores.softcap or p.scores.alibi > 0
+        # Softcap, slopes and ends of sequences take registers; a causal mask's smaller tiles have some.
+        smaller = p.causal or p.sequences is not None or p.scores.softcap or p.scores.alibi > 0
         found = configs.configs_for(p.device.capability, itemsize, p.D, smaller)
         return found.forward if direction == "forward" else found
 
@@ -106,17 +108,19 @@ class Triton:
             {"BLOCK_M": c.BLOCK_M, "BLOCK_N": c.BLOCK_N, "HEAD_DIM": p.head_dim, "IS_CAUSAL": p.causal,
              "EVEN_D": p.head_dim == p.D, "USE_TMA": tma, **dims},
             lambda p: {**strides(p), "sizes": (p.H, p.H // p.H_K, p.N_Q, p.N_K, p.D),
-                       "window": p.sides, "RAGGED": ragged(p)},
+                       "window": p.sides, "sequences": p.sequences,
+                       "RAGGED": p.sequences is not None or ragged(p)},
             programs, {"num_warps": c.num_warps, "num_stages": c.num_stages},
             {name: [1, 1, rows, p.head_dim] for name, rows in walked.items() if tma}, describe)
 
     def _forward(self, p: Problem, c) -> plans.Plan:
         return self._plan(
             flash_fwd_kernel,
-            ("Q", "K", "V", "O", "LSE", "scale_log2", "softcap_log2", "ALIBI", "SINK"), p, c,
+            ("Q", "K", "V", "O", "LSE", "CU_Q", "CU_K", "scale_log2", "softcap_log2", "ALIBI", "SINK"),
+            p, c,
             self.copies(p, "forward"), {"Q": c.BLOCK_M, "K": c.BLOCK_N, "V": c.BLOCK_N},
-            lambda p: _strides(p, Q=Q, K=K, V=V) | {"stride_o": Layout.like(p.layout[Q]).strides},
-            lambda p: p.N_K % c.BLOCK_N != 0, lambda p: _cdiv(p.N_Q, c.BLOCK_M) * p.B * p.H)
+            lambda p: _strides(p, Q=Q, K=K, V=V) | {"stride_o": p.new_strides(Q)},
+            lambda p: p.N_K % c.BLOCK_N != 0, lambda p: _tiles(p, p.N_Q, c.BLOCK_M) * p.B * p.H)
 
     def _by_key(self, p: Problem, c) -> plans.Plan:
         return self._plan(
@@ -124,47 +128,48 @@ class Triton:
             ("Q", "K", "V", "DO", "LSE", "DELTA", "DK", "DV", *FACTORS), p, c,
             self.copies(p, "backward")[0], {"Q": c.BLOCK_M, "DO": c.BLOCK_M},
             lambda p: _strides(p, Q=Q, K=K, V=V, DO=DO) | {
-                "stride_dk": Layout.like(p.layout[K]).strides,
-                "stride_dv": Layout.like(p.layout[V]).strides},
+                "stride_dk": p.new_strides(K), "stride_dv": p.new_strides(V)},
             lambda p: p.N_Q % c.BLOCK_M != 0 or p.N_K % c.BLOCK_N != 0,
-            lambda p: _cdiv(p.N_K, c.BLOCK_N) * p.B * p.H_K)
+            lambda p: _tiles(p, p.N_K, c.BLOCK_N) * p.B * p.H_K)
 
     def _by_query(self, p: Problem, c) -> plans.Plan:
         return self._plan(
             flash_bwd_dq_kernel, ("Q", "K", "V", "DO", "LSE", "DELTA", "DQ", *FACTORS), p, c,
             self.copies(p, "backward")[1], {"K": c.BLOCK_N, "V": c.BLOCK_N},
-            lambda p: _strides(p, Q=Q, K=K, V=V, DO=DO) | {
-                "stride_dq": Layout.like(p.layout[Q]).strides},
-            lambda p: p.N_K % c.BLOCK_N != 0, lambda p: _cdiv(p.N_Q, c.BLOCK_M) * p.B * p.H)
+            lambda p: _strides(p, Q=Q, K=K, V=V, DO=DO) | {"stride_dq": p.new_strides(Q)},
+            lambda p: p.N_K % c.BLOCK_N != 0, lambda p: _tiles(p, p.N_Q, c.BLOCK_M) * p.B * p.H)
 
-    def forward(self, q, k, v, p: Problem, scale: float, config=None, *, scores: Scores = NONE):
-        """Return O, like q but contiguous, and lse (B, H, N_Q) float32."""
+    def forward(self, q, k, v, p: Problem, scale: float, config=None, *, scores: Scores = NONE,
+                cu=UNPACKED):
+        """Return O, like q but contiguous, and lse (B, H, N_Q) float32.
+
+        `cu` are where packed sequences begin in q, and in k and v; see `flash_fwd_kernel`.
+        """
         if p.narrow:
             dtype, q, k, v = q.dtype, q.float(), k.float(), v.float()
-            wide = Problem.of(q, k, v, window=p.window, scores=p.scores)
-            o, lse = self.forward(q, k, v, wide, scale, config, scores=scores)
+            o, lse = self.forward(q, k, v, _wide(p, q, k, v), scale, config, scores=scores, cu=cu)
             return o.to(dtype), lse
         launch = plans.launches_for(self, p, "forward", config)["forward"]
-        o = torch.empty_like(q, memory_format=torch.contiguous_format)
+        o = _new(p, q)
         lse = torch.empty((p.B, p.H, p.N_Q), dtype=torch.float32, device=q.device)
-        launch(q, k, v, o, lse, scale * LOG2E, *as_kernels_read(scores))
+        launch(q, k, v, o, lse, *cu, scale * LOG2E, *as_kernels_read(scores))
         return o, lse
 
     def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None, *,
-                 scores: Scores = NONE):
+                 scores: Scores = NONE, cu=UNPACKED):
         """Return dq, dk, dv, contiguous, in the dtype of their tensors; dlse may be None."""
         if p.narrow:
             q, k, v, o, do = (x.float() for x in (q, k, v, o, do))
-            wide = Problem.of(q, k, v, o, do, window=p.window, scores=p.scores)
-            *found, = self.backward(q, k, v, o, lse, do, dlse, wide, scale, config, scores=scores)
+            *found, = self.backward(q, k, v, o, lse, do, dlse, _wide(p, q, k, v, o, do), scale, config,
+                                    scores=scores, cu=cu)
             return *(x.to(p.dtype) for x in found[:3]), *found[3:]
         lse = delta.statistics(lse)
         dlse = None if dlse is None else delta.statistics(dlse)
         launches = plans.launches_for(self, p, "backward", config, dlse is not None)
-        dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+        dq, dk, dv = (_new(p, x) for x in (q, k, v))
         sums = torch.empty_like(lse)
         launches["delta"](o, do, dlse, sums)
-        factors = scale, scale * LOG2E, *as_kernels_read(scores)[:2]
+        factors = *cu, scale, scale * LOG2E, *as_kernels_read(scores)[:2]
         for part, written in (("dkdv", (dk, dv)), ("dk", (dk, None)), ("dv", (None, dv))):
             if part in launches:
                 launches[part](q, k, v, do, lse, sums, *written, *factors)
@@ -192,6 +197,18 @@ class Triton:
         found["dq"] = configs.candidates(p.head_dim, _fitting(rows, p.N_Q), _fitting(keys, p.N_K),
                                          WARPS, stages, most)
         return found
+
+
+def _new(p: Problem, x: torch.Tensor) -> torch.Tensor:
+    """Return a new tensor like one of the problem's, contiguous as `Problem.new_strides` says."""
+    if p.sequences is None:
+        return torch.empty_like(x, memory_format=torch.contiguous_format)
+    return x.new_empty((*x.shape[2:0:-1], x.shape[3])).transpose(0, 1)[None]
+
+
+def _wide(p: Problem, *tensors) -> Problem:
+    """Return the problem of the same tensors in float32."""
+    return Problem.of(*tensors, window=p.window, scores=p.scores, sequences=p.sequences)
 
 
 def _strides(p: Problem, **places: int) -> dict[str, tuple[int, ...]]:

@@ -13,10 +13,13 @@ from flashlib.kernels.aggregates import constants
 from flashlib.kernels.triton.scores import of_head, scored
 from flashlib.kernels.triton.tiles import (
     Options,
+    in_sequence,
     key_range,
     load_rows,
     query_range,
+    rows_of,
     store_rows,
+    tiles_of,
     visible,
 )
 
@@ -38,8 +41,8 @@ def flash_bwd_delta_kernel(O, DO, DLSE, DELTA, stride_o, stride_do, H, N_Q, D,
     row = start + tl.arange(0, BLOCK_M)
     b = bh // H
     h = bh % H
-    o = load_rows((O, stride_o, b, h), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
-    do = load_rows((DO, stride_do, b, h), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
+    o = load_rows((O, stride_o, b, h, None), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
+    do = load_rows((DO, stride_do, b, h, None), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
     delta = tl.sum(o.to(tl.float32) * do.to(tl.float32), 1)
     at = bh.to(tl.int64) * N_Q + row
     if DLSE is not None:
@@ -99,9 +102,10 @@ def _fold_queries(sums, k, v, rows, lo, hi, col, logits, sizes, window, MASKED: 
 
 
 @triton.jit
-def flash_bwd_dkdv_kernel(Q, K, V, DO, LSE, DELTA, DK, DV, scale, scale_log2, softcap_log2, ALIBI,
+def flash_bwd_dkdv_kernel(Q, K, V, DO, LSE, DELTA, DK, DV, CU_Q, CU_K, scale, scale_log2,
+                          softcap_log2, ALIBI,
                           stride_q, stride_k, stride_v, stride_do, stride_dk, stride_dv, sizes,
-                          window,
+                          window, sequences,
                           BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
                           IS_CAUSAL: tl.constexpr, EVEN_D: tl.constexpr, RAGGED: tl.constexpr,
                           USE_TMA: tl.constexpr, ALIBI_DIMS: tl.constexpr):
@@ -115,23 +119,34 @@ def flash_bwd_dkdv_kernel(Q, K, V, DO, LSE, DELTA, DK, DV, scale, scale_log2, so
     o = Options(BLOCK_M, BLOCK_N, HEAD_DIM, IS_CAUSAL, EVEN_D, USE_TMA, PRECISION)
     want = Wanted(DK is not None, DV is not None)
     H, GROUP, N_Q, N_K, D = sizes
-    tiles_per_head = tl.cdiv(N_K, BLOCK_N)
+    tiles_per_head = tiles_of(N_K, sequences, BLOCK_N)
     pid = tl.program_id(0)
     tile = pid % tiles_per_head
     b = pid // tiles_per_head // (H // GROUP)
     hk = pid // tiles_per_head % (H // GROUP)
+    rows_per_head, begin_q, begin_k = N_Q, None, None
+    if sequences is not None:                               # from here on all is of one sequence
+        i, tile = in_sequence(tile, CU_K, sequences, BLOCK_N)
+        begin_q, N_Q = rows_of(i, CU_Q, sequences, N_Q, False)
+        begin_k, N_K = rows_of(i, CU_K, sequences, N_K, True)
+        if tile * BLOCK_N >= N_K:
+            return
+        LSE += begin_q
+        DELTA += begin_q
+        sizes = (H, GROUP, N_Q, N_K, D)
     start = tile * BLOCK_N
     col = start + tl.arange(0, BLOCK_N)
-    k = load_rows((K, stride_k, b, hk), start, N_K, D, BLOCK_N, HEAD_DIM, False, False)
-    v = load_rows((V, stride_v, b, hk), start, N_K, D, BLOCK_N, HEAD_DIM, False, False)
+    k = load_rows((K, stride_k, b, hk, begin_k), start, N_K, D, BLOCK_N, HEAD_DIM, False, False)
+    v = load_rows((V, stride_v, b, hk, begin_k), start, N_K, D, BLOCK_N, HEAD_DIM, False, False)
     dk = tl.zeros([BLOCK_N, HEAD_DIM], tl.float32)
     dv = tl.zeros([BLOCK_N, HEAD_DIM], tl.float32)
 
     begin, whole, cut, end = query_range(tile, N_Q, N_K, window, RAGGED, o)
     for member in range(GROUP):
         h = hk * GROUP + member
-        head = (b.to(tl.int64) * H + h) * N_Q
-        rows = (Q, stride_q, b, h), (DO, stride_do, b, h), LSE + head, DELTA + head
+        head = (b.to(tl.int64) * H + h) * rows_per_head
+        queries, dos = (Q, stride_q, b, h, begin_q), (DO, stride_do, b, h, begin_q)
+        rows = queries, dos, LSE + head, DELTA + head
         logits = scale_log2, softcap_log2, of_head(ALIBI, b, h, H, ALIBI_DIMS)
         if IS_CAUSAL or RAGGED or window is not None:
             dk, dv = _fold_queries((dk, dv), k, v, rows, begin, whole, col, logits, sizes, window,
@@ -142,9 +157,9 @@ def flash_bwd_dkdv_kernel(Q, K, V, DO, LSE, DELTA, DK, DV, scale, scale_log2, so
             dk, dv = _fold_queries((dk, dv), k, v, rows, cut, end, col, logits, sizes, window,
                                    True, want, o)
     if want.DK:
-        store_rows(dk * scale, (DK, stride_dk, b, hk), start, N_K, D, BLOCK_N, HEAD_DIM)
+        store_rows(dk * scale, (DK, stride_dk, b, hk, begin_k), start, N_K, D, BLOCK_N, HEAD_DIM)
     if want.DV:
-        store_rows(dv, (DV, stride_dv, b, hk), start, N_K, D, BLOCK_N, HEAD_DIM)
+        store_rows(dv, (DV, stride_dv, b, hk, begin_k), start, N_K, D, BLOCK_N, HEAD_DIM)
 
 
 @triton.jit
@@ -158,7 +173,8 @@ def _fold_keys(dq, q, do, statistics, keys, values, lo, hi, row, logits, sizes, 
     NO_LICM: tl.constexpr = o.USE_TMA and o.HEAD_DIM == 256
     for start in tl.range(lo, hi, o.BLOCK_N, disable_licm=NO_LICM):
         k = load_rows(keys, start, N_K, D, o.BLOCK_N, o.HEAD_DIM, WHOLE, o.USE_TMA)
-        v = load_rows(values, start, N_K, D, o.BLOCK_N, o.HEAD_DIM, WHOLE, o.USE_TMA)
+        # A value that is none does no harm: what it gives is masked.
+        v = load_rows(values, start, N_K, D, o.BLOCK_N, o.HEAD_DIM, WHOLE or o.USE_TMA, o.USE_TMA)
         qk = tl.dot(q, k.T, input_precision=o.PRECISION)
         dp = tl.dot(do, v.T, input_precision=o.PRECISION)
         qk, factor, t = scored(qk, row[:, None], start + tl.arange(0, o.BLOCK_N)[None, :], logits, N_Q,
@@ -176,8 +192,8 @@ def _fold_keys(dq, q, do, statistics, keys, values, lo, hi, row, logits, sizes, 
 
 
 @triton.jit
-def flash_bwd_dq_kernel(Q, K, V, DO, LSE, DELTA, DQ, scale, scale_log2, softcap_log2, ALIBI,
-                        stride_q, stride_k, stride_v, stride_do, stride_dq, sizes, window,
+def flash_bwd_dq_kernel(Q, K, V, DO, LSE, DELTA, DQ, CU_Q, CU_K, scale, scale_log2, softcap_log2, ALIBI,
+                        stride_q, stride_k, stride_v, stride_do, stride_dq, sizes, window, sequences,
                         BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
                         IS_CAUSAL: tl.constexpr, EVEN_D: tl.constexpr, RAGGED: tl.constexpr,
                         USE_TMA: tl.constexpr, ALIBI_DIMS: tl.constexpr):
@@ -185,7 +201,7 @@ def flash_bwd_dq_kernel(Q, K, V, DO, LSE, DELTA, DQ, scale, scale_log2, softcap_
     PRECISION: tl.constexpr = "ieee" if DQ.dtype.element_ty == tl.float32 else "tf32"
     o = Options(BLOCK_M, BLOCK_N, HEAD_DIM, IS_CAUSAL, EVEN_D, USE_TMA, PRECISION)
     H, GROUP, N_Q, N_K, D = sizes
-    tiles_per_head = tl.cdiv(N_Q, BLOCK_M)
+    tiles_per_head = tiles_of(N_Q, sequences, BLOCK_M)
     pid = tl.program_id(0)
     tile = pid % tiles_per_head
     if IS_CAUSAL:
@@ -193,17 +209,27 @@ def flash_bwd_dq_kernel(Q, K, V, DO, LSE, DELTA, DQ, scale, scale_log2, softcap_
     bh = pid // tiles_per_head
     b = bh // H
     h = bh % H
+    rows_per_head, begin_q, begin_k = N_Q, None, None
+    if sequences is not None:                               # from here on all is of one sequence
+        i, tile = in_sequence(tile, CU_Q, sequences, BLOCK_M)
+        begin_q, N_Q = rows_of(i, CU_Q, sequences, N_Q, True)
+        begin_k, N_K = rows_of(i, CU_K, sequences, N_K, False)
+        if tile * BLOCK_M >= N_Q:
+            return
+        LSE += begin_q
+        DELTA += begin_q
+        sizes = (H, GROUP, N_Q, N_K, D)
     start = tile * BLOCK_M
     row = start + tl.arange(0, BLOCK_M)
-    q = load_rows((Q, stride_q, b, h), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
-    do = load_rows((DO, stride_do, b, h), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
-    at = bh.to(tl.int64) * N_Q + row
+    q = load_rows((Q, stride_q, b, h, begin_q), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
+    do = load_rows((DO, stride_do, b, h, begin_q), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
+    at = bh.to(tl.int64) * rows_per_head + row
     lse_log2 = tl.maximum(tl.load(LSE + at, mask=row < N_Q, other=0.0), -1.0e30) * LOG2E
     delta = tl.load(DELTA + at, mask=row < N_Q, other=0.0)
     dq = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
 
     begin, whole, cut, end = key_range(tile, N_Q, N_K, window, o)
-    keys, values = (K, stride_k, b, h // GROUP), (V, stride_v, b, h // GROUP)
+    keys, values = (K, stride_k, b, h // GROUP, begin_k), (V, stride_v, b, h // GROUP, begin_k)
     logits = scale_log2, softcap_log2, of_head(ALIBI, b, h, H, ALIBI_DIMS)
     if window is not None:
         dq = _fold_keys(dq, q, do, (lse_log2, delta), keys, values, begin, whole, row, logits,
@@ -213,4 +239,4 @@ def flash_bwd_dq_kernel(Q, K, V, DO, LSE, DELTA, DQ, scale, scale_log2, softcap_
     if IS_CAUSAL or RAGGED or window is not None:           # the tiles that a mask cuts through
         dq = _fold_keys(dq, q, do, (lse_log2, delta), keys, values, cut, end, row, logits, sizes,
                         window, True, o)
-    store_rows(dq * scale, (DQ, stride_dq, b, h), start, N_Q, D, BLOCK_M, HEAD_DIM)
+    store_rows(dq * scale, (DQ, stride_dq, b, h, begin_q), start, N_Q, D, BLOCK_M, HEAD_DIM)

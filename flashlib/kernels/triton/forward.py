@@ -9,7 +9,16 @@ import triton.language as tl
 
 from flashlib import exp2
 from flashlib.kernels.triton.scores import of_head, scored, with_sink
-from flashlib.kernels.triton.tiles import Options, key_range, load_rows, store_rows, visible
+from flashlib.kernels.triton.tiles import (
+    Options,
+    in_sequence,
+    key_range,
+    load_rows,
+    rows_of,
+    store_rows,
+    tiles_of,
+    visible,
+)
 
 LN2 = tl.constexpr(exp2.LN2)
 # Stands for −∞ in a running maximum: finite, so that its difference to itself is 0 and not NaN.
@@ -28,7 +37,8 @@ def _attend(acc, l_i, m_i, q, keys, values, lo, hi, row, logits, sizes, window,
     # Wide heads ask for V before the softmax, narrow ones after it.
     EARLY_V: tl.constexpr = o.HEAD_DIM >= 128
     for start in tl.range(lo, hi, o.BLOCK_N):
-        k = load_rows(keys, start, N_K, D, o.BLOCK_N, o.HEAD_DIM, WHOLE, o.USE_TMA)
+        # A key that is none does no harm: what it gives is masked.
+        k = load_rows(keys, start, N_K, D, o.BLOCK_N, o.HEAD_DIM, WHOLE or o.USE_TMA, o.USE_TMA)
         qk = tl.dot(q, k.T, input_precision=o.PRECISION)    # (BLOCK_M, BLOCK_N), not scaled yet
         if EARLY_V:
             v = load_rows(values, start, N_K, D, o.BLOCK_N, o.HEAD_DIM, WHOLE, o.USE_TMA)
@@ -54,8 +64,8 @@ def _attend(acc, l_i, m_i, q, keys, values, lo, hi, row, logits, sizes, window,
 
 
 @triton.jit
-def flash_fwd_kernel(Q, K, V, O, LSE, scale_log2, softcap_log2, ALIBI, SINK, stride_q, stride_k,
-                     stride_v, stride_o, sizes, window,
+def flash_fwd_kernel(Q, K, V, O, LSE, CU_Q, CU_K, scale_log2, softcap_log2, ALIBI, SINK, stride_q,
+                     stride_k, stride_v, stride_o, sizes, window, sequences,
                      BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
                      IS_CAUSAL: tl.constexpr, EVEN_D: tl.constexpr, RAGGED: tl.constexpr,
                      USE_TMA: tl.constexpr, ALIBI_DIMS: tl.constexpr, SINK_DIMS: tl.constexpr):
@@ -64,12 +74,15 @@ def flash_fwd_kernel(Q, K, V, O, LSE, scale_log2, softcap_log2, ALIBI, SINK, str
     Args:
         Q, K, V: pointers to (B, H, N, D) tensors, or with USE_TMA their descriptors; O a pointer.
         LSE: pointer to (B, H, N_Q), contiguous float32.
+        CU_Q, CU_K: None, or pointers to where packed sequences begin, and behind them the end of the
+            last, int32: then B is 1, and each sequence is attended to by itself.
         scale_log2: the non-negative factor on the logits, times log2(e): exponentials are base 2.
         softcap_log2: None or the softcap, times log2(e).
         ALIBI, SINK: None or pointers to float32, (H,) or with …_DIMS = 2 (B, H): slopes, and logits of
             sinks, natural log.
         stride_q, …: four each, in elements: from one batch entry, head, row, column to the next.
         sizes: (H, GROUP, N_Q, N_K, D): query heads, query heads per key head, lengths, columns.
+        sequences: None, or how many are packed.
         window: None, or (left, right): row i sees keys i + N_K − N_Q − left … i + N_K − N_Q + right.
         BLOCK_M, BLOCK_N: rows of a query and of a key tile.  HEAD_DIM: D rounded up to a power of 2.
         IS_CAUSAL: row i sees keys 0 … i + N_K − N_Q; a window says what it sees without.
@@ -78,23 +91,32 @@ def flash_fwd_kernel(Q, K, V, O, LSE, scale_log2, softcap_log2, ALIBI, SINK, str
     PRECISION: tl.constexpr = "ieee" if O.dtype.element_ty == tl.float32 else "tf32"
     o = Options(BLOCK_M, BLOCK_N, HEAD_DIM, IS_CAUSAL, EVEN_D, USE_TMA, PRECISION)
     H, GROUP, N_Q, N_K, D = sizes
-    tiles_per_head = tl.cdiv(N_Q, BLOCK_M)
+    tiles_per_head = tiles_of(N_Q, sequences, BLOCK_M)
     pid = tl.program_id(0)
     tile = pid % tiles_per_head
     if IS_CAUSAL:
         tile = tiles_per_head - 1 - tile                    # the longest rows first
     b = pid // tiles_per_head // H
     h = pid // tiles_per_head % H
+    rows_per_head, begin_q, begin_k = N_Q, None, None
+    if sequences is not None:                               # from here on all is of one sequence
+        i, tile = in_sequence(tile, CU_Q, sequences, BLOCK_M)
+        begin_q, N_Q = rows_of(i, CU_Q, sequences, N_Q, True)
+        begin_k, N_K = rows_of(i, CU_K, sequences, N_K, False)
+        if tile * BLOCK_M >= N_Q:
+            return
+        LSE += begin_q
+        sizes = (H, GROUP, N_Q, N_K, D)
     start = tile * BLOCK_M
     row = start + tl.arange(0, BLOCK_M)
 
-    q = load_rows((Q, stride_q, b, h), start, N_Q, D, BLOCK_M, HEAD_DIM, False, USE_TMA)
+    q = load_rows((Q, stride_q, b, h, begin_q), start, N_Q, D, BLOCK_M, HEAD_DIM, USE_TMA, USE_TMA)
     m_i = tl.full([BLOCK_M], LOWEST, tl.float32)
     l_i = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
 
     begin, whole, cut, end = key_range(tile, N_Q, N_K, window, o)
-    keys, values = (K, stride_k, b, h // GROUP), (V, stride_v, b, h // GROUP)
+    keys, values = (K, stride_k, b, h // GROUP, begin_k), (V, stride_v, b, h // GROUP, begin_k)
     logits = scale_log2, softcap_log2, of_head(ALIBI, b, h, H, ALIBI_DIMS)
     if IS_CAUSAL or RAGGED or window is not None:           # the tiles that a mask cuts through
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, keys, values, cut, end, row, logits, sizes,
@@ -110,7 +132,7 @@ def flash_fwd_kernel(Q, K, V, O, LSE, scale_log2, softcap_log2, ALIBI, SINK, str
         acc = acc * keep[:, None]
     acc = acc / tl.where(l_i == 0.0, 1.0, l_i)[:, None]     # one late division; an empty row is 0
     lse = tl.where(l_i == 0.0, float("-inf"), (m_i + tl.log2(tl.where(l_i == 0.0, 1.0, l_i))) * LN2)
-    tl.store(LSE + (pid // tiles_per_head).to(tl.int64) * N_Q + row, lse, mask=row < N_Q)
+    tl.store(LSE + (pid // tiles_per_head).to(tl.int64) * rows_per_head + row, lse, mask=row < N_Q)
     if O.dtype.element_ty == tl.float16:                    # a rounded P may lift O past 65,504
         acc = tl.where(tl.abs(acc) < 65600.0, tl.clamp(acc, -65504.0, 65504.0), acc)
-    store_rows(acc, (O, stride_o, b, h), start, N_Q, D, BLOCK_M, HEAD_DIM)
+    store_rows(acc, (O, stride_o, b, h, begin_q), start, N_Q, D, BLOCK_M, HEAD_DIM)

@@ -25,8 +25,8 @@ def flash_bwd_statistics_kernel(O, DO, LSE, DLSE, NEGATIVE_LSE, NEGATIVE_DELTA, 
     row = start + tl.arange(0, BLOCK_M)
     bh = pid // tiles_per_head
     b, h = bh // H, bh % H
-    o = load_rows((O, stride_o, b, h), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
-    do = load_rows((DO, stride_do, b, h), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
+    o = load_rows((O, stride_o, b, h, None), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
+    do = load_rows((DO, stride_do, b, h, None), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
     delta = tl.sum(o.to(tl.float32) * do.to(tl.float32), 1)
     there = row < N_Q
     at = bh.to(tl.int64) * N_Q + row

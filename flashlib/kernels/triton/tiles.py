@@ -24,22 +24,69 @@ class Options:
 
 
 @triton.jit
+def tiles_of(N, sequences, ROWS: tl.constexpr):
+    """Return how many tiles of ROWS rows a head of N rows has; `sequences` is None, or how many."""
+    return tl.cdiv(N, ROWS) if sequences is None else N // ROWS + sequences + 1
+
+
+@triton.jit
+def in_sequence(tile, CU, sequences, ROWS: tl.constexpr):
+    """Return (i, tile): the packed sequence of a tile of a head, and which of its own tiles that is.
+
+    Sequence i begins at tile CU[i] // ROWS + i, which leaves room for its own ⌈rows / ROWS⌉ and for one
+    more at most; what lies behind the last is sequence number `sequences`. So the number of tiles
+    follows from that of rows, no length is needed to launch, and i is found by bisection.
+    """
+    low = tile * 0
+    high = low + sequences
+    while low < high:
+        middle = (low + high + 1) // 2
+        if tl.load(CU + middle) // ROWS + middle <= tile:
+            low = middle
+        else:
+            high = middle - 1
+    return low, tl.maximum(tile - tl.load(CU + low) // ROWS - low, 0)
+
+
+@triton.jit
+def rows_of(i, CU, sequences, N, BEHIND: tl.constexpr):
+    """Return (first, count) of the rows of packed sequence i, of N in all, whatever CU holds.
+
+    Number `sequences` has what lies behind the last, if BEHIND, else nothing.
+    """
+    first = tl.minimum(tl.maximum(tl.load(CU + i), 0), N)
+    stop = tl.minimum(tl.load(CU + tl.minimum(i + 1, sequences)), N)
+    if BEHIND:
+        stop = tl.where(i == sequences, N, stop)
+    return first, tl.maximum(stop - first, 0)
+
+
+@triton.jit
 def load_rows(head, start, N, D, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, WHOLE: tl.constexpr,
               USE_TMA: tl.constexpr):
     """Return rows start … start + ROWS of a head as a (ROWS, HEAD_DIM) tile, zeros outside.
 
-    `head` is (X, strides, b, h): X is a pointer, or with USE_TMA a descriptor of the (B, H, N, D)
-    tensor. WHOLE promises that no row or column of the tile lies outside. Offsets are 64 bits wide, so
-    a tensor may exceed 2³¹ elements.
+    `head` is (X, strides, b, h, first): X is a pointer, or with USE_TMA a descriptor of the
+    (B, H, N, D) tensor; `first` is None, or where a packed sequence begins. WHOLE promises that no row
+    or column of the tile lies outside, or with USE_TMA that what is read there does no harm. Offsets
+    are 64 bits wide, so a tensor may exceed 2³¹ elements.
     """
-    X, stride, b, h = head
+    X, stride, b, h, first = head
     # One return: Triton compiles what stands behind a return inside an `if`, constexpr or not.
     if USE_TMA:
-        tile = X.load([b, h, start, 0]).reshape([ROWS, HEAD_DIM])
+        if first is None:
+            tile = X.load([b, h, start, 0]).reshape([ROWS, HEAD_DIM])
+        else:
+            tile = X.load([b, h, first + start, 0]).reshape([ROWS, HEAD_DIM])
+            if not WHOLE:                                   # rows of the next sequence
+                n = start + tl.arange(0, ROWS)
+                tile = tl.where((n < N)[:, None], tile, 0.0)
     else:
         n = start + tl.arange(0, ROWS)
         d = tl.arange(0, HEAD_DIM)
         X += b.to(tl.int64) * stride[0] + h.to(tl.int64) * stride[1]
+        if first is not None:
+            X += first.to(tl.int64) * stride[2]
         pointers = X + n.to(tl.int64)[:, None] * stride[2] + d.to(tl.int64)[None, :] * stride[3]
         if WHOLE:
             tile = tl.load(pointers)
@@ -51,10 +98,12 @@ def load_rows(head, start, N, D, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, WHO
 @triton.jit
 def store_rows(tile, head, start, N, D, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr):
     """Write a (ROWS, HEAD_DIM) tile to rows start … of a head, clipped to N rows and D columns."""
-    X, stride, b, h = head
+    X, stride, b, h, first_row = head
     n = start + tl.arange(0, ROWS)
     d = tl.arange(0, HEAD_DIM)
     first = X + b.to(tl.int64) * stride[0] + h.to(tl.int64) * stride[1]
+    if first_row is not None:
+        first += first_row.to(tl.int64) * stride[2]
     pointers = first + n.to(tl.int64)[:, None] * stride[2] + d.to(tl.int64)[None, :] * stride[3]
     inside = (n < N)[:, None] & (d < D)[None, :]
     tl.store(pointers, tile.to(X.dtype.element_ty), mask=inside)

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 import torch
 
 from flashlib.kernels.attention import flash_attention
+from flashlib.kernels.decode import IMPLS, flash_decode
 from flashlib.kernels.packed import flash_attention_varlen
 from flashlib.masks import Window
 
 HOME = "transformers.masking_utils"
+FEW = 8                            # queries, at most, for which a cache's length stays a tensor
 ELSEWHERE = "use attn_implementation='flex_attention' or 'sdpa' for it"
 
 
@@ -104,6 +106,7 @@ class Seen:
     window: Window
     run: slice                                              # the keys that count, if nothing is packed
     packed: Packed | None = None
+    lengths: torch.Tensor | None = None                     # (B,) int32: where `run` ends
     ndim = 4
 
     def handed_on(self, *_, **__) -> "Seen":
@@ -128,16 +131,27 @@ class Seen:
             raise ValueError(f"attention_mask: expected a mask of {self.shape[2:]} queries and keys,"
                              f" got {q.shape[2]} and {k.shape[2]}")
         options["window"] = (self.window.left, self.window.right)
-        if self.packed is None:
+        if self.packed is not None:
+            return self._of_packed(self.packed, q, k, v, **options)
+        learning = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+        if self.lengths is None or learning:
             o = flash_attention(q, k[:, :, self.run], v[:, :, self.run], **options)
-            return o.transpose(1, 2).contiguous()
-        rows, keys, cu_q, cu_k = (None if x is None else x.to(q.device) for x in self.packed)
+        else:
+            options["impl"] = options["impl"] if options.get("impl") in IMPLS else "auto"
+            o = _decode(q, k, v, lengths=self.lengths.to(q.device), **options)
+        return o.transpose(1, 2).contiguous()
+
+    def _of_packed(self, packed: Packed, q, k, v, **options) -> torch.Tensor:
+        rows, keys, cu_q, cu_k = (None if x is None else x.to(q.device) for x in packed)
         (B, H, N, D), (q, k, v) = q.shape, (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
         q, k, v = (x if at is None else x[at] for x, at in ((q, rows), (k, keys), (v, keys)))
-        o = _attention_of_packed(q, k, v, cu_q, cu_k, **options)
+        o = flash_attention_varlen(q, k, v, cu_q, cu_k, **options)
         if rows is not None:                                # a row of padding is 0
             o = o.new_zeros(B * N, H, D).index_copy(0, rows, o)
         return o.view(B, N, H, D)
+
+
+_decode: Any = torch.compiler.disable(flash_decode)         # it looks at tensors as no trace can
 
 
 def _closure_of(function) -> dict[str, Any]:
@@ -145,17 +159,6 @@ def _closure_of(function) -> dict[str, Any]:
     names, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None)
     return {} if names is None or cells is None else {
         name: cell.cell_contents for name, cell in zip(names.co_freevars, cells, strict=True)}
-
-
-def _attention_of_packed(q, k, v, cu_q, cu_k, **options) -> torch.Tensor:
-    """Return O (T, H, D); what changes scores, the op for packed sequences has not: one by one then."""
-    if not {"softcap", "sink"} & options.keys():
-        return flash_attention_varlen(q, k, v, cu_q, cu_k, **options)
-    ends_q, ends_k = cu_q.tolist(), cu_k.tolist()
-    q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-    found = [flash_attention(q[:, :, a:b], k[:, :, c:d], v[:, :, c:d], **options)[0].transpose(0, 1)
-             for a, b, c, d in zip(ends_q, ends_q[1:], ends_k, ends_k[1:], strict=False)]
-    return torch.cat(found) if found else q[0, :, :0].transpose(0, 1)
 
 
 @torch.compiler.disable
@@ -193,7 +196,9 @@ def describe(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_func
         raise NotImplementedError(f"position_ids: expected those of packed documents; {ELSEWHERE}")
     labels = rules.labels(at, real, batch_size)
     if labels is None:
-        return Seen(shape, window, run)
+        room = placed and last < kv_length and q_length <= FEW      # no shape grows from step to step
+        lengths = torch.full((batch_size,), last, dtype=torch.int32, device=device) if room else None
+        return Seen(shape, window, run, lengths=lengths)
     rows = labels[:, first:] if placed else labels.new_zeros(batch_size, q_length)
     run = _one_run(labels, rows)
     if run is not None:

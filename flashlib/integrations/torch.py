@@ -10,7 +10,7 @@ import functools
 
 import torch
 
-from flashlib.kernels import ops
+from flashlib.kernels import ops, packed_ops
 from flashlib.kernels.attention import Impl, check_factor, flash_attention
 from flashlib.kernels.decode import flash_decode
 from flashlib.kernels.packed import flash_attention_varlen
@@ -112,8 +112,9 @@ def _flash_attention_backward(grad_out, query, key, value, out, logsumexp, cum_s
         do, q, k, v, o = (x.transpose(1, 2) for x in (grad_out, query, key, value, out))
         found = _gradients(do, q, k, v, o, logsumexp, window, scale, impl)
         return tuple(dx.transpose(1, 2) for dx in found)
-    return _packed_gradients(grad_out, query, key, value, out, logsumexp, cum_seq_q,
-                             cum_seq_q if cum_seq_k is None else cum_seq_k, window, scale, impl)
+    found = packed_ops.backward(query, key, value, cum_seq_q, cum_seq_k, out, logsumexp, grad_out, None,
+                                window, check_factor(scale, query.shape[2]), impl)
+    return tuple(_laid_out(dx, x) for dx, x in zip(found, (query, key, value), strict=True))
 
 
 def _attention(query, key, value, cum_seq_q, cum_seq_k, longest, *, is_causal, impl: Impl, scale=None,
@@ -157,18 +158,6 @@ def _gradients(do, q, k, v, o, lse, window: Window, scale, impl: Impl):
     """Return dq, dk, dv of (B, H, N, D), each in the layout of its tensor."""
     found = ops.backward(q, k, v, o, lse, do, None, window, check_factor(scale, q.shape[3]), impl)
     return tuple(_laid_out(dx, x) for dx, x in zip(found, (q, k, v), strict=True))
-
-
-def _packed_gradients(do, q, k, v, o, lse, cu_q, cu_k, window: Window, scale, impl: Impl):
-    """Return dq, dk, dv of (T, H, D), one sequence after the other."""
-    found, ends_q, ends_k = tuple(map(torch.zeros_like, (q, k, v))), cu_q.tolist(), cu_k.tolist()
-    for a, b, c, d in zip(ends_q, ends_q[1:], ends_k, ends_k[1:], strict=False):
-        do_i, q_i, k_i, v_i, o_i = (x.transpose(0, 1)[None] for x in (do[a:b], q[a:b], k[c:d], v[c:d],
-                                                                      o[a:b]))
-        grads = _gradients(do_i, q_i, k_i, v_i, o_i, lse[None, :, a:b], window, scale, impl)
-        for into, (start, stop), dx in zip(found, ((a, b), (c, d), (c, d)), grads, strict=True):
-            into[start:stop] = dx[0].transpose(0, 1)
-    return found
 
 
 def _window(is_causal: bool, window_size_left=None, window_size_right=None) -> Window:

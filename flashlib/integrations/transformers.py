@@ -41,9 +41,10 @@ def register(name: str = NAME, *, impl: Impl = "auto") -> str:
         TypeError, ValueError: for a name that is none, or that transformers would not take.
 
     Masks are causal or not, windows, chunks, padding before or behind a sequence, and documents packed
-    by `position_ids`. Rows of padding get 0, where eager attention gives what nobody should read. A 4-D
-    mask of one's own and a mask with a bias are refused, as are dropout, `output_attentions` and what
-    else the op has not, each by name when the model is called.
+    by `position_ids` (which transformers looks at with use_cache=False and no attention_mask). Rows of
+    padding get 0, where eager attention gives what nobody should read. A 4-D mask of one's own and a
+    mask with a bias are refused, as are dropout, `output_attentions` and what else the op has not, each
+    by name when the model is called.
     """
     if not isinstance(name, str):
         raise TypeError(f"name: expected a str, got {type(name).__name__}")
@@ -79,7 +80,8 @@ def attend(module, query, key, value, attention_mask, *, scaling=None, is_causal
                                   f" {getattr(attention_mask, 'ndim', 'no')} dimensions: {ELSEWHERE}")
     cu = others.get("cu_seq_lens_q")
     if cu is not None and len(cu) > 2 and attention_mask.packed is None:
-        raise NotImplementedError("cu_seq_lens_q: documents are told by position_ids: pass them, too")
+        raise NotImplementedError("cu_seq_lens_q: transformers tells documents by position_ids, with"
+                                  " use_cache=False and no attention_mask: call the model so")
     D, D_v = query.shape[3], value.shape[3]
     if D_v < D:
         value = torch.nn.functional.pad(value, (0, D - D_v))

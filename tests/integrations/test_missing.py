@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def python(code):
     """Run code in a fresh interpreter and return what it prints, as JSON."""
-    done = subprocess.run([sys.executable, "-c", f"import json, sys\n{code}"], cwd=ROOT, capture_output=True,
-                          text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", f"import json, sys\n{code}"], cwd=ROOT,
+                          capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

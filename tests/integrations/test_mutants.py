@@ -28,6 +28,8 @@ MUTANTS = {                                                 # module, old, new, 
                                                         "slice(0, q_length)", "llama", "static"),
     "room of a cache is attended to": (described, "slice(0, last)", "slice(0, kv_length)", "llama",
                                        "static"),
+    "one key too many of a cache counts": (described, "(batch_size,), last", "(batch_size,), last + 1",
+                                           "llama", "static"),
     "padding of a window's cache is read from the front": (
         described, "[:, kv_offset:kv_offset + kv_length]", "[:, :kv_length]", "gemma3",
         "generate-left"),
@@ -58,7 +60,7 @@ MUTANTS = {                                                 # module, old, new, 
         described, "at.expand(B, -1) if self.positions is None", "at.expand(B, -1) if True", "llama4",
         "documents"),
     "packed sequences know no sinks": (
-        described, "v[:, :, c:d], **options", "v[:, :, c:d], **{**options, 'sink': None}", "gpt_oss",
+        described, "cu_q, cu_k, **options", "cu_q, cu_k, **{**options, 'sink': None}", "gpt_oss",
         "left"),
 }
 

@@ -1,5 +1,8 @@
 """torch's own door on a CPU: what stands in for ATen's operators, for the CPU in the place of CUDA."""
 
+import types
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -7,6 +10,7 @@ torch = pytest.importorskip("torch")
 import flashlib.integrations.torch as door  # noqa: E402
 from tests.kernels import gpu_checks_doors  # noqa: E402
 from tests.kernels.gpu_checks import ALONE, Where  # noqa: E402
+from tests.mutants.edits import edited  # noqa: E402
 
 attention = torch.nn.attention
 HERE = Where("reference", "cpu")
@@ -129,3 +133,30 @@ def test_a_torch_without_the_door_is_told_so(monkeypatch):
         door.register()
     with pytest.raises(TypeError, match=r"^name: "):
         door.register(3)
+
+
+MUTANTS = {                                                 # old, new, check
+    "causal is not passed on": ("causal=is_causal, scale", "causal=False, scale", "sdpa"),
+    "O is not laid out as the query": ("_laid_out(o, query), lse, None", "o, lse, None", "sdpa"),
+    "gradients are not laid out as their tensors": ("_laid_out(dx, x) for dx, x in zip(found, (q,",
+                                                    "dx for dx, x in zip(found, (q,", "sdpa"),
+    "keys and values change places": ("ops.backward(q, k, v", "ops.backward(q, v, k", "sdpa"),
+    "−1 bounds as 0 does": ("side is None or side < 0 else int(side)",
+                            "side is None else max(int(side), 0)", "varlen"),
+    "the backward forgets the window": ("_window(is_causal, **sides)", "_window(is_causal)", "varlen"),
+    "queries lie at the front": ("(sequence + 1) * max_q", "(sequence + 1) * 0 + sequence * max_q"
+                                 " + counts[sequence]", "cached"),
+    "lengths of the cache are not looked at": ("lengths=seqused_k", "lengths=None", "cached"),
+    "every sequence has the first one's slot": ("cum_seq_k[:-1, None] +", "cum_seq_k[:-1, None] * 0 +",
+                                                "cached"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_is_seen(name, monkeypatch):
+    old, new, check = MUTANTS[name]
+    planted = types.ModuleType("planted")
+    exec(edited(Path(door.__file__).read_text(encoding="utf-8"), ((old, new),)), planted.__dict__)
+    monkeypatch.setattr(gpu_checks_doors, "door", planted)
+    with pytest.raises(AssertionError):
+        ALONE[f"doors_{check}"](HERE)

@@ -41,9 +41,10 @@ def test_a_model_computes_what_it_did(models, family, case):
 
 def calls(monkeypatch):
     """Return what is called, by name, and with how many keys; it grows."""
-    true = {name: getattr(described, name) for name in ("flash_attention", "flash_attention_varlen")}
+    true = {name: getattr(described, name)
+            for name in ("flash_attention", "flash_attention_varlen", "_decode")}
     made = []
-    for name in ("flash_attention", "flash_attention_varlen"):
+    for name in true:
         def call(q, k, *rest, name=name, **options):
             made.append((name, k.shape[0 if name.endswith("varlen") else 2]))
             return true[name](q, k, *rest, **options)
@@ -63,12 +64,17 @@ def test_padded_sequences_are_packed_and_padding_costs_nothing(models, monkeypat
     assert made == [("flash_attention_varlen", N + 8)] * 2
 
 
-def test_room_of_a_static_cache_is_not_attended_to(models, monkeypatch):
-    made = calls(monkeypatch)
-    models("llama")[1].generate(tokens(2, N), max_new_tokens=3, do_sample=False,
-                                cache_implementation="static")
-    assert made == [("flash_attention", N + n) for n in (0, 0, 1, 1, 2,
-                                                         2)[:len(made)]] and len(made) >= 4
+def test_in_a_static_cache_no_shape_grows_from_step_to_step(models, monkeypatch):
+    """A prompt leaves out the room; a token has its length as a tensor, and no gradient."""
+    made, ours = calls(monkeypatch), models("llama")[1]
+    cache = transformers.StaticCache(ours.config, max_cache_len=20)
+    for start, stop in ((0, N), (N, N + 1), (N + 1, N + 2)):
+        with torch.no_grad():
+            ours(tokens(2, N + 2)[:, start:stop], past_key_values=cache)
+    assert made == [("flash_attention", N)] * 2 + [("_decode", 20)] * 4
+    cache = transformers.StaticCache(ours.config, max_cache_len=20)
+    ours(tokens(2, 3), past_key_values=cache).logits.sum().backward()
+    assert made[6:] == [("flash_attention", 3)] * 2
 
 
 def test_without_a_mask_function_transformers_would_drop_padding_in_silence(models):
@@ -184,3 +190,10 @@ def test_a_model_changes_over_and_back(models):
         ours = model(tokens(2, N)).logits
         model.set_attn_implementation("eager")
         assert torch.equal(model(tokens(2, N)).logits, before) and not torch.equal(ours, before)
+
+
+def test_a_compiled_model_computes_the_same(models):
+    """The mask is read outside of the graph, attention is an operator in it."""
+    eager, ours = models("llama")
+    compiled = torch.compile(ours, backend="aot_eager")
+    assert CASES["plain"](eager, compiled) <= MOST and CASES["left"](eager, compiled) <= MOST

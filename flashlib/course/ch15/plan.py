@@ -122,6 +122,17 @@ class Rates(NamedTuple):
         return min(found, key=lambda parts: self.seconds(case, parts, sms))
 
 
+def pages_of(lengths, page) -> int:
+    """Return how many pages sequences of these lengths hold."""
+    return sum(-(-n // page) for n in lengths)
+
+
+def wasted(lengths, *, page=None, room=None) -> float:
+    """Return the share of reserved keys that hold nothing: in pages, or in a room for each sequence."""
+    reserved = len(lengths) * room if page is None else pages_of(lengths, page) * page
+    return 1 - sum(lengths) / reserved
+
+
 def line(points, least=0) -> tuple[float, float]:
     """Return (constant in s, bytes/s) of the line nearest to {bytes: seconds}, from some bytes on."""
     kept = {x: y for x, y in points.items() if x >= least}

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from flashlib.course.ch15 import figures, pages, plan
+from flashlib.course.ch15 import figures, page_figures, plan
 from flashlib.course.plots.theme import OVER, alt_text
 
 
@@ -17,8 +17,9 @@ def titles(fig):
 
 
 def test_the_u_says_its_ends_its_floor_and_who_chooses_what():
-    fig = figures.u_shape({1: 7e-4, 16: 7e-5, 256: 9e-5}, 6e-5,
-                          {"x": 16, "y": 16, "flashlib": 32}, "here", predicted={1: 7e-4, 256: 8e-5}, ours=7e-5)
+    choices = {"x": 16, "y": 16, "flashlib": 32}
+    fig = figures.u_shape({1: 7e-4, 16: 7e-5, 256: 9e-5}, 6e-5, choices, "here",
+                          predicted={1: 7e-4, 256: 8e-5}, ours=7e-5)
     shown = texts(fig)
     assert {"x, y: 16", "flashlib: 32", "700 µs", "70.0 µs", "90 µs", "predicted"} <= set(shown)
     assert "only reading K and V: 60.0 µs" in shown
@@ -54,7 +55,8 @@ def test_a_cell_ten_times_slower_is_the_darkest():
 
 
 def test_memory_counts_what_is_empty_and_who_shares():
-    fig = pages.picture([9, 5, 12, 2], [[3, 7, 1], [4, 0], [3, 7, 6], [8]], page=4, room=16, pool=12)
+    tables = [[3, 7, 1], [4, 0], [3, 7, 6], [8]]
+    fig = page_figures.memory([9, 5, 12, 2], tables, page=4, room=16, pool=12)
     assert {"a room each: 36 of 64 empty", "pages of 4: 8 of 28 empty", "3 AC", "0 B", "11 "} <= set(
         texts(fig))
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import flashlib as fl
-from flashlib.course.ch15 import bits, pages, plan
+from flashlib.course.ch15 import bits, plan
 from flashlib.kernels import configs
 from flashlib.models import traffic
 
@@ -94,10 +94,10 @@ def test_pages_waste_less_than_a_page_a_sequence():
     rng = np.random.default_rng(0)
     for page in (1, 16, 256):
         lengths = rng.integers(1, 3000, 50).tolist()
-        held = pages.count(lengths, page) * page
+        held = plan.pages_of(lengths, page) * page
         assert sum(lengths) <= held <= sum(lengths) + 50 * (page - 1)
-        assert pages.wasted(lengths, page=page) == pytest.approx(1 - sum(lengths) / held)
-    assert pages.wasted([10, 30], room=80) == 0.75
+        assert plan.wasted(lengths, page=page) == pytest.approx(1 - sum(lengths) / held)
+    assert plan.wasted([10, 30], room=80) == 0.75
 
 
 @pytest.fixture(scope="module")

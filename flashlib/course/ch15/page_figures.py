@@ -1,4 +1,4 @@
-"""Pages of a cache: how many there are, what they leave empty, and a picture of them."""
+"""A picture of chapter 15: keys of some sequences in a room each, and in pages of one pool."""
 
 from collections.abc import Sequence
 
@@ -11,19 +11,8 @@ _IDLE = {"facecolor": "#F6F6F6", "edgecolor": "#CFCFCF", "hatch": "////", "lw": 
 _SEQUENCES = ("#4F7A5B", "#8A6D3B", "#5B7F95", "#A0527A", "#7A5C86", "#9C9C9C")
 
 
-def count(lengths, page) -> int:
-    """Return how many pages sequences of these lengths hold."""
-    return sum(-(-n // page) for n in lengths)
-
-
-def wasted(lengths, *, page=None, room=None) -> float:
-    """Return the share of reserved keys that hold nothing: in pages, or in a room for each sequence."""
-    reserved = len(lengths) * room if page is None else count(lengths, page) * page
-    return 1 - sum(lengths) / reserved
-
-
 @styled
-def picture(
+def memory(
     lengths: Sequence[int], tables: Sequence[Sequence[int]], *, page: int, room: int, pool: int
 ) -> Figure:
     """Draw the keys of some sequences in a room each, and in pages of one pool.

@@ -4,6 +4,7 @@ import hashlib
 import html
 import re
 import shutil
+from collections import Counter
 
 import front
 import search_index
@@ -21,6 +22,9 @@ UNUSED = (
 # KaTeX's fonts for letters that few courses use, and the classes that ask for them.
 RARE = {"Caligraphic": "mathcal", "Fraktur": "mathfrak|textfrak", "SansSerif": "mathsf|textsf",
         "Script": "mathscr|textscr", "Typewriter": "mathtt|texttt"}
+
+# Lengths that KaTeX writes into an element, behind its classes or without any.
+LENGTHS = re.compile(r'((?<=[a-z0-9])"|<span) style="((?:[a-z-]+:-?[0-9.]+em;)+)"')
 
 
 def to_webp(path, small):
@@ -80,6 +84,8 @@ def finish(root, books, *, address=""):
             for font in fonts.glob(f"KaTeX_{name}-*"):
                 font.unlink()
     pages["figures.html"] = gallery(pages["figures.html"], shown)
+    with (root / "_static" / "katex" / "katex.min.css").open("a", encoding="utf-8") as sheet:
+        sheet.write(name_lengths(pages))
     for name, text in pages.items():
         (root / name).write_text(text, "utf-8")
     chapters = [f"{book.path.stem}.html" for book in books]
@@ -112,9 +118,23 @@ def repair(text, pictures):
                         '<p class="caption" role="heading" aria-level="2">')
     text = re.sub(r'<div class="output text_html">(?=\s*<table)',
                   '<div class="output text_html wide" tabindex="0">', text)
-    text = re.sub(r'<span class="[npw]">([^<]*)</span>', r"\1", text)       # code in the usual color
+    text = re.sub(r'<span class="[npwo]">([^<]*)</span>', r"\1", text)      # code in the usual color
     text = text.replace('<div class="highlight"><pre>', '<div class="highlight"><pre tabindex="0">')
     return text, shown
+
+
+def name_lengths(pages):
+    """Put a class in place of each length that KaTeX wrote into a formula; return the classes' CSS.
+
+    A page repeats the same few lengths thousands of times.
+    """
+    found = Counter(style for text in pages.values() for _, style in LENGTHS.findall(text))
+    names = {style: f"l{n}" for n, (style, _) in enumerate(found.most_common())}
+    for page, text in pages.items():
+        pages[page] = LENGTHS.sub(
+            lambda found: (" " if found[1] == '"' else '<span class="') + names[found[2]] + '"', text)
+    important = {style: style.replace(";", "!important;") for style in names}
+    return "".join(f".katex .{name}{{{important[style]}}}" for style, name in names.items())
 
 
 def gallery(text, shown):

@@ -18,7 +18,9 @@ from flashlib.kernels.triton.decode import flash_decode_fwd_kernel, flash_decode
 from flashlib.kernels.tuning import store
 
 Q, K, V = range(3)                                          # places in a problem's layout
-MERGED_AT_ONCE, MERGED_COLUMNS = 16, 64                     # runs and columns of a program
+MERGED_AT_ONCE = 4                                          # runs; it decides bits
+MERGED_AHEAD = 4                                            # times as many are read at a time
+MERGE_COLUMNS, MERGES = (32, 64, 128), 16                   # of a program; most programs per SM
 FULL = 0.75                                                 # programs per SM from which runs are taken
 DEEP, SHALLOW = 2, 3                                        # programs per SM: to here loads run ahead
 # What tuning tries; units and runs stay, because the bits of the result depend on them.
@@ -73,7 +75,6 @@ class Decode:
         pdl = p.device.capability is not None and p.device.capability >= PDL_CAPABILITY
         common = {"IS_CAUSAL": p.causal, "PDL": pdl}
         options = {"launch_pdl": True} if pdl else {}
-        width = min(MERGED_COLUMNS, p.head_dim)
         # A look-up before each tile takes half of the pipeline's stages.
         stages = c.num_stages if stages is None else stages
         # Four programs of four warps share an SM if a thread has 128 registers.
@@ -98,9 +99,11 @@ class Decode:
                 {"num_warps": c.num_warps, "num_stages": stages, **options, **packed}),
             "merge": plans.Plan(
                 flash_decode_merge_kernel, ("ACC", "STATISTICS", "O", "LSE", "LENGTHS"),
-                {**common, "UNITS": c.UNITS, "FOLDED": units, "BLOCK_S": MERGED_AT_ONCE,
-                 "BLOCK_D": width}, sizes,
-                lambda p: p.B * p.H * p.N_Q * -(-p.D // width), {"num_warps": 4, **options})}
+                {**common, "UNITS": c.UNITS, "FOLDED": units, "AT_ONCE": MERGED_AT_ONCE,
+                 "AHEAD": MERGED_AHEAD if units == c.UNITS else 1},
+                lambda p: {**sizes(p), "BLOCK_D": merged_columns(p)},
+                lambda p: p.B * p.H * p.N_Q * -(-p.D // merged_columns(p)),
+                {"num_warps": 1, **options})}
 
     def forward(self, q, k, v, p: Problem, scale: float, config=None, lengths=None, table=None,
                 units=None):
@@ -157,7 +160,15 @@ def stages_of(p: Problem, c: configs.DecodeConfig, units: int) -> int:
     programs = row_tiles(p, c) * p.B * p.H_K * parts(p, c, units)
     if p.dtype.itemsize > 2 or programs <= DEEP * p.device.sms:
         return c.num_stages
-    return max(2, c.num_stages - (1 if programs <= SHALLOW * p.device.sms else 2))
+    least = min(c.num_stages, 3 if c.BLOCK_M > min(configs.DECODE_CUTS) else 2)
+    return max(least, c.num_stages - (1 if programs <= SHALLOW * p.device.sms else 2))
+
+
+def merged_columns(p: Problem) -> int:
+    """Return the columns of a program that merges: few of them while programs are few."""
+    most = MERGES * p.device.sms
+    return min(p.head_dim, next((n for n in MERGE_COLUMNS if p.B * p.H * p.N_Q * -(-p.D // n) <= most),
+                                MERGE_COLUMNS[-1]))
 
 
 def row_tiles(p: Problem, c: configs.DecodeConfig) -> int:

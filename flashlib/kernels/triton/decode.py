@@ -199,17 +199,39 @@ def flash_decode_fwd_kernel(Q, K, V, O, LSE, LENGTHS, TABLE, scale_log2, stride_
 
 
 @triton.jit
+def together(states, ORDER: tl.constexpr):
+    """Return the merge of a few states at once: one maximum, then sums in their order.
+
+    What saw no key has the weight 0, and zeros in acc.
+    """
+    m = states[0][0]
+    for s in tl.static_range(1, ORDER):
+        m = tl.maximum(m, states[s][0])
+    weight = tl.exp2(states[0][0] - m)
+    l, acc = states[0][1] * weight, states[0][2] * weight[:, None]
+    for s in tl.static_range(1, ORDER):
+        weight = tl.exp2(states[s][0] - m)
+        l = tl.fma(states[s][1], weight, l)
+        acc = tl.fma(states[s][2], tl.broadcast_to(weight[:, None], acc.shape), acc)
+    return m, l, acc
+
+
+@triton.jit
 def flash_decode_merge_kernel(ACC, STATISTICS, O, LSE, LENGTHS, sizes, window, PARTS, KEYS,
-                              UNITS: tl.constexpr, FOLDED: tl.constexpr, BLOCK_S: tl.constexpr,
-                              BLOCK_D: tl.constexpr, IS_CAUSAL: tl.constexpr, PDL: tl.constexpr):
+                              UNITS: tl.constexpr, FOLDED: tl.constexpr, AT_ONCE: tl.constexpr,
+                              AHEAD: tl.constexpr, BLOCK_D: tl.constexpr, IS_CAUSAL: tl.constexpr,
+                              PDL: tl.constexpr):
     """Merge what the parts left of one row, in their order: write BLOCK_D columns of O, and the LSE.
+
+    Everything is done column by column, so that BLOCK_D and warps change no bit.
 
     Args:
         ACC, STATISTICS: O and LSE of `flash_decode_fwd_kernel`.
         O: pointer to (B, H, N_Q, D), contiguous.  LSE: pointer to (B, H, N_Q) float32, natural log.
         LENGTHS, sizes, window, PARTS, KEYS, IS_CAUSAL, PDL: as there. A part of which the row sees
             nothing is not read.
-        UNITS: of a run.  FOLDED: units of a part, 1 or UNITS.  BLOCK_S: runs at a time.
+        UNITS: of a run.  FOLDED: units of a part, 1 or UNITS.  AT_ONCE: runs that are merged
+            together.  AHEAD: how many times as many are read before the first is merged.
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
@@ -221,32 +243,37 @@ def flash_decode_merge_kernel(ACC, STATISTICS, O, LSE, LENGTHS, sizes, window, P
     row, h = at % N_Q, at // N_Q
     b = h // (H_K * GROUP)
     begin, end = keys_seen(row, row, length_of(LENGTHS, b, N_K), N_Q, window, IS_CAUSAL)
-    last = tl.cdiv(end, KEYS * UNITS)                       # of the runs; units are counted below
+    last = tl.cdiv(end, KEYS * UNITS)                       # of the runs; parts are counted below
     # Parts of a head lie N_Q · GROUP rows apart, and heads PARTS times that.
     apart = N_Q * GROUP
     first_row = (h // GROUP).to(tl.int64) * PARTS * apart + row * GROUP + h % GROUP
-    s = tl.arange(0, BLOCK_S)
-    d = column * BLOCK_D + tl.arange(0, BLOCK_D)
-    m_i = tl.full([BLOCK_S], LOWEST, tl.float32)            # every BLOCK_S-th run in a lane of its own
-    l_i = tl.zeros([BLOCK_S], tl.float32)
-    acc = tl.zeros([BLOCK_S, BLOCK_D], tl.float32)
-    for run in range(0, last, BLOCK_S):
-        m_run = tl.full([BLOCK_S], LOWEST, tl.float32)
-        l_run = tl.zeros([BLOCK_S], tl.float32)
-        acc_run = tl.zeros([BLOCK_S, BLOCK_D], tl.float32)
-        for unit in tl.static_range(UNITS // FOLDED):
-            part = (run + s) * (UNITS // FOLDED) + unit
+    one = tl.arange(0, 1)                                   # states are tiles of one row
+    d = column * BLOCK_D + tl.arange(0, BLOCK_D)[None, :]
+    OF_RUN: tl.constexpr = UNITS // FOLDED                  # parts of a run
+    m_0 = tl.full([1], LOWEST, tl.float32)
+    l_0 = tl.zeros([1], tl.float32)
+    acc_0 = tl.zeros([1, BLOCK_D], tl.float32)
+    m_i, l_i, acc = m_0, l_0, acc_0
+    for run in range(0, last, AT_ONCE * AHEAD):
+        found = ()                                          # all of these are under way at once
+        for n in tl.static_range(AT_ONCE * AHEAD * OF_RUN):
+            part = run * OF_RUN + n
             there = (part * KEYS * FOLDED < end) & ((part + 1) * KEYS * FOLDED > begin)
             place = first_row + part.to(tl.int64) * apart
-            m = tl.load(STATISTICS + place * 2, mask=there, other=LOWEST)
-            l = tl.load(STATISTICS + place * 2 + 1, mask=there, other=0.0)
-            x = tl.load(ACC + place[:, None] * D + d[None, :],
-                        mask=there[:, None] & (d < D)[None, :], other=0.0)
-            m_run, l_run, acc_run = fold(m_run, l_run, acc_run, m, l, x)
-        m_i, l_i, acc = fold(m_i, l_i, acc, m_run, l_run, acc_run)
-    top = tl.max(m_i, 0)
-    weight = tl.exp2(m_i - top)
-    total = tl.sum(l_i * weight, 0)
-    out = divided(tl.sum(acc * weight[:, None], 0), total, O)
+            m = tl.load(STATISTICS + place * 2 + one, mask=there, other=LOWEST)
+            l = tl.load(STATISTICS + place * 2 + 1 + one, mask=there, other=0.0)
+            x = tl.load(ACC + place * D + d, mask=there & (d < D), other=0.0)
+            found += ((m, l, x),)
+        for ahead in tl.static_range(AHEAD):
+            runs = ()
+            for r in tl.static_range(AT_ONCE):
+                state = found[(ahead * AT_ONCE + r) * OF_RUN]
+                if OF_RUN > 1:                              # as a program that has them all
+                    state = m_0, l_0, acc_0
+                    for unit in tl.static_range(OF_RUN):
+                        state = fold(*state, *found[(ahead * AT_ONCE + r) * OF_RUN + unit])
+                runs += (state,)
+            m_i, l_i, acc = fold(m_i, l_i, acc, *together(runs, AT_ONCE))
+    out = divided(acc, l_i[:, None], O)
     tl.store(O + at.to(tl.int64) * D + d, out, mask=d < D)
-    tl.store(LSE + at, natural(top, total), mask=column == 0)
+    tl.store(LSE + at + one, natural(m_i, l_i), mask=column == 0)

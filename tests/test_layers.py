@@ -30,7 +30,7 @@ LAYERS = [
     {"algorithms", "models"},
     {"lens", "integrations"},
     {"course", "course.chapter", "course.notebook", "course.chapter.order", "course.chapter.step",
-     "course.chapter.compare"},
+     "course.chapter.compare", "course.chapter.plan", "course.chapter.bits"},
     {"course.plots"},
     {"course.chapter.figures", "course.chapter.kernels", "course.chapter.ranks"},
     {"course.widgets", "course.exercises", "course.bench"},

@@ -11,7 +11,7 @@ def flash_decode(Q, K, V, *, Br, Bc, keys=None, group=1, causal=False, window=No
                  machine=None):
     """Attention whose keys are cut into splits of a fixed number, each a program's, and merged.
 
-    Flash-Decoding (Dao et al. 2023). Taught in notebook 08. One head of keys serves a group of query
+    Flash-Decoding (Dao et al. 2023). Taught in notebook 15. One head of keys serves a group of query
     heads, so that their queries are rows of the same tiles: K and V are read once for all. A split
     that no row of a tile sees is left out.
 

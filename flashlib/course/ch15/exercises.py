@@ -54,8 +54,8 @@ def check_keys_of_part(keys_of_part):
             raise Wrong(f"{what}: each of the {H_k} key heads has programs of its own")
         programs = B * H_k * -(-N_k // got)
         if programs > sms and B * H_k <= sms:
-            raise Wrong(f"{what}: parts of {got:,} keys make {programs} programs, more than SMs. Was the"
-                        " quotient rounded down? N_k / parts has to be rounded up")
+            raise Wrong(f"{what}: parts of {got:,} keys make {programs} programs, more than SMs. Was"
+                        " the quotient rounded down? N_k / parts has to be rounded up")
         raise Wrong(f"{what}: parts of {got:,} keys make {programs} programs; parts of {right:,} would"
                     f" make {B * H_k * -(-N_k // right)}, each still with an SM of its own")
     return "an SM each, and hardly any without. Whether that is the fastest is another question."
@@ -110,7 +110,7 @@ def _held(merge, what, a, b, right):
     if np.allclose(o, right[2]) and np.allclose(l, right[1]) and np.isclose(m, right[0]):
         return
     if a[1] and b[1] and np.allclose(o, (a[2] / a[1] + b[2] / b[1]) / 2):
-        raise Wrong(f"{what}: o is the mean of both results: each part has to weigh as much as it holds")
+        raise Wrong(f"{what}: o is the mean of both results: each part weighs as much as it holds")
     if right[1] and np.allclose(o, right[2] / right[1]):
         raise Wrong(f"{what}: o is divided by l already: a third part could not be merged with that")
     if np.isclose(l, a[1] + b[1]) and not np.isclose(l, right[1]):
@@ -183,13 +183,14 @@ def _bits(state):
     return b"".join(np.asarray(x, np.float32).tobytes() for x in state)
 
 
-@exercise("15.4", "Merge so that any split has the same bits", difficulty=3, minutes=20, solution="fold",
+@exercise("15.4", "Merge so that any split has the same bits", difficulty=3, minutes=20,
+          solution="fold",
           hints=("A program with two units can only merge neighbors. So whoever has one unit each must"
                  " merge the same neighbors first.",
-                 "Pairs of neighbors, then pairs of pairs: a tree. Where the number is odd, the last one"
-                 " waits for the next round."))
+                 "Pairs of neighbors, then pairs of pairs: a tree. Where the number is odd, the last"
+                 " one waits for the next round."))
 def check_fold(fold):
-    """Accept `fold(states, merge) -> state`: what a program does with its units, and the merge after."""
+    """Accept `fold(states, merge) -> state`: of a program's units, and in the merge."""
     for count in (8, 2, 1, 16, 11, 13):
         units, results = _units(count, count), {}
         right = units[0]

@@ -1,4 +1,4 @@
-"""The figures of chapter 15: time against parts, busy SMs, two harnesses, a map of parts, pages."""
+"""The figures of chapter 15: time against parts, busy SMs, two harnesses, a map of parts, the lab."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,20 +7,28 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.ticker import NullLocator
 
 from flashlib.course.plots import theme
-from flashlib.course.plots.parts import bare, beside, boxes, cells, heading, rect
+from flashlib.course.plots.parts import beside, boxes, cells, rect
 from flashlib.course.plots.theme import EDGE, GREY, INK, OVER, SMALL, TINY, Figure, styled
 from flashlib.models.occupancy import Waves
 
-_SLOWER = LinearSegmentedColormap.from_list("flashlib_slower", ["#F7FBFA", "#CFE0E0", "#6FA0AE", "#1F4E5F"])
+_SLOWER = LinearSegmentedColormap.from_list(
+    "flashlib_slower", ["#F7FBFA", "#CFE0E0", "#6FA0AE", "#1F4E5F"]
+)
 _PROGRAM = theme.tint(theme.tensor_color("Q"), 0.35)
+_MOST_WAVES = 60
 _IDLE = {"facecolor": "#F6F6F6", "edgecolor": "#CFCFCF", "hatch": "////", "lw": 0}
-# A sequence's hue, where pages are drawn: these are no tensors.
-_SEQUENCES = ("#4F7A5B", "#8A6D3B", "#5B7F95", "#A0527A", "#7A5C86", "#9C9C9C")
 
 
 @styled
-def u_shape(measured: Mapping[int, float], floor: float, choices: Mapping[str, int], source: str, *,
-            predicted: Mapping[int, float] | None = None, ours: float | None = None) -> Figure:
+def u_shape(
+    measured: Mapping[int, float],
+    floor: float,
+    choices: Mapping[str, int],
+    source: str,
+    *,
+    predicted: Mapping[int, float] | None = None,
+    ours: float | None = None,
+) -> Figure:
     """Draw seconds against the number of parts, the floor, and which number each library takes.
 
     Args:
@@ -32,20 +40,51 @@ def u_shape(measured: Mapping[int, float], floor: float, choices: Mapping[str, i
     xs, ys = np.array(sorted(measured)), [1e6 * measured[x] for x in sorted(measured)]
     low, high = 1e6 * floor / 1.9, 1.35 * max(ys)
     ax.axhspan(low, 1e6 * floor, fc="#ECECEC", ec="none", zorder=0)
-    ax.text(xs[-1] * 1.25, 1e6 * floor * 0.955, f"only reading K and V: {1e6 * floor:.1f} µs", fontsize=TINY,
-            color=GREY, va="top", ha="right")
+    ax.text(
+        xs[-1] * 1.25,
+        1e6 * floor * 0.955,
+        f"only reading K and V: {1e6 * floor:.1f} µs",
+        fontsize=TINY,
+        color=GREY,
+        va="top",
+        ha="right",
+    )
     ax.plot(xs, ys, "-o", color=INK, ms=4.5, lw=1.4, zorder=3)
     if predicted:
-        ax.plot(sorted(predicted), [1e6 * predicted[x] for x in sorted(predicted)], ls=(0, (4, 2)),
-                color="#31688E", lw=1.4, zorder=2)
+        ax.plot(
+            sorted(predicted),
+            [1e6 * predicted[x] for x in sorted(predicted)],
+            ls=(0, (4, 2)),
+            color="#31688E",
+            lw=1.4,
+            zorder=2,
+        )
         last = max(predicted)
-        beside(ax, "predicted", (last, 1e6 * predicted[last]), (-4, 9), fontsize=TINY, color="#31688E",
-               ha="right")
+        beside(
+            ax,
+            "predicted",
+            (last, 1e6 * predicted[last]),
+            (-4, 9),
+            fontsize=TINY,
+            color="#31688E",
+            ha="right",
+        )
     best = min(measured, key=lambda x: measured[x])
-    for x, by, text in ((xs[0], (7, 1), f"{ys[0]:,.0f} µs"), (best, (0, -11), f"{1e6 * measured[best]:.1f} µs"),
-                        (xs[-1], (0, 10), f"{ys[-1]:.0f} µs")):
-        beside(ax, text, (x, 1e6 * measured[x]), by, fontsize=SMALL, fontweight="bold",
-               ha="left" if x == xs[0] else "center", path_effects=theme.halo())
+    for x, by, text in (
+        (xs[0], (7, 1), f"{ys[0]:,.0f} µs"),
+        (best, (0, -11), f"{1e6 * measured[best]:.1f} µs"),
+        (xs[-1], (0, 10), f"{ys[-1]:.0f} µs"),
+    ):
+        beside(
+            ax,
+            text,
+            (x, 1e6 * measured[x]),
+            by,
+            fontsize=SMALL,
+            fontweight="bold",
+            ha="left" if x == xs[0] else "center",
+            path_effects=theme.halo(),
+        )
     if ours is not None:
         ax.plot([choices["flashlib"]], [1e6 * ours], "D", ms=7, mfc="none", mec=OVER, mew=1.3, zorder=4)
     at: dict[int, list[str]] = {}
@@ -54,8 +93,15 @@ def u_shape(measured: Mapping[int, float], floor: float, choices: Mapping[str, i
     for n, (parts, names) in enumerate(sorted(at.items())):
         y = low * (1.09 if n % 2 else 1.3)
         ax.plot([parts, parts], [low, y], color=EDGE, lw=0.9)
-        ax.text(parts, y, f"{', '.join(names)}: {parts}", fontsize=TINY, ha="right" if n < len(at) / 2 else "left",
-                va="bottom", path_effects=theme.halo())
+        ax.text(
+            parts,
+            y,
+            f"{', '.join(names)}: {parts}",
+            fontsize=TINY,
+            ha="right" if n < len(at) / 2 else "left",
+            va="bottom",
+            path_effects=theme.halo(),
+        )
     ax.set(xscale="log", yscale="log", xlim=(0.85, 1.35 * xs[-1]), ylim=(low, high))
     ticks = [x for x in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if x <= xs[-1]]
     ax.set_xticks(ticks, [str(x) for x in ticks])
@@ -65,10 +111,14 @@ def u_shape(measured: Mapping[int, float], floor: float, choices: Mapping[str, i
     ax.yaxis.set_minor_locator(NullLocator())
     ax.set_xlabel(f"parts that the keys are cut into ({source})", fontsize=SMALL)
     ax.set_ylabel("splits and merge, µs", fontsize=SMALL)
-    return theme.describe(fig, "Time against the number of parts: " + "; ".join(
-        f"{x} parts {y:.1f} µs" for x, y in zip(xs, ys, strict=True))
-        + f". Only reading takes {1e6 * floor:.1f} µs. " + "; ".join(
-            f"{name} takes {parts}" for name, parts in choices.items()) + ".")
+    return theme.describe(
+        fig,
+        "Time against the number of parts: "
+        + "; ".join(f"{x} parts {y:.1f} µs" for x, y in zip(xs, ys, strict=True))
+        + f". Only reading takes {1e6 * floor:.1f} µs. "
+        + "; ".join(f"{name} takes {parts}" for name, parts in choices.items())
+        + ".",
+    )
 
 
 @styled
@@ -82,49 +132,91 @@ def sms(panels: Mapping[str, Waves]) -> Figure:
     fig, words = theme.figure(height, layout=None), []
     for n, (title, w) in enumerate(panels.items()):
         x, y = n % columns, n // columns
-        ax = fig.add_axes((0.015 + x / columns, 1 - (y + 1) * (height - 0.1) / lines / height,
-                           0.97 / columns, 0.145 * rows / height))
+        ax = fig.add_axes(
+            (
+                0.015 + x / columns,
+                1 - (y + 1) * (height - 0.1) / lines / height,
+                0.97 / columns,
+                0.145 * rows / height,
+            )
+        )
         ax.set(xlim=(0, across), ylim=(rows, 0))
         ax.axis("off")
         most = -(-w.programs // w.sms)
         counts = [w.programs // w.sms + (sm < w.programs % w.sms) for sm in range(w.sms)]
         for count in sorted(set(counts)):
-            places = [(sm % across + 0.07, sm // across + 0.07, 0.86, 0.86)
-                      for sm, k in enumerate(counts) if k == count]
+            places = [
+                (sm % across + 0.07, sm // across + 0.07, 0.86, 0.86)
+                for sm, k in enumerate(counts)
+                if k == count
+            ]
             share = 1 - 0.75 * count / most
-            boxes(ax, places, **(_IDLE if not count else {
-                "facecolor": theme.tint(theme.tensor_color("Q"), share), "edgecolor": EDGE, "lw": 0.4}))
+            boxes(
+                ax,
+                places,
+                **(
+                    _IDLE
+                    if not count
+                    else {
+                        "facecolor": theme.tint(theme.tensor_color("Q"), share),
+                        "edgecolor": EDGE,
+                        "lw": 0.4,
+                    }
+                ),
+            )
         idle = counts.count(0)
-        said = f"{w.programs:,} programs, {idle} of {w.sms} SMs idle" if idle else (
-            f"{w.programs:,} programs, {min(counts)} to {most} an SM" if min(counts) < most else
-            f"{w.programs:,} programs, {most} an SM")
-        ax.set_title(f"{title}: {said}", fontsize=8.5, loc="left", pad=3,
-                     color=OVER if idle > w.sms / 2 else INK)
+        said = (
+            f"{w.programs:,} programs, {idle} of {w.sms} SMs idle"
+            if idle
+            else (
+                f"{w.programs:,} programs, {min(counts)} to {most} an SM"
+                if min(counts) < most
+                else f"{w.programs:,} programs, {most} an SM"
+            )
+        )
+        ax.set_title(
+            f"{title}: {said}", fontsize=8.5, loc="left", pad=3, color=OVER if idle > w.sms / 2 else INK
+        )
         words.append(f"{title}: {said}")
     return theme.describe(fig, f"SMs by how many programs they have. {'; '.join(words)}.")
 
 
 @styled
-def harnesses(points: Mapping[str, Mapping[float, float]], lines: Mapping[str, tuple[float, float]],
-              source: str) -> Figure:
+def harnesses(
+    points: Mapping[str, Mapping[float, float]], lines: Mapping[str, tuple[float, float]], source: str
+) -> Figure:
     """Draw seconds against bytes under two harnesses, and the line through the points of each.
 
     `points` maps a harness to bytes → seconds, `lines` to (constant in s, bytes/s).
     """
     fig, ax = theme.subplots(height=3.0)
-    looks = {"do_bench": ("o", OVER, "L2 full of lines to write back (do_bench)"),
-             "rotating": ("s", "#31688E", "L2 clean (caches take turns)")}
+    looks = {
+        "do_bench": ("o", OVER, "L2 full of lines to write back (do_bench)"),
+        "rotating": ("s", "#31688E", "L2 clean (caches take turns)"),
+    }
     top = 1.08 * max(max(found) for found in points.values())
     words = []
     for name, found in points.items():
         marker, hue, what = looks[name]
         constant, rate = lines[name]
         ax.plot([x / 1e6 for x in found], [1e6 * y for y in found.values()], marker, color=hue, ms=5.5)
-        ax.plot([0, top / 1e6], [1e6 * constant, 1e6 * (constant + top / rate)], ls=(0, (4, 2)), color=hue,
-                lw=1.2)
+        ax.plot(
+            [0, top / 1e6],
+            [1e6 * constant, 1e6 * (constant + top / rate)],
+            ls=(0, (4, 2)),
+            color=hue,
+            lw=1.2,
+        )
         said = f"{what}: {1e6 * constant:.1f} µs + bytes / {rate / 1e12:.2f} TB/s"
-        x = 0.04 * top
-        ax.text(0.03, 0.95 - 0.09 * len(words), said, transform=ax.transAxes, fontsize=SMALL, color=hue, va="top")
+        ax.text(
+            0.03,
+            0.95 - 0.09 * len(words),
+            said,
+            transform=ax.transAxes,
+            fontsize=SMALL,
+            color=hue,
+            va="top",
+        )
         words.append(said)
     ax.set(xlim=(0, top / 1e6), ylim=(0, None))
     ax.set_xlabel(f"K and V, MB ({source})", fontsize=SMALL)
@@ -133,8 +225,12 @@ def harnesses(points: Mapping[str, Mapping[float, float]], lines: Mapping[str, t
 
 
 @styled
-def parts_map(times: Mapping[tuple[int, int], Mapping[int, float]], ours: Mapping[tuple[int, int], int],
-              predicted: Mapping[tuple[int, int], int], source: str) -> Figure:
+def parts_map(
+    times: Mapping[tuple[int, int], Mapping[int, float]],
+    ours: Mapping[tuple[int, int], int],
+    predicted: Mapping[tuple[int, int], int],
+    source: str,
+) -> Figure:
     """Draw how much slower than the best each number of parts is: a panel for each batch.
 
     Args:
@@ -145,16 +241,30 @@ def parts_map(times: Mapping[tuple[int, int], Mapping[int, float]], ours: Mappin
     columns = sorted({parts for found in times.values() for parts in found})
     across = 2
     down = -(-len(batches) // across)
-    fig, axes = theme.subplots(down, across, height=0.45 + down * (0.5 + 0.215 * len(lengths)),
-                               squeeze=False)
+    fig, axes = theme.subplots(
+        down, across, height=0.45 + down * (0.5 + 0.215 * len(lengths)), squeeze=False
+    )
     fig.get_layout_engine().set(rect=(0, 0, 1, 1 - 0.18 / fig.get_figheight()))
     words = []
     for ax, B in zip(axes.flat, batches, strict=False):
         ratios = [[_ratio(times[B, N_k], parts) for parts in columns] for N_k in lengths]
-        colors = [[_SLOWER(min(1.0, float(np.log(r) / np.log(8)))) if r else (1, 1, 1, 1) for r in row]
-                  for row in ratios]
-        texts = [[f"{r:.2f}" if r and r < 1.995 else f"{r:.1f}" if r and r < 9.95 else f"{r:.0f}" if r else ""
-                  for r in row] for row in ratios]
+        colors = [
+            [_SLOWER(min(1.0, float(np.log(r) / np.log(8)))) if r else (1, 1, 1, 1) for r in row]
+            for row in ratios
+        ]
+        texts = [
+            [
+                f"{r:.2f}"
+                if r and r < 1.995
+                else f"{r:.1f}"
+                if r and r < 9.95
+                else f"{r:.0f}"
+                if r
+                else ""
+                for r in row
+            ]
+            for row in ratios
+        ]
         cells(ax, colors, texts, range(len(columns)), range(len(lengths)), size=6)
         for i, N_k in enumerate(lengths):
             if (B, N_k) in ours:
@@ -170,9 +280,18 @@ def parts_map(times: Mapping[tuple[int, int], Mapping[int, float]], ours: Mappin
         ax.set_ylabel("keys", fontsize=TINY)
     for ax in axes[-1]:
         ax.set_xlabel("parts", fontsize=TINY)
-    fig.text(0.99, 0.995, f"red frame: flashlib's choice; bar: the model's ({source})", fontsize=TINY,
-             color=GREY, ha="right", va="top")
-    return theme.describe(fig, "Time of each number of parts over that of the best. " + "; ".join(words) + ".")
+    fig.text(
+        0.99,
+        0.995,
+        f"red frame: flashlib's choice; bar: the model's ({source})",
+        fontsize=TINY,
+        color=GREY,
+        ha="right",
+        va="top",
+    )
+    return theme.describe(
+        fig, "Time of each number of parts over that of the best. " + "; ".join(words) + "."
+    )
 
 
 def _ratio(found, parts):
@@ -184,59 +303,9 @@ def _nearest(columns, parts) -> int:
 
 
 @styled
-def memory(lengths: Sequence[int], tables: Sequence[Sequence[int]], *, page: int, room: int, pool: int) -> Figure:
-    """Draw the keys of some sequences in a room each, and in pages of one pool.
-
-    `tables` holds the pages of each sequence; one that several hold is drawn in several colors.
-    """
-    count = len(lengths)
-    height = 0.62 + 0.24 * max(count, -(-pool // 6) * 1.6)
-    fig = theme.figure(height, layout=None)
-    left = fig.add_axes((0.05, 0.04, 0.4, 1 - 0.4 / height))
-    left.set(xlim=(0, room), ylim=(count, -0.1))
-    left.axis("off")
-    for b, n in enumerate(lengths):
-        boxes(left, [(n, b + 0.12, room - n, 0.72)], **_IDLE)
-        boxes(left, [(k + 0.04, b + 0.12, 0.92, 0.72) for k in range(n)], facecolor=_SEQUENCES[b], lw=0)
-        left.text(-0.4, b + 0.48, "ABCDEF"[b], fontsize=SMALL, ha="right", va="center_baseline")
-    reserved, used = count * room, sum(lengths)
-    fig.text(0.05, 1 - 0.06 / height, f"a room each: {reserved - used} of {reserved} empty", fontsize=8.5,
-             fontweight="bold", va="top")
-    right = fig.add_axes((0.52, 0.04, 0.46, 1 - 0.4 / height))
-    across = 6
-    right.set(xlim=(0, across * (page + 0.5)), ylim=(-(-pool // across) * 1.6, -0.1))
-    right.axis("off")
-    held: dict[int, list[tuple[int, int]]] = {}
-    for b, row in enumerate(tables):
-        for j, at in enumerate(row):
-            held.setdefault(at, []).append((b, min(page, lengths[b] - j * page)))
-    filled = 0
-    for at in range(pool):
-        x, y = at % across * (page + 0.5), at // across * 1.6
-        owners = held.get(at, [])
-        look = {"fc": "none", "ec": EDGE if owners else "#BDBDBD", "lw": 0.8 if owners else 0.6,
-                "ls": "-" if owners else ":"}
-        most = max((keys for _, keys in owners), default=0)
-        filled += most
-        if owners:
-            boxes(right, [(x + most, y, page - most, 1)], **_IDLE)
-        for n, (b, keys) in enumerate(owners):
-            tall = 1 / len(owners)
-            boxes(right, [(x + k + 0.04, y + n * tall, 0.92, tall) for k in range(keys)],
-                  facecolor=_SEQUENCES[b], lw=0)
-        rect(right, x, y, page, 1, **look)
-        right.text(x + page / 2, y + 1.07, f"{at}" + (f" {''.join('ABCDEF'[b] for b, _ in owners)}"), fontsize=TINY,
-                   ha="center", va="top", color=INK if owners else GREY)
-    empty = len(held) * page - filled
-    fig.text(0.52, 1 - 0.06 / height, f"pages of {page}: {empty} of {len(held) * page} empty", fontsize=8.5,
-             fontweight="bold", va="top")
-    return theme.describe(fig, f"{count} sequences in a room each: {reserved - used} of {reserved} places empty;"
-                               f" in pages of {page}: {empty} of {len(held) * page}. Tables: "
-                          + "; ".join(f"{'ABCDEF'[b]} {list(row)}" for b, row in enumerate(tables)) + ".")
-
-
-@styled
-def timeline(title: str, w: Waves, seconds: Mapping[str, float], lines: Sequence[str], *, late: bool) -> Figure:
+def timeline(
+    title: str, w: Waves, seconds: Mapping[str, float], lines: Sequence[str], *, late: bool
+) -> Figure:
     """Draw programs on SMs over the time of a call, idle SMs hatched, then the merge.
 
     `seconds` has start, read (of the busiest SM), merge and floor.
@@ -246,19 +315,63 @@ def timeline(title: str, w: Waves, seconds: Mapping[str, float], lines: Sequence
     whole, rest = divmod(w.programs, w.sms)
     most = whole + (rest > 0)
     each, start = us["read"] / most, us["start"]
-    for n in range(most):
+    if whole > _MOST_WAVES:  # too thin to be told apart
+        rect(ax, start, 0, whole * each, w.sms, fc=theme.tint(theme.tensor_color("Q"), 0.5), lw=0)
+        ax.text(
+            start + whole * each / 2,
+            w.sms / 2,
+            f"{whole:,} waves",
+            fontsize=SMALL,
+            ha="center",
+            color=INK,
+        )
+    for n in range(0 if whole <= _MOST_WAVES else whole, most):
         busy = w.sms if n < whole else rest
-        rect(ax, start + n * each, 0, each, busy, fc=theme.tint(theme.tensor_color("Q"), 0.35 + 0.3 * (n % 2)),
-             ec="white", lw=0.6)
+        rect(
+            ax,
+            start + n * each,
+            0,
+            each,
+            busy,
+            fc=theme.tint(theme.tensor_color("Q"), 0.35 + 0.3 * (n % 2)),
+            ec="white",
+            lw=0.6,
+        )
         if busy < w.sms:
-            rect(ax, start + n * each, busy, each, w.sms - busy, fc="#F6F6F6", ec="#CFCFCF", hatch="////", lw=0)
+            rect(
+                ax,
+                start + n * each,
+                busy,
+                each,
+                w.sms - busy,
+                fc="#F6F6F6",
+                ec="#CFCFCF",
+                hatch="////",
+                lw=0,
+            )
     end = start + us["read"]
     if us["merge"]:
-        rect(ax, end, 0, us["merge"], w.sms, fc=theme.tint(theme.tensor_color("O"), 0.3), ec="white", lw=0.6)
+        rect(
+            ax,
+            end,
+            0,
+            us["merge"],
+            w.sms,
+            fc=theme.tint(theme.tensor_color("O"), 0.3),
+            ec="white",
+            lw=0.6,
+        )
     total = end + us["merge"]
     ax.axvline(start + us["floor"], color=GREY, lw=1.1, ls=":")
-    beside(ax, f"floor {start + us['floor']:.1f} µs", (start + us["floor"], w.sms * 1.03), (0, 0), fontsize=TINY,
-           color=GREY, ha="center")
+    beside(
+        ax,
+        f"floor {start + us['floor']:.1f} µs",
+        (start + us["floor"], w.sms * 1.03),
+        (0, 0),
+        fontsize=TINY,
+        color=GREY,
+        ha="center",
+    )
     ax.set(xlim=(0, 1.06 * max(total, start + us["floor"])), ylim=(0, w.sms * 1.08))
     ax.set_ylabel("SMs", fontsize=SMALL)
     ax.set_xlabel("µs, predicted; hatched: idle SMs; last, in O's color: the merge", fontsize=SMALL)

@@ -1,4 +1,4 @@
-"""The lab of chapter 15: who is busy for how long, as batch, length, heads, parts, pages and GPU move."""
+"""The lab of chapter 15: who is busy for how long, as a call's shape, its parts and the GPU move."""
 
 import functools
 
@@ -42,8 +42,8 @@ def draw(B=1, N_k=65536, H_k=8, group=4, parts=LIBRARY, page=64, gpu="H200"):
     late = seconds > 1.25 * rates.seconds(case, best, sms)
     lines = [f"{1e6 * seconds:.1f} µs for {human_bytes(case.kv_bytes)} of K and V; best: {best}"
              f" part{'s' * (best > 1)}, {1e6 * rates.seconds(case, best, sms):.1f} µs",
-             f"{human_bytes(case.part_bytes(many))} of parts, {group} FLOP a byte; pages of {page} leave"
-             f" at most {human_bytes(4 * (page - 1) * case.heads * case.d)} empty"]
+             f"{human_bytes(case.part_bytes(many))} of parts, {group} FLOP a byte; pages of {page}"
+             f" leave at most {human_bytes(4 * (page - 1) * case.heads * case.d)} empty"]
     title = (f"{many} part{'s' * (many > 1)}: {w.programs:,} programs on {sms} SMs,"
              f" {w.idle_sms} idle in the last of {w.waves} wave{'s' * (w.waves > 1)}")
     return figures.timeline(title, w, spans, lines, late=late)

@@ -108,7 +108,7 @@ def idle(states, merge):
 
 WRONG = [
     (ch15.check_keys_of_part, lambda B, H, N, sms: max(1, sms // (B * H)), "the number of parts"),
-    (ch15.check_keys_of_part, lambda B, H, N, sms: -(-N // max(1, sms // (B * H))), "no multiple of 64"),
+    (ch15.check_keys_of_part, lambda B, H, N, sms: -(-N // max(1, sms // (B * H))), "multiple of 64"),
     (ch15.check_keys_of_part, other_keys(parts=lambda sms, n: -(-sms // n)), "wait for a second turn"),
     (ch15.check_keys_of_part, other_keys(of=lambda B, H: H), "right for one sequence"),
     (ch15.check_keys_of_part, other_keys(of=lambda B, H: 4 * B * H), "count key heads"),

@@ -139,13 +139,15 @@ def surprise(panels):
 
 
 @theme.styled
-def heatmap(array, rows: Sequence[str], cols: Sequence[str] | None = None, name: str = "P") -> Figure:
+def heatmap(array, rows: Sequence[str], cols: Sequence[str] | None = None, name: str = "P", *,
+            marked: Sequence[int] = ()) -> Figure:
     """Draw an attention map: a row for each query word, a column for each key word.
 
     Args:
         array: (rows, cols); non-finite entries (hidden keys) stay white.
         rows, cols: the words; cols is rows if only one is given.
         name: which tensor it is, for the hue and the color bar.
+        marked: rows to frame, whose words are bold.
     """
     array, cols = np.asarray(array, dtype=float), rows if cols is None else cols
     if array.ndim != 2:
@@ -173,6 +175,9 @@ def heatmap(array, rows: Sequence[str], cols: Sequence[str] | None = None, name:
     ax.set_yticks(range(n), [str(word) for word in rows], fontsize=size)
     ax.set_xticks(range(k), [str(word) for word in cols], fontsize=size, rotation=90)
     ax.tick_params(length=0, pad=3)
+    for row in marked:
+        rect(ax, -0.5, row - 0.5, k, 1, fill=False, ec=theme.INK, lw=1.0, clip_on=False, gid="marked")
+        ax.get_yticklabels()[row].set_fontweight("bold")
     for spine in ax.spines.values():
         spine.set(visible=True, color="#BBBBBB", linewidth=0.8)
     bar = fig.colorbar(image, cax=ax.inset_axes([0, -0.2 / h, min(2.2 / w, 1), 0.1 / h]),

@@ -129,7 +129,7 @@ def _tile(ax, name, rows, cols, x, y, s, *, times, most, framed, stored) -> None
 @styled
 def intensity_by_tile(edges: Sequence[int], predicted: Sequence[float], counted: Mapping[int, float],
                       gpus: Mapping[str, tuple[float, int]], *, band: tuple[str, float, float],
-                      recorded: tuple[str, float, float]) -> Figure:
+                      recorded: tuple[str, float, float], title: str = "") -> Figure:
     """Draw FLOP per byte at the SMs over the edge of a square tile, with the ridges of GPUs.
 
     Args:
@@ -140,8 +140,10 @@ def intensity_by_tile(edges: Sequence[int], predicted: Sequence[float], counted:
         gpus: {name: (ridge of HBM in FLOP per byte, largest square tile that fits its SRAM)}.
         band: a name and the lowest and highest ridge of a faster memory.
         recorded: a name, the edge and the FLOP per byte of a kernel that ran.
+        title: what the picture shows, in bold above it.
     """
     fig, ax = theme.subplots(height=3.6)
+    ax.set_title(title, loc="left", fontsize=10, fontweight="bold", pad=12)
     ax.axhspan(*band[1:], color=theme.SRAM["facecolor"], zorder=0, gid="band")
     ax.text(edges[0], np.sqrt(band[1] * band[2]), band[0], fontsize=SMALL, va="center", color=INK)
     edges, predicted = np.asarray(edges, float), np.asarray(predicted, float)
@@ -169,6 +171,8 @@ def intensity_by_tile(edges: Sequence[int], predicted: Sequence[float], counted:
             needed[name] = int(edges[np.argmax(predicted >= height)])
             ax.plot([needed[name]], [height], marker="o", ms=6, mfc="white", mec=color, mew=1.4,
                     zorder=5, ls="none", gid=f"needed {name}")
+            beside(ax, f"b = {needed[name]} would reach it", (needed[name], height), (-8, 8),
+                   ha="right", fontsize=SMALL, color=theme.readable(color))
     right = max(fits for _, fits in gpus.values()) * 1.35
     for n, (name, (_, fits)) in enumerate(sorted(gpus.items(), key=lambda g: -g[1][1])):
         here = float(np.interp(fits, edges, predicted))
@@ -185,7 +189,7 @@ def intensity_by_tile(edges: Sequence[int], predicted: Sequence[float], counted:
                 fontweight="bold", color="#A8280C",
                 arrowprops={"arrowstyle": "-", "color": "#CC3311", "lw": 0.6, "shrinkB": 5,
                             "relpos": (0, 0.5)})
-    ax.text(1.0, 1.03, "● counted    ╌╌ predicted    ★ recorded", transform=ax.transAxes, ha="right",
+    ax.text(0.99, 0.04, "● counted    ╌╌ predicted    ★ recorded", transform=ax.transAxes, ha="right",
             va="bottom", fontsize=SMALL, color=GREY)
     words = "; ".join(f"{name}: ridge of HBM {r:.0f}, SRAM full at b = {b}"
                       + (f", reached at b = {needed[name]}" if name in needed else "")
@@ -194,6 +198,47 @@ def intensity_by_tile(edges: Sequence[int], predicted: Sequence[float], counted:
                                f"{predicted[0]:.2g} at {edges[0]:g}, {predicted[-1]:.3g} at "
                                f"{edges[-1]:g}. {words}. {band[0]}: {band[1]:.0f} to {band[2]:.0f}."
                                f" {name}: {height:.0f} at {edge:.0f}.")
+
+
+@styled
+def asked_and_arrived(kernels: Sequence[tuple[str, float, float, float]], title: str) -> Figure:
+    """Draw what the loads of some kernels ask for and what arrives at the SMs, in bytes.
+
+    Args:
+        kernels: (name, bytes by the closed form, bytes from L2, seconds), each.
+        title: what the picture shows, in bold above it.
+    """
+    fig, ax = theme.subplots(height=0.42 * len(kernels) + 1.15)
+    ax.set_title(title, loc="left", fontsize=10, fontweight="bold", pad=16)
+    color, words = "#31688E", []
+    for n, (name, asked, arrived, seconds) in enumerate(kernels):
+        ax.plot([arrived, asked], [n, n], color="#C4C4C4", lw=3, zorder=1)
+        ax.plot([asked], [n], ls="none", marker="o", ms=9, mfc="white", mec=GREY, mew=1.5,
+                gid=f"asked {name}")
+        ax.plot([arrived], [n], ls="none", marker="o", ms=7, color=color, zorder=3,
+                gid=f"arrived {name}")
+        beside(ax, human_bytes(arrived), (arrived, n), (-9, 0), ha="right", fontsize=9,
+               fontweight="bold", color=color)
+        if asked > 1.2 * arrived:
+            beside(ax, human_bytes(asked), (asked, n), (9, 0), fontsize=9, color=GREY)
+        ms = f"{seconds * 1e3:,.3g} ms"
+        ax.text(1.0, n, ms, transform=ax.get_yaxis_transform(), ha="right", va="center", fontsize=9)
+        words.append(f"{name}: {human_bytes(asked)} asked for, {human_bytes(arrived)} arrived, {ms}")
+    ax.text(1.0, -0.75, "time", transform=ax.get_yaxis_transform(), ha="right", va="center",
+            fontsize=SMALL, color=GREY)
+    first = kernels[0]
+    beside(ax, "arrived from L2", (first[2], -0.75), (0, 0), ha="center", fontsize=SMALL, color=color)
+    beside(ax, "asked for", (first[1], -0.75), (0, 0), ha="center", fontsize=SMALL, color=GREY)
+    every = [size for _, *sizes, _ in kernels for size in sizes]
+    ax.set(xscale="log", xlim=(min(every) / 5, max(every) * 8), ylim=(len(kernels) - 0.5, -1),
+           xlabel="bytes that the SMs read")
+    ax.set_yticks(range(len(kernels)), [name for name, *_ in kernels])
+    ax.xaxis.set_major_locator(LogLocator())
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: human_bytes(v)))
+    ax.spines["left"].set_visible(False)
+    ax.tick_params(axis="y", length=0)
+    return theme.describe(fig, f"Bytes that matmul kernels read. {'; '.join(words)}.")
 
 
 @styled

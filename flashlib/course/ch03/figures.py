@@ -117,10 +117,12 @@ def _map_alt(scales, kept, rows) -> str:
 
 
 @styled
-def passes(heights: Sequence[int], counted: Mapping[str, Sequence[float]], *, d: int) -> Figure:
+def passes(heights: Sequence[int], counted: Mapping[str, Sequence[float]], *, d: int,
+           title: str = "") -> Figure:
     """Draw bytes over the height of a query block, {what: bytes at each height}, with d marked."""
     fig = sweep(heights, counted, "rows of a query block, Bᵣ", "bytes moved")
     ax = fig.axes[0]
+    ax.set_title(title, loc="left", pad=12)
     ax.axvline(d, color=GREY, lw=1.2, ls=(0, (1, 2)), zorder=1)
     ax.text(d, 1.0, f" Bᵣ = d = {d}", transform=ax.get_xaxis_transform(), fontsize=SMALL, color=GREY,
             va="top")
@@ -129,7 +131,8 @@ def passes(heights: Sequence[int], counted: Mapping[str, Sequence[float]], *, d:
 
 @styled
 def exp_range(ranges: Mapping[str, tuple[float, float]], rows: Mapping[str, np.ndarray], *,
-              wall: str = "float32", xlim: tuple[float, float] | None = None) -> Figure:
+              wall: str = "float32", xlim: tuple[float, float] | None = None,
+              title: str = "Where eˣ is a number") -> Figure:
     """Draw, on one axis of x, where eˣ is a number in each format, and where some logits lie.
 
     Args:
@@ -137,6 +140,7 @@ def exp_range(ranges: Mapping[str, tuple[float, float]], rows: Mapping[str, np.n
         rows: for each label, logits to mark by a tick each, on a line of their own.
         wall: the dtype whose two limits are drawn through the whole picture; at the right stands
             how many logits of a row lie beyond each.
+        title: what the picture shows, in bold above it.
     """
     finite = np.concatenate([np.ravel(values) for values in rows.values()])
     low, high = xlim or (finite.min() - 15, max(finite.max(), max(ranges[wall])) + 25)
@@ -184,7 +188,7 @@ def exp_range(ranges: Mapping[str, tuple[float, float]], rows: Mapping[str, np.n
         y += tick
     ax.set_yticks(list(labels), list(labels.values()), fontsize=9, color=INK)
     bare(ax, "left")
-    ax.set_title("Where eˣ is a number")
+    ax.set_title(title)
     text = "; ".join(f"{dtype} from {a:.4g} to {b:.4g}" for dtype, (a, b) in ranges.items())
     smallest, largest = ranges[wall]
     beyond = "; ".join(f"{label}: {np.sum(np.ravel(v) > largest)} beyond the upper limit of"

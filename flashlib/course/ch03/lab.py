@@ -14,19 +14,19 @@ def kept_rows(y) -> int:
     return int(np.isclose(y.sum(axis=1), 1, atol=0.1).sum())
 
 
-def survival(softmax_in: Callable, quiet, loud, scales: Sequence[float]) -> tuple[dict, dict]:
+def survival(softmax_in: Callable, logits, scales: Sequence[float]) -> tuple[dict, dict]:
     """Return what `figures.overflow_map` draws: rows kept, and the scale where loss is predicted.
 
     Args:
         softmax_in: (dtype, x, shift) -> the softmax of x − shift in a format.
-        quiet, loud: logits of two heads, (rows, n).
+        logits: of one head, (rows, n).
     """
     kept, walls = {}, {}
-    for title, x, safely in (("Textbook, quiet head", quiet, False),
-                             ("Textbook, loud head", loud, False), ("Safe, loud head", loud, True)):
-        shift = x.max(axis=1, keepdims=True) if safely else np.zeros((len(x), 1))
-        kept[title] = {dtype: [kept_rows(softmax_in(dtype, k * x, k * shift)) for k in scales]
+    highest = logits.max(axis=1, keepdims=True)
+    for title, shift in (("Textbook: every format has a wall", np.zeros_like(highest)),
+                         ("Safe: no wall but the largest number", highest)):
+        kept[title] = {dtype: [kept_rows(softmax_in(dtype, k * logits, k * shift)) for k in scales]
                        for dtype in DTYPES}
-        walls[title] = {dtype: (facts(dtype).largest if safely else facts(dtype).exp_overflow) / x.max()
-                        for dtype in DTYPES}
+        walls[title] = {dtype: (facts(dtype).largest if shift.any() else facts(dtype).exp_overflow)
+                        / logits.max() for dtype in DTYPES}
     return kept, walls

@@ -40,7 +40,8 @@ def film(x, words, query):
     steps = [*range(1, max(events) + 2), *range(len(x), max(events) + 2, -4)[::-1]]
     frames = (running_state(x, m, l, factor, words=words, at=step, title=f"the query is “{query}”",
                             note=_sentence(words, x, m, l, step - 1)) for step in steps)
-    return animate(frames, seconds=[2.4 if step - 1 in events else 0.4 for step in steps], alt=(
+    seconds = [2.4 if step - 1 in events else 0.4 for step in steps]
+    return animate(frames, seconds=seconds, colors=48, alt=(
         f"The row of “{query}” is read from left to right. The running maximum rises {len(events)}"
         f" times, at {', '.join(f'“{words[i]}”' for i in events)}; each time the running sum first"
         f" shrinks, then the new term is added. It ends at {l[-1]:.2f}."))

@@ -110,12 +110,22 @@ def test_the_film_says_how_often_tiles_were_loaded_and_shows_every_step(machine)
 def test_intensity_names_ridges_and_tiles():
     fig = figures.intensity_by_tile([1, 2, 4, 8], [0.5, 1, 2, 4], {2: 1.0},
                                     {"T4": (3.0, 4), "H100": (9.0, 6)}, band=("L2", 1.5, 2.5),
-                                    recorded=("a kernel", 6, 3.1))
+                                    recorded=("a kernel", 6, 3.1), title="none fits")
     assert "T4: ridge of HBM 3, SRAM full at b = 4" in alt_text(fig)
     assert "L2: 2 to 2. a kernel: 3 at 6." in alt_text(fig)
-    assert {"H100, HBM: 9", "a kernel: 3", "L2"} <= set(words(fig))
+    assert {"H100, HBM: 9", "a kernel: 3", "L2", "b = 8 would reach it"} <= set(words(fig))
     circles = [line for line in fig.axes[0].lines if (line.get_gid() or "").startswith("needed")]
     assert [list(line.get_xdata()) for line in circles] == [[8]]         # 9 is never reached
+
+
+def test_what_is_asked_for_and_what_arrives_stand_where_they_belong():
+    fig = figures.asked_and_arrived([("a cache helps", 8e9, 2e9, 0.5), ("a tile", 2e9, 2e9, 0.25)],
+                                    title="one title")
+    assert "a cache helps: 8 GB asked for, 2 GB arrived, 500 ms" in alt_text(fig)
+    points = {line.get_gid(): list(line.get_xdata()) for line in fig.axes[0].lines if line.get_gid()}
+    assert points["asked a cache helps"] == [8e9] and points["arrived a cache helps"] == [2e9]
+    said = [t.get_text() for t in fig.axes[0].texts]
+    assert said.count("8 GB") == 1 and said.count("2 GB") == 2          # "asked" is not said twice
 
 
 def test_the_hierarchy_counts_its_parts_and_refuses_what_does_not_divide():

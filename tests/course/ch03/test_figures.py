@@ -43,7 +43,7 @@ def test_a_wall_lies_between_the_scales_that_it_divides(wall, border, text):
 
 def test_exp_range_draws_the_limits_of_every_dtype_and_counts_what_lies_beyond():
     limits = {name: (facts.exp_underflow, facts.exp_overflow) for name, facts in DTYPES.items()}
-    figure = figures.exp_range(limits, {"x": np.array([-200.0, 0.0, 90.0, 100.0])})
+    figure = figures.exp_range(limits, {"x": np.array([-200.0, 0.0, 90.0, 100.0])}, title="a title")
     (bar,) = cells(figure, "finite float16")
     assert (bar.get_x(), bar.get_x() + bar.get_width()) == pytest.approx(limits["float16"])
     assert "x: 2 beyond the upper limit of float32, 1 below the lower" in figure._alt
@@ -63,15 +63,15 @@ def test_survival_counts_every_format_at_every_scale():
             e = np.exp((x - shift).astype(np.float32))
             return e / e.sum(axis=1, keepdims=True)
 
-    quiet, loud = np.array([[1.0, 0.0]]), np.array([[1.0, 0.0], [50.0, 0.0]])
-    kept, walls = lab.survival(textbook, quiet, loud, [1, 2])
-    assert kept["Textbook, quiet head"]["float32"] == [1, 1]
-    assert kept["Textbook, loud head"]["float32"] == [2, 1]
-    assert kept["Safe, loud head"]["float32"] == [2, 2]
-    assert walls["Textbook, loud head"]["float32"] == pytest.approx(88.7228 / 50, rel=1e-5)
+    kept, walls = lab.survival(textbook, np.array([[1.0, 0.0], [50.0, 0.0]]), [1, 2])
+    unsafe, safe = kept
+    assert kept[unsafe]["float32"] == [2, 1]
+    assert kept[safe]["float32"] == [2, 2]
+    assert walls[unsafe]["float32"] == pytest.approx(88.7228 / 50, rel=1e-5)
+    assert walls[safe]["float16"] == pytest.approx(65504 / 50)
 
 
 def test_passes_marks_where_a_block_is_as_tall_as_a_head_is_wide():
-    figure = figures.passes([8, 32, 64], {"a": [3e3, 2e3, 1e3]}, d=32)
+    figure = figures.passes([8, 32, 64], {"a": [3e3, 2e3, 1e3]}, d=32, title="a title")
     assert any("d = 32" in text.get_text() for text in figure.axes[0].texts)
     assert any(set(np.ravel(line.get_xdata())) == {32} for line in figure.axes[0].lines)

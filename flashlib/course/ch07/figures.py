@@ -73,7 +73,7 @@ def saved_memory(N: Sequence[int], curves: Mapping[str, Sequence[float]],
     ax.yaxis.set_minor_locator(NullLocator())
     ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: human_bytes(v)))
     if len(fits or {}) == 2:
-        short, long = ({**by_gpu} for by_gpu in fits.values())
+        short, long = fits.values()
         gpu = min(short)
         ax.set_title(f"The same {gpu} holds a sequence {long[gpu] / short[gpu]:.1f} times as long",
                      fontsize=10, fontweight="bold", loc="left")

@@ -274,10 +274,9 @@ def _neighbors(ax, box, neighbors, N) -> None:
 
 def _largest(flight: Sequence[Mapping]) -> tuple[str, float]:
     """Return the cause whose steps together gain most, and its share of the logarithm of the gain."""
-    gains: dict[str, float] = {}
+    gains = dict.fromkeys(_CAUSES, 0.0)
     for before, step in itertools.pairwise(flight):
-        gain = math.log(before["seconds"] / step["seconds"])
-        gains[step["cause"]] = gains.get(step["cause"], 0.0) + gain
+        gains[step["cause"]] += math.log(before["seconds"] / step["seconds"])
     cause = max(gains, key=lambda name: gains[name])
     return cause, gains[cause] / sum(gains.values())
 

@@ -81,7 +81,8 @@ def page_and_kernel(page: Callable) -> Figure:
     tops = [0.36 + step * (len(sides[1]) - len(sides[0])) / 2, 0.36]
     for x, top, lines, most, name in zip((left, right), tops, sides, room, (
             "the page: flash_v2, NumPy", "the kernel: flash_fwd_kernel, Triton"), strict=True):
-        ax.text(x, top - 0.16, f"{name}, {len(lines)} lines", fontsize=9, fontweight="bold", va="center")
+        name = f"{name}, {len(lines)} lines"
+        ax.text(x, top - 0.16, name, fontsize=9, fontweight="bold", va="center")
         for n, line in enumerate(lines):
             text = line if len(line) <= most else line[:most - 1] + "…"
             ax.text(x, top + step * (n + 0.5), text, fontsize=size, va="center_baseline",

@@ -16,7 +16,6 @@ from flashlib.course.plots.parts import beside, boxes, origin, rect, sentences, 
 from flashlib.course.plots.theme import INK, OVER, SMALL, TINY, Figure, styled
 from flashlib.masks import Mask, tiles
 
-# Ours: a name for people, by `impl` of a recording.
 _OURS = {"ours": "this course's op", "ours_triton": "this course's Triton kernels"}
 
 # The page's line, the kernel's lines that do the same, and the tensor whose hue joins them ("": grey).

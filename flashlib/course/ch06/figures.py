@@ -192,13 +192,15 @@ def _verdicts(name, costs, sram, over, ideal_fits) -> list[tuple[str, str]]:
 
 
 @styled
-def ratio_maps(Br_values, Bc_values, ratios: Mapping[str, np.ndarray], *, fits=None) -> Figure:
+def ratio_maps(Br_values, Bc_values, ratios: Mapping[str, np.ndarray], *, fits=None,
+               notes: Mapping[str, str] = {}) -> Figure:
     """Draw several ratios over the same block sizes side by side, on one color scale.
 
     Args:
         Br_values, Bc_values: the block sizes, upwards and to the right.
         ratios: {title: array (len(Br_values), len(Bc_values))}; 1 is as much as the baseline.
         fits: booleans of that shape; blocks that do not fit into SRAM are crossed out.
+        notes: {title: what its map shows}, in grey beside the title.
     """
     rows, cols = len(Br_values), len(Bc_values)
     fits = np.ones((rows, cols), dtype=bool) if fits is None else np.asarray(fits, dtype=bool)
@@ -215,6 +217,7 @@ def ratio_maps(Br_values, Bc_values, ratios: Mapping[str, np.ndarray], *, fits=N
                            side / theme.WIDTH, tall / height))
         _one_map(ax, np.asarray(ratio, dtype=float), fits, Br_values, Bc_values)
         ax.set_title(title, fontsize=9)
+        ax.set_title(notes.get(title, ""), fontsize=SMALL, fontweight="normal", color=GREY, loc="right")
         ax.tick_params(axis="x", labelsize=theme.TINY)
         ax.tick_params(axis="y", labelleft=n == 0)
         ax.set_xlabel("Bc", labelpad=2)

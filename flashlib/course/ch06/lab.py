@@ -84,7 +84,8 @@ def ratio_maps(N=4096, d=128, gpu="A100", sizes=(8, 16, 32, 64, 96, 128, 256)):
               "v1 / same blocks": np.divide(v1, same)}
     square = len(sizes), len(sizes)
     return figures.ratio_maps(sizes, sizes, {name: r.reshape(square) for name, r in ratios.items()},
-                              fits=np.reshape(fits, square))
+                              fits=np.reshape(fits, square), notes=dict(zip(ratios, (
+                                  "only Bc counts", "only Br counts", "both count"), strict=True)))
 
 
 def block_lab(Br=32, Bc=32, N=4096, d=128, gpu="A100", sram_bytes=None, algorithm="flash_v1",

@@ -29,7 +29,7 @@ def saved_memory(N: Sequence[int], curves: Mapping[str, Sequence[float]],
         limits: {GPU: bytes of its memory}.
         fits: {label: {GPU: longest N that fits}}, marked where curve and line cross.
     """
-    fig, ax = theme.subplots(height=4.0)
+    fig, ax = theme.subplots(height=3.5)
     N = np.asarray(N, dtype=float)
     ax.set(xscale="log", yscale="log", xlabel="N, tokens in the sequence",
            ylabel="bytes kept between the passes")
@@ -72,6 +72,11 @@ def saved_memory(N: Sequence[int], curves: Mapping[str, Sequence[float]],
     ax.yaxis.set_major_locator(LogLocator(numticks=12))
     ax.yaxis.set_minor_locator(NullLocator())
     ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: human_bytes(v)))
+    if len(fits or {}) == 2:
+        short, long = fits.values()
+        gpu = min(short)
+        ax.set_title(f"The same {gpu} holds a sequence {long[gpu] / short[gpu]:.1f} times as long",
+                     fontsize=10, fontweight="bold", loc="left")
     parts = [f"{label}: {gpu} is full at {longest:,} tokens" for label, by_gpu in (fits or {}).items()
              for gpu, longest in by_gpu.items()]
     ends = [f"{label} from {human_bytes(y[0])} to {human_bytes(y[-1])}" for label, y in curves.items()]
@@ -107,7 +112,7 @@ def what_is_kept(kept: Mapping[str, Sequence[str]]) -> Figure:
 
 def _memories(ax, label, parts, kept, note) -> str:
     with mpl.rc_context({"hatch.color": "#DADADA"}):
-        rect(ax, 0.62, 0.08, 6.3, 1.02, **theme.HBM)
+        rect(ax, 0.62, 0.08, 6.3, 1.02, **(theme.HBM | {"hatch": "//"}))
     rect(ax, 0.62, 1.2, 6.3, 0.66, **theme.SRAM)
     for y, name in ((0.59, "HBM"), (1.53, "SRAM")):
         ax.text(0.56, y, name, ha="right", va="center", fontsize=SMALL, color=GREY)
@@ -130,10 +135,14 @@ def _memories(ax, label, parts, kept, note) -> str:
                  edgecolor="black" if held else theme.edge_color(name), lw=2.2 if held else 0.8)
             ax.text(x + w / 2, (0.2 if hbm else 1.71), name, ha="center", va="center",
                     fontsize=TINY if len(name) > 2 else SMALL, zorder=5,
-                    bbox={"boxstyle": "round,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.85})
+                    bbox={"boxstyle": "round,pad=0.1", "fc": "white", "ec": "none"})
         x += width + gap
     ax.text(middle - 0.12, 2.1, "forward →", ha="right", va="top", fontsize=9)
     ax.text(middle + 0.12, 2.1, "backward →", ha="left", va="top", fontsize=9)
+    square = [name for name in kept if (name, 1, 1) in parts]
+    ax.text(6.92, 2.13, f"{' and '.join(square)}, N×N, is kept" if square
+            else "nothing N×N is kept", ha="right", va="top", fontsize=10, fontweight="bold",
+            color=OVER if square else INK)
     ax.text(6.84, 1.53, note, ha="right", va="center", fontsize=SMALL, color=GREY)
     return f"{label} keeps {', '.join(kept)} between the passes."
 
@@ -158,15 +167,16 @@ def backward_orders(traces: Mapping[str, Trace], Nq: int, Nk: int) -> Figure:
             passes.append((title, kernel.rpartition(": ")[2], events))
     gap, foot = 0.32, 0.5 + 0.5 * len(traces)
     size = (theme.WIDTH - 0.2 - gap * (len(passes) - 1)) / len(passes)
-    height = foot + size + 0.62
+    height = foot + size + 0.82
     fig = theme.figure(height, layout=None)
+    heading(fig, "One pass that updates dQ atomically, or two that compute S twice")
     for n, (title, makes, events) in enumerate(passes):
         left = 0.1 + n * (size + gap)
         ax = frame(fig, left, foot, size, size)
         ax.set(xlim=(0, size), ylim=(size, 0))
         _visits(ax, events, Nq, Nk, size)
-        fig.text(left / theme.WIDTH, 1 - 0.2 / height, title, fontsize=10, fontweight="bold")
-        fig.text(left / theme.WIDTH, 1 - 0.37 / height, f"makes {makes}", fontsize=SMALL, color=GREY)
+        fig.text(left / theme.WIDTH, 1 - 0.46 / height, title, fontsize=10, fontweight="bold")
+        fig.text(left / theme.WIDTH, 1 - 0.62 / height, f"makes {makes}", fontsize=SMALL, color=GREY)
     moments = [(label, Replay(trace, Nq, Nk).at()) for label, trace in traces.items()]
     longest = max(theme.text_width(label, 9) for label in traces) + 0.15
     inches = theme.WIDTH - 0.24 - longest

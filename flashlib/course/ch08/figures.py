@@ -1,5 +1,6 @@
 """The figures of chapter 08: idle SMs, the stair of v1 to v2, causal rows, warps, and the lab."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -21,6 +22,8 @@ _BUSY = "#31688E"
 # What a step of the stair changes.
 _CAUSES = {"start": "#8C8C8C", "division": INK, "order": "#A8434F", "width": theme.tint("#CC6677", 0.3),
            "programs": _BUSY, "loads": "#B8A018"}
+_CAUSE_NAMES = {"division": "the late division", "order": "the loop order", "width": "a narrower O",
+                "programs": "more programs", "loads": "pipelined loads"}
 
 
 @styled
@@ -90,29 +93,25 @@ def schedules(runs: Mapping[str, Schedule]) -> Figure:
 
 @styled
 def stair(flights: Mapping[str, Sequence[Mapping]]) -> Figure:
-    """Draw how a time falls step by step on one logarithmic axis, and which bytes cross where.
+    """Draw how a time falls step by step on one logarithmic axis, and which bytes DRAM gives and takes.
 
     Args:
         flights: a title to its steps, from the first to the last; the titles' steps have the same
-            names. A step has `name`, `cause` (a key of `_CAUSES`), `seconds`, `l2_to_sm_bytes`,
-            `sm_to_l2_bytes` and `dram_bytes`, and perhaps `beside`, a time to compare with.
+            names. A step has `name`, `cause` (a key of `_CAUSES`), `seconds` and
+            `dram_bytes`, and perhaps `beside`, a time to compare with.
     """
     steps = sum(map(len, flights.values()))
     fig = theme.figure(0.62 + 0.3 * len(flights) + 0.2 * steps, layout=None)
-    ax, words, left, right = whole(fig, down=True), [], 1.86, 4.2
+    ax, words, left, right = whole(fig, down=True), [], 1.86, 4.75
     seconds = [step["seconds"] for flight in flights.values() for step in flight]
     low, high = min(seconds) / 1.5, max(seconds) * 1.15
 
     def at(t):
         return left + (right - left) * math.log(t / low) / math.log(high / low)
 
-    columns = dict(zip(("ms", "step", "share", "L2→SM", "SM→L2", "DRAM"),
-                       (4.6, 5.05, 5.47, 6.0, 6.5, 6.95), strict=True))
+    columns = {"ms": 5.3, "step": 5.8, "share": 6.27, "DRAM, GB": 6.95}
     for name, x in columns.items():
         ax.text(x, 0.3, name, ha="right", fontsize=TINY, color=GREY)
-    ax.text((columns["L2→SM"] + columns["DRAM"]) / 2 - 0.2, 0.14, "gigabytes", ha="center",
-            fontsize=TINY, color=GREY)
-    ax.plot([columns["L2→SM"] - 0.36, columns["DRAM"]], [0.18] * 2, color=theme.FAINT, lw=0.8)
     bottom = fig.get_figheight() - 0.26
     ticks = [t for t in (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2) if low < t < high]
     for tick in ticks:
@@ -120,6 +119,9 @@ def stair(flights: Mapping[str, Sequence[Mapping]]) -> Figure:
     y = 0.4
     for title, flight in flights.items():
         ax.text(0.1, y + 0.17, title, fontweight="bold", fontsize=9, va="center")
+        cause, gain = _largest(flight)
+        ax.text(columns["DRAM, GB"], y + 0.17, f"{_CAUSE_NAMES[cause]}: {100 * gain:.0f} % of the gain",
+                ha="right", fontsize=9, va="center", color=_CAUSES[cause], fontweight="bold")
         y, before, said = y + 0.3, None, []
         ax.vlines([at(tick) for tick in ticks], y, y + 0.2 * len(flight), color=theme.GRID, lw=0.7,
                   zorder=0)
@@ -133,8 +135,7 @@ def stair(flights: Mapping[str, Sequence[Mapping]]) -> Figure:
                      **({"fc": color, "lw": 0} if t < before else adds))
                 cells = {"step": f"÷ {before / t:.2f}",
                          "share": f"{100 * share:z.0f} %".replace("-", "−")}
-            cells |= {"ms": _digits(1e3 * t, 3)} | {name: _digits(step[key] / 1e9, 2) for name, key in (
-                ("L2→SM", "l2_to_sm_bytes"), ("SM→L2", "sm_to_l2_bytes"), ("DRAM", "dram_bytes"))}
+            cells |= {"ms": _digits(1e3 * t, 3), "DRAM, GB": _digits(step["dram_bytes"] / 1e9, 2)}
             if "beside" in step:
                 ax.plot([at(step["beside"])], [y + 0.1], "o", ms=4.5, mfc="white", mec=INK, zorder=4)
             ax.text(0.2, y + 0.1, step["name"], fontsize=SMALL, va="center_baseline")
@@ -269,6 +270,15 @@ def _neighbors(ax, box, neighbors, N) -> None:
     ax.plot([x, x + width], [base, base], color="#777777", lw=0.8)
     ax.plot([x, x + width], [y + 0.12] * 2, color=GREY, lw=0.6, ls=":", zorder=0)
     ax.text(x + width + 0.03, y + 0.12, "100 %", fontsize=TINY, color=GREY, va="center")
+
+
+def _largest(flight: Sequence[Mapping]) -> tuple[str, float]:
+    """Return the cause whose steps together gain most, and its share of the logarithm of the gain."""
+    gains = dict.fromkeys(_CAUSES, 0.0)
+    for before, step in itertools.pairwise(flight):
+        gains[step["cause"]] += math.log(before["seconds"] / step["seconds"])
+    cause = max(gains, key=lambda name: gains[name])
+    return cause, gains[cause] / sum(gains.values())
 
 
 def _digits(value, count) -> str:

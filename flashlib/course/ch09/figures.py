@@ -3,12 +3,11 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullFormatter
 
 from flashlib.course.notebook import show
 from flashlib.course.plots import theme
-from flashlib.course.plots.parts import rect, sentences, whole
+from flashlib.course.plots.parts import beside, rect, sentences, whole
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, Figure, styled
 
 _PROGRAMS = ("#E6E6E6", "#C2C2C2", "#A2A2A2")
@@ -109,15 +108,19 @@ def softmax_rates(panels: Mapping[str, Mapping[str, tuple[Sequence, Sequence]]],
         predicted: {impl: which share of the ceiling its passes leave}, drawn dashed; None draws none.
         asked: kernels that are not drawn yet; each panel asks where they lie.
     """
-    fig, axes = theme.subplots(1, len(panels), height=3.1, sharey=True)
+    fig, axes = theme.subplots(1, len(panels), height=3.1 if predicted else 2.5, sharey=True)
     for ax, (title, series) in zip(np.atleast_1d(axes), panels.items(), strict=True):
         lengths = sorted({length for cols, _ in series.values() for length in cols})
         ax.axhline(1, color=INK, lw=1)
         for impl, share in (predicted or {}).items():
             ax.axhline(share, color=_KERNELS[impl][0], ls=(0, (4, 3)), lw=1.1, zorder=1)
         for impl, (cols, rate) in series.items():
-            color, marker, _ = _KERNELS[impl]
+            color, marker, name = _KERNELS[impl]
             ax.plot(cols, np.asarray(rate) / copy_rate, color=color, marker=marker, ms=4.5, lw=1.5)
+            if title == list(panels)[-1]:                   # the last panel names the curves
+                by = (8, -5 if impl == "fused" else 0) if predicted else (8, -14)
+                beside(ax, name, (cols[-1], rate[-1] / copy_rate), by, color=color, fontsize=SMALL,
+                       ha="left" if predicted else "right")
         ax.set_xscale("log", base=2)
         ticks = {2**9: "512", 2**12: "4K", 2**15: "32K", 2**18: "256K", 2**20: "1M"}
         ticks = {at: text for at, text in ticks.items() if at <= lengths[-1]}
@@ -131,14 +134,11 @@ def softmax_rates(panels: Mapping[str, Mapping[str, tuple[Sequence, Sequence]]],
         ax.set(ylim=(0, 1.08), xlabel="length of a row, in elements", title=title)
     first = np.atleast_1d(axes)[0]
     first.set_ylabel(f"share of the copy rate, {copy_rate / 1e12:.2f} TB/s")
-    shown = [impl for impl in _KERNELS if any(impl in s for s in panels.values())]
-    handles = [Line2D([], [], color=_KERNELS[i][0], marker=_KERNELS[i][1], ms=4.5, label=_KERNELS[i][2])
-               for i in shown]
-    handles.insert(0, Line2D([], [], color=INK, lw=1, label="a copy"))
     if predicted:
-        handles.append(Line2D([], [], color=GREY, ls=(0, (4, 3)), label="predicted by its passes"))
-    fig.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=SMALL,
-               frameon=False, columnspacing=1.2, handlelength=2)
+        fig.suptitle("At 32K elements a row, the passes (dashed) predict the rate", fontsize=10,
+                     fontweight="bold", x=0.01, ha="left")
+    beside(np.atleast_1d(axes)[-1], "a copy", (lengths[-1], 1),
+           (14, 0) if predicted else (0, 7), fontsize=SMALL, ha="left" if predicted else "right")
     words = []
     for title, series in panels.items():
         at = max(set.intersection(*(set(cols) for cols, _ in series.values())))
@@ -174,7 +174,7 @@ def languages(texts: Mapping[str, tuple[str, str, str]]) -> Figure:
                 va="center_baseline")
         for n, line in enumerate(lines):
             text = line if len(line) <= room else line[:room - 1] + "…"
-            ax.text(0.13, y + 0.32 + step * n, text, fontsize=6.6, family="DejaVu Sans Mono",
+            ax.text(0.13, y + 0.32 + step * n, text, fontsize=7.6, family="DejaVu Sans Mono",
                     va="center_baseline")
         y += tall + 0.1
         words.append(f"{name}, {texts[name][0]}: {' / '.join(lines)}")

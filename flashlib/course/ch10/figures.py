@@ -1,4 +1,4 @@
-"""The figures of chapter 10: the page beside the kernel, windows, and who is how fast by shape."""
+"""The figures of chapter 10: the page beside the kernel, units' times, a tile's walk, the race."""
 
 import inspect
 import re
@@ -12,20 +12,11 @@ from flashlib.course.notebook import show
 from flashlib.course.notebook.data import Measurement
 from flashlib.course.plots import theme
 from flashlib.course.plots.causal import face
-from flashlib.course.plots.parts import boxes, origin, rect, sentences, whole
-from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, Figure, styled
+from flashlib.course.plots.parts import beside, boxes, origin, rect, sentences, whole
+from flashlib.course.plots.theme import INK, OVER, SMALL, TINY, Figure, styled
 from flashlib.masks import Mask, tiles
 
-# Ours: a name for people, a color, a marker; by `impl` of a recording, and of `flash_attention`.
-_RACERS = {"ours": ("this course's op", "#31688E", "D"),
-           "ours_triton": ("this course's Triton kernels", "#6F9CC4", "d")}
-_WINDOWED = {"auto": _RACERS["ours"], "triton": _RACERS["ours_triton"]}
-
-
-def racer(impl: str) -> tuple[str, str, str]:
-    """Return an implementation's name for people, its color and its marker."""
-    return _RACERS.get(impl, (impl, theme.NEUTRAL, "o"))
-
+_OURS = {"ours": "this course's op", "ours_triton": "this course's Triton kernels"}
 
 # The page's line, the kernel's lines that do the same, and the tensor whose hue joins them ("": grey).
 _JOINED = (
@@ -89,6 +80,7 @@ def page_and_kernel(page: Callable) -> Figure:
     tops = [0.36 + step * (len(sides[1]) - len(sides[0])) / 2, 0.36]
     for x, top, lines, most, name in zip((left, right), tops, sides, room, (
             "the page: flash_v2, NumPy", "the kernel: flash_fwd_kernel, Triton"), strict=True):
+        name = f"{name}, {len(lines)} lines"
         ax.text(x, top - 0.16, name, fontsize=9, fontweight="bold", va="center")
         for n, line in enumerate(lines):
             text = line if len(line) <= most else line[:most - 1] + "…"
@@ -148,80 +140,64 @@ def race_by_shape(forward: Measurement, backward: Measurement, *,
                             gid=f"{impl} {mode} {y}")
             best.append(rates[ours[0]] / max(rivals))
         ax.axvline(1, color=INK, lw=0.9, zorder=0)
-        ax.set_title(f"{mode}, {race.provenance['date']}", fontsize=SMALL, loc="left")
-        ax.set_xlabel("speed ÷ the fastest rival's", fontsize=SMALL)
+        ahead = sum(b > 1 for b in best)
+        ax.set_title(f"{mode}: the op leads in {ahead} of {len(best)}", fontsize=9, fontweight="bold",
+                     loc="left")
+        ax.set_xlabel(f"speed ÷ the fastest rival's, {race.provenance['date']}", fontsize=SMALL)
         for y in range(1, len(shapes)):
             if shapes[y][0] != shapes[y - 1][0]:
                 ax.axhline(y - 0.5, color="#E0E0E0", lw=0.8, zorder=0)
-        words.append(f"{mode}, {origin(race)}: {racer(ours[0])[0]} runs at {min(best):.2f} to"
-                     f" {max(best):.2f} of the fastest rival's speed, ahead in"
-                     f" {sum(b > 1 for b in best)} of {len(best)}")
+        words.append(f"{mode}, {origin(race)}: {_OURS.get(ours[0], ours[0])} runs at {min(best):.2f} to"
+                     f" {max(best):.2f} of the fastest rival's speed, ahead in {ahead} of {len(best)}")
     axes[0].set_yticks(range(len(shapes)), [
         f"{B}, {H}, {N}, {d}{' causal' if causal else ''}" for d, causal, N, B, H in shapes],
         fontsize=TINY, color=INK)
     axes[0].set(ylim=(len(shapes) - 0.4, -0.6), xlim=(0.3, 1.25))
     axes[0].tick_params(axis="y", length=0)
     marks = [axes[0].plot([], [], ("D", "o")[n], color=("#31688E", "#8DB4D3")[n], ms=5.5,
-                          label=racer(impl)[0])[0] for n, impl in enumerate(ours)]
+                          label=_OURS.get(impl, impl))[0] for n, impl in enumerate(ours)]
     marks += axes[0].plot([], [], "|", color="#A0A0A0", ms=8, mew=1.2, label="a rival")
     fig.legend(handles=marks, loc="outside lower center", ncols=3, fontsize=TINY, frameon=False)
-    title = f"B, H, N, d: speed by shape, recorded on {forward.provenance['gpu']}"
-    fig.suptitle(title, fontsize=9, fontweight="bold", x=0.01, ha="left")
+    title = f"Speed by shape (B, H, N, d), recorded on {forward.provenance['gpu']}"
+    fig.suptitle(title, fontsize=SMALL, x=0.01, ha="left")
     return theme.describe(fig, f"{title}. {'; '.join(words)}.")
 
 
 @styled
-def window_time(recorded: Measurement) -> Figure:
-    """Draw the time of causal windows over their size, log-log, beside time in proportion to tiles.
+def between_two_times(rows: Sequence[Mapping], gpu: str) -> Figure:
+    """Draw each unit's time end to end, a bar a head dimension, and the recorded time on it.
 
-    `recorded` holds rows as `bench.windows` writes them. Measured times are solid; dashed is what plain
-    causal attention takes, times the share of its logits that lie in the tiles that a window visits.
-    Plain causal attention stands at the right, a hollow mark.
+    Each row holds d, recorded, and the milliseconds of matmul, exp and others. The slowest unit's end
+    and the bar's end are the two times between which the kernel lies if it overlaps a part.
     """
-    fig, axes = theme.subplots(1, 2, height=3.0, sharey=True)
-    impls, words = list(dict.fromkeys(row["impl"] for row in recorded.rows)), []
-    for ax, mode in zip(axes, ("forward", "backward"), strict=True):
-        for impl in impls:
-            rows = recorded.where(impl=impl, mode=mode).rows
-            (whole,) = [row for row in rows if row["window_left"] is None]
-            some = sorted((row for row in rows if row is not whole), key=lambda row: row["window_left"])
-            keys = [row["window_left"] + 1 for row in some]
-            took = [1e3 * row["seconds"] for row in some]
-            spread = [[1e3 * abs(row[f"seconds_{end}"] - row["seconds"]) for row in some]
-                      for end in ("low", "high")]
-            share = [_visited(row) / _visited(whole) for row in some]
-            name, color, marker = _WINDOWED.get(impl, racer(impl))
-            ax.errorbar(keys, took, spread, color=color, marker=marker, ms=5, lw=1.5, label=name,
-                        gid=f"measured {impl} {mode}")
-            ax.plot([*keys, whole["N_k"]], [1e3 * whole["seconds"] * s for s in (*share, 1)],
-                    color=color, ls=(0, (4, 2)), lw=1, zorder=1, gid=f"tiles {impl} {mode}")
-            ax.plot(whole["N_k"], 1e3 * whole["seconds"], marker, color=color, mfc="white", ms=6,
-                    gid=f"causal {impl} {mode}")
-            words.append(f"{mode}, {name}: {took[0]:.3g} ms for a window of {keys[0]:,} keys"
-                         f" ({share[0] * 1e3 * whole['seconds']:.3g} in proportion to its tiles), to"
-                         f" {1e3 * whole['seconds']:.3g} ms without a window")
-        ax.set(xscale="log", yscale="log", xlabel="keys in the window, up to the query's own")
-        ticks = [*keys[::2], whole["N_k"]]
-        ax.set_xticks(ticks, [f"{key:,}" for key in ticks], fontsize=TINY)
-        ax.set_xticks([], minor=True)
-        ax.set_title(mode, fontsize=9, loc="left")
-    axes[0].set_ylabel("milliseconds")
-    low, high = axes[0].get_ylim()
-    steps = [ms for ms in (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50) if low < ms < high]
-    axes[0].set_yticks(steps, [f"{ms:g}" for ms in steps])
-    axes[0].set_yticks([], minor=True)
-    axes[0].plot([], [], color=GREY, ls=(0, (4, 2)), lw=1, label="in proportion to visited tiles")
-    axes[0].plot([], [], "D", color=GREY, mfc="white", label="causal, no window")
-    axes[0].legend(loc="upper left", fontsize=TINY, frameon=False)
-    shape = ", ".join(str(whole[key]) for key in ("B", "H", "N_q", "d"))
-    title = f"Causal windows at (B, H, N, d) = ({shape}), {origin(recorded)}"
-    fig.suptitle(title, fontsize=9, fontweight="bold", x=0.01, ha="left")
+    fig, ax = theme.canvas(None, 0.75 + 0.45 * len(rows))
+    looks = {"matmul": ("#31688E", "matrix products"), "exp": ("#999933", "exponentials"),
+             "others": ("#B4B4B4", "the rest")}
+    words = []
+    for y, row in enumerate(rows):
+        left, wanted = 0.0, max(row[unit] for unit in looks)
+        for unit, (color, name) in looks.items():
+            ax.barh(y, row[unit], left=left, height=0.5, fc=theme.tint(color, 0.5), ec="white", lw=0.8,
+                    gid=f"{unit} {row['d']}")
+            text = f"{row[unit]:.2f}" if y else f"{name} {row[unit]:.2f}"
+            if row[unit] > 0.1:
+                ax.text(left + row[unit] / 2, y, text, ha="center", va="center_baseline",
+                        fontsize=SMALL, fontweight="bold" if row[unit] == wanted else "normal")
+            left += row[unit]
+        ax.plot(row["recorded"], y + 0.38, "^", color=OVER, ms=6, gid=f"recorded {row['d']}")
+        beside(ax, f"{row['recorded']:.2f}{'' if y else ', the kernel, recorded'}",
+               (row["recorded"], y + 0.38), (6, -1), fontsize=SMALL, color=OVER)
+        words.append(f"d = {row['d']}: matrix products {row['matmul']:.2f} ms, exponentials"
+                     f" {row['exp']:.2f}, the rest {row['others']:.2f}, kernel {row['recorded']:.2f}")
+    ax.set_yticks(range(len(rows)), [f"d = {row['d']}" for row in rows])
+    ax.set(ylim=(len(rows) - 0.4, -0.45), xlim=(0, 2))
+    ax.set_xlabel(f"milliseconds on {gpu}, one unit after the other", fontsize=SMALL)
+    ax.tick_params(axis="y", length=0)
+    ratio = rows[0]["exp"] / rows[0]["matmul"]
+    title = (f"At d = {rows[0]['d']} the exponentials alone take {ratio:.1f} times as long as the"
+             " matrix products")
+    ax.set_title(title, fontsize=10, fontweight="bold", loc="left")
     return theme.describe(fig, f"{title}. {'; '.join(words)}.")
-
-
-def _visited(row: Mapping) -> int:
-    """Return how many logits lie in the tiles that a row of `bench.windows` visits."""
-    return row["key_tiles"] * row["BLOCK_M"] * row["BLOCK_N"]
 
 
 @styled

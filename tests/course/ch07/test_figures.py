@@ -89,3 +89,12 @@ def test_the_lab_counts_updates_and_says_what_does_not_fit():
 def test_every_choice_of_the_lab_draws():
     lab = backward_lab()
     assert draw_every_choice(lab) == {key: len(c.options) for key, c in lab.controls.items()}
+
+
+def test_the_figures_say_what_they_find():
+    N = np.array([512, 1024, 2048, 4096])
+    fig = figures.saved_memory(N, {"standard": N**2 * 4e3, "flash_v2": N * 1e5}, {"A100": 8e10}, fits={
+        "standard": {"A100": 4000}, "flash_v2": {"A100": 50_000}})
+    assert fig.axes[0].get_title("left") == "The same A100 holds a sequence 12.5 times as long"
+    fig = figures.what_is_kept({"standard": ["Q", "K", "V", "P"], "flash": ["Q", "K", "V", "O", "lse"]})
+    assert {"P, N×N, is kept", "nothing N×N is kept"} <= set(words(fig))

@@ -64,22 +64,23 @@ def test_rates_are_shares_of_the_copy_and_predictions_dashed():
     assert "float16 at 512: fused, one pass 0.80, three passes 0.40" in theme.alt_text(fig)
 
 
-def test_without_a_prediction_no_line_is_dashed_and_the_legend_names_none():
+def test_without_a_prediction_no_line_is_dashed_and_every_curve_is_named_at_its_end():
     series = {"fused": ([256, 512], [9e11, 8e11]), "3pass": ([256, 512], [5e11, 4e11])}
     bare = figures.softmax_rates({"float16": series}, 1e12)
     assert {line.get_linestyle() for line in bare.axes[0].lines} == {"-"}
-    labels = [t.get_text() for t in bare.legends[0].get_texts()]
-    assert labels == ["a copy", "three passes", "fused, one pass"]
+    ends = {t.get_text(): t.xy for t in bare.axes[0].texts}
+    assert ends == {"fused, one pass": (512, 0.8), "three passes": (512, 0.4), "a copy": (512, 1)}
+    assert not bare.get_suptitle()
     assert "predicted" not in theme.alt_text(bare)
     full = figures.softmax_rates({"float16": series}, 1e12, {"3pass": 0.5})
-    assert full.legends[0].get_texts()[-1].get_text() == "predicted by its passes"
+    assert "the passes (dashed) predict the rate" in full.get_suptitle()
     assert "dashed, predicted: three passes 0.50" in theme.alt_text(full)
 
 
 def test_a_kernel_that_is_asked_for_is_named_and_not_drawn():
     fig = figures.softmax_rates({"float16": {"fused": ([256], [9e11])}}, 1e12, asked=("3pass",))
     [ax] = fig.axes
-    assert [t.get_text() for t in ax.texts] == ["three passes: ?"]
+    assert [t.get_text() for t in ax.texts] == ["fused, one pass", "three passes: ?", "a copy"]
     assert len(ax.lines) == 2                                # the copy and the fused kernel
 
 

@@ -49,9 +49,11 @@ def test_race_by_shape_is_relative_to_the_fastest_rival_of_each_shape():
         assert max(marks[f"rivals {mode} {y}"].get_xdata()) == pytest.approx(1)
         assert len(marks[f"rivals {mode} {y}"].get_xdata()) == len(rates) - 2
     for ax, race in zip(fig.axes, (RACE, BACK), strict=True):
-        assert race.provenance["date"] in ax.get_title("left")
+        assert race.provenance["date"] in ax.get_xlabel()
         assert race.provenance["gpu"] in fig.get_suptitle()
     assert "ahead in 4 of 16" in theme.alt_text(fig).partition("backward")[2]
+    assert [ax.get_title("left") for ax in fig.axes] == [
+        "forward: the op leads in 13 of 16", "backward: the op leads in 4 of 16"]
 
 
 def test_race_leaves_out_what_was_not_timed():
@@ -62,43 +64,13 @@ def test_race_leaves_out_what_was_not_timed():
     assert len(after.get_xdata()) == len(before.get_xdata()) - 1
 
 
-def _windows():
-    """Return made-up rows of `bench.windows`: 2 µs a tile, and 10 µs that no window saves."""
-    rows = []
-    for impl, mode, (left, tiles) in itertools.product(("auto", "triton"), ("forward", "backward"), (
-            (127, 255), (511, 630), (None, 8256))):
-        seconds = 2e-6 * tiles * (1 + (mode == "backward")) + 1e-5 * (left is not None)
-        rows.append({"impl": impl, "mode": mode, "B": 1, "H": 1, "N_q": 16384, "N_k": 16384, "d": 128,
-                     "window_left": left, "seconds": seconds, "seconds_low": 0.9 * seconds,
-                     "seconds_high": 1.2 * seconds, "BLOCK_M": 64, "BLOCK_N": 128,
-                     "key_tiles": tiles})
-    return Measurement({"gpu": "A GPU", "date": "2026-01-01"}, rows, tuple(rows[0]))
-
-
-def test_windows_stand_over_their_keys_beside_time_in_proportion_to_tiles():
-    fig = figures.window_time(_windows())
-    lines = {line.get_gid(): line for ax in fig.axes for line in ax.lines if line.get_gid()}
-    for mode, times in (("forward", 1), ("backward", 2)):
-        dashed, mark = lines[f"tiles auto {mode}"], lines[f"causal auto {mode}"]
-        assert list(dashed.get_xdata()) == [128, 512, 16384] and dashed.get_linestyle() == "--"
-        assert list(dashed.get_ydata()) == pytest.approx([times * 2e-3 * n for n in (255, 630, 8256)])
-        assert mark.get_xdata() == [16384] and mark.get_markerfacecolor() == "white"
-    (bars,) = [c for c in fig.axes[0].containers if c.get_label() == "this course's op"]
-    assert list(bars.lines[0].get_ydata()) == pytest.approx([0.52, 1.27])
-    assert [ax.get_xscale() + ax.get_yscale() for ax in fig.axes] == ["loglog"] * 2
-
-
-def test_proportion_is_to_what_tiles_hold_not_to_how_many_they_are():
-    recorded = _windows()
-    for row in recorded.rows:
-        if row["window_left"] is None:                      # twice as tall, half as many
-            row |= {"BLOCK_M": 128, "key_tiles": 4128}
-    lines = {line.get_gid(): line for line in figures.window_time(recorded).axes[0].lines}
-    assert list(lines["tiles auto forward"].get_ydata()) == pytest.approx([0.51, 1.26, 16.512])
-
-
-def test_the_figure_of_windows_says_in_words_what_it_shows_and_where_from():
-    words = theme.alt_text(figures.window_time(_windows()))
-    assert "recorded on A GPU, 2026-01-01" in words
-    assert ("forward, this course's op: 0.52 ms for a window of 128 keys (0.51 in proportion to its"
-            " tiles), to 16.5 ms without a window") in words
+def test_units_stand_end_to_end_and_the_recorded_time_beside_them():
+    rows = [{"d": 32, "matmul": 0.5, "exp": 0.8, "others": 0.4, "recorded": 1.3},
+            {"d": 64, "matmul": 0.7, "exp": 0.5, "others": 0.3, "recorded": 1.2}]
+    fig = figures.between_two_times(rows, "A GPU")
+    bars = {bar.get_gid(): bar for bar in fig.axes[0].patches}
+    assert bars["exp 64"].get_x() == 0.7 and bars["others 64"].get_x() == pytest.approx(1.2)
+    assert [list(_marks(fig)[f"recorded {row['d']}"].get_xdata()) for row in rows] == [[1.3], [1.2]]
+    bold = [t.get_text() for t in fig.axes[0].texts if t.get_fontweight() == "bold"]
+    assert bold == ["exponentials 0.80", "0.70"]
+    assert "1.6 times as long" in theme.alt_text(fig) and "A GPU" in fig.axes[0].get_xlabel()

@@ -19,14 +19,16 @@ _COLORS = ("#33628D", "#C08F43", "#882255", "#117733", "#6F6F6F")
 
 
 @styled
-def whose_bytes(reads: Mapping[str, Sequence[float]], places: Sequence[str]) -> Figure:
+def whose_bytes(reads: Mapping[str, Sequence[float]], places: Sequence[str], *,
+                title: str = "") -> Figure:
     """Draw what programs read, in GB: counted by the paper machine, received by the SMs, from DRAM.
 
     Args:
         reads: {program: three numbers of bytes}; a name with "v1", "v2" or "standard" has its hue.
         places: what the three numbers are.
     """
-    fig, ax = theme.subplots(height=3.0)
+    fig, ax = theme.subplots(height=3.2 if title else 3.0)
+    ax.set_title(title, loc="left")
     words, longest = [], max(map(max, reads.values())) / 1e9
     for n, (name, found) in enumerate(reads.items()):
         hue = theme.version_style(name, n)["color"]
@@ -69,8 +71,8 @@ def l2_rates(curves: Mapping[str, tuple], *, l2_bytes: float, dram_rate: float) 
     ax.set(xscale="log", ylim=(0, 24), xlabel="size of the piece (MiB)", ylabel="received (TB/s)")
     ax.set_xticks(ticks, [f"{t:,}" for t in ticks])
     ax.set_xticks([], minor=True)
-    ax.legend(fontsize=TINY, frameon=False, loc="upper right", title="who asks for what",
-              title_fontsize=TINY)
+    ax.set_title("L2 gives two to four times DRAM's rate", loc="left")
+    ax.legend(fontsize=TINY, frameon=False, loc="upper right")
     return theme.describe(fig, f"Read rate of all SMs over the size of a piece. {'; '.join(words)}.")
 
 

@@ -8,7 +8,7 @@ from matplotlib.ticker import MaxNLocator
 
 from flashlib.course.plots import theme
 from flashlib.course.plots.gantt import UNITS, bar, face
-from flashlib.course.plots.parts import bare, beside
+from flashlib.course.plots.parts import bare, beside, heading
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, Figure, styled
 from flashlib.models.sm.simulator import Schedule
 
@@ -66,12 +66,12 @@ def utilization_bars(shares: Mapping[str, Mapping[str, float]]) -> Figure:
 
 
 @styled
-def gains(steps: Sequence[Mapping], *, label: str, source: str = "") -> Figure:
+def gains(steps: Sequence[Mapping], *, label: str, source: str = "", title: str = "") -> Figure:
     """Draw predicted speeds as dashed spans, and measured ones as dots with their range below them.
 
     `steps` holds dicts with `name`, `predicted` (low, high) or None, and `measured` (value, low, high).
     """
-    fig, ax = theme.subplots(height=0.75 + 0.4 * len(steps))
+    fig, ax = theme.subplots(height=0.75 + 0.2 * bool(title) + 0.4 * len(steps))
     words = []
     for y, step in enumerate(steps):
         text = f"{step['name']}:"
@@ -96,6 +96,8 @@ def gains(steps: Sequence[Mapping], *, label: str, source: str = "") -> Figure:
     ax.set_xlabel(label + (f" ({source})" if source else ""), fontsize=SMALL)
     ax.tick_params(axis="y", length=0)
     ax.legend(loc="lower center", bbox_to_anchor=(0.42, 1.0), ncols=2, frameon=False, fontsize=TINY)
+    if title:
+        fig.suptitle(title, x=0.012, ha="left", fontsize=10, fontweight="bold")
     return theme.describe(fig, f"Speeds. {'; '.join(words)}.")
 
 
@@ -143,8 +145,10 @@ def plan_and_chip(schedule: Schedule, rows: Sequence[Mapping], *, tile: int, cyc
     begun = [row for row in rows if row["event"] == "step"]
     between = [b["cycles"] - a["cycles"] for a, b in itertools.pairwise(begun)
                if a["warpgroup"] == b["warpgroup"] and b["step"] == a["step"] + 1]
-    fig = theme.figure(2.75, layout=None)
-    ax = fig.add_axes((0.2, 0.155, 0.785, 0.72))
+    fig = theme.figure(2.95, layout=None)
+    heading(fig, f"A key tile: {schedule.cycles_per_tile:,.0f} cycles planned,"
+                 f" {np.median(between):,.0f} recorded")
+    ax = fig.add_axes((0.2, 0.145, 0.785, 0.67))
     ax.set(xlim=(0, cycles), ylim=(4.35, -0.05))
     scale, ticks = 0.785 * theme.WIDTH / cycles, []
     for n, (name, found) in enumerate(parts.items()):
@@ -198,6 +202,7 @@ def clock_falls(clock) -> Figure:
     ax.set(xlim=(0.4, 1.0), ylim=(1.28, 1.82))
     ax.set_xlabel("share of a busy SM's cycles in which its tensor cores work", fontsize=SMALL)
     ax.set_ylabel("clock meanwhile, GHz", fontsize=SMALL)
+    ax.set_title("Where the tensor cores are busy, the clock is low", loc="left")
     ax.tick_params(labelsize=TINY)
     return theme.describe(fig, "Share of the time in which the tensor cores work, and the clock"
                                f" meanwhile: {'; '.join(words)}; a large matmul {matmul:.2f} GHz.")
@@ -206,19 +211,20 @@ def clock_falls(clock) -> Figure:
 @styled
 def against_best(ratios: Mapping[str, Sequence[float]]) -> Figure:
     """Draw, for every shape, a rate over the best library's: a dot for each of several runs."""
-    fig, ax = theme.subplots(height=0.55 + 0.165 * len(ratios))
+    fig, ax = theme.subplots(height=0.75 + 0.165 * len(ratios))
     for y, found in enumerate(ratios.values()):
-        ahead = min(found) > 1
-        color = "#31688E" if ahead else INK
+        first = min(found) > 1
+        color = "#31688E" if first else INK
         ax.plot([min(found), max(found)], [y, y], lw=1.2, color=color)
-        ax.plot(found, [y] * len(found), "o" if ahead else "D", ms=4, color=color, mec="#FFFFFF",
+        ax.plot(found, [y] * len(found), "o" if first else "D", ms=4, color=color, mec="#FFFFFF",
                 mew=0.5)
     ax.axvline(1, color=GREY, lw=0.9)
     ax.set_yticks(range(len(ratios)), list(ratios), fontsize=TINY)
     ax.set(ylim=(len(ratios) - 0.4, -0.6))
+    ahead = [name for name, found in ratios.items() if min(found) > 1]
+    ax.set_title(f"Ahead of the best in every run: {len(ahead)} of {len(ratios)} shapes", loc="left")
     ax.set_xlabel("our rate ÷ the best library's; round and blue: ahead in every run", fontsize=SMALL)
     ax.tick_params(axis="y", length=0)
-    ahead = [name for name, found in ratios.items() if min(found) > 1]
     low, high = min(map(min, ratios.values())), max(map(max, ratios.values()))
     return theme.describe(fig, f"Our rate over the best library's, {low:.2f} to {high:.2f}; in"
                                f" {len(ahead)} of {len(ratios)} shapes ahead in every run:"

@@ -56,9 +56,15 @@ def timelines(schedules: Mapping[str, orders.Schedule], tiles: int,
     ax.set_xlabel("steps", fontsize=SMALL, labelpad=1)
     key = fig.add_axes((0, 1 - 0.26 / height, 1, 0.26 / height))
     key.axis("off")
-    theme.patch_key(key, [("computes; the number of the query tile", {"facecolor": _hue(1, 4)}),
+    said = "the number of the query tile" if _numbered(end) else "the darker, the later the query tile"
+    theme.patch_key(key, [(f"computes; {said}", {"facecolor": _hue(1, 4)}),
                           ("waits for its turn, or for its last add to land", _WAIT)], at=(0.99, 0.1))
     return theme.describe(fig, f"Schedules, a row for each SM. {'; '.join(words)}.")
+
+
+def _numbered(end) -> bool:
+    """Tell whether a step is wide enough for a number."""
+    return 0.895 * theme.WIDTH / end > 0.115
 
 
 def _every(end) -> int:
@@ -81,7 +87,7 @@ def _timeline(ax, s, tiles, end, each) -> None:
             visits[step.visit.m].append((step.start, sm + 0.06, 1, 0.88))
             if step.stop > step.start + 1 + 1e-9:
                 waits.append((step.start + 1, sm + 0.06, step.stop - step.start - 1, 0.88))
-            if step.visit.m % every == 0 and each > 0.1:
+            if step.visit.m % every == 0 and each > 0.1 and _numbered(end):
                 ax.text(step.start + 0.5, sm + 0.5, step.visit.m, fontsize=TINY, ha="center",
                         va="center_baseline", color=theme.ink_on(hue))
         to = end if (head, tile) in stuck else max(step.added for step in steps[-2:])
@@ -180,7 +186,7 @@ def rooms(found: Mapping[str, Mapping[str, int]], limit: int) -> Figure:
                     edgecolor=theme.edge_color(hue), lw=0.5, label=name if y == 0 else None)
             at += parts[name]
         over = at > limit
-        beside(ax, theme.human_room(at), (at / 1024, y), (4, 0), fontsize=SMALL,
+        beside(ax, theme.human_room(at), (at / 1024, y), (9, 0), fontsize=SMALL,
                color=OVER if over else INK, fontweight="bold" if over else "normal")
     ax.axvline(limit / 1024, color=INK, lw=1.2, ls=(0, (4, 2)))
     ax.text(limit / 1024, -0.62, f"{theme.human_room(limit)}, all that a program may have",
@@ -202,7 +208,9 @@ _PARTS = {"before": ("delta", ""), "zeros": ("O", "////"), "fused": ("dQ", ""), 
 @styled
 def launches(cases: Mapping[str, Mapping[str, float]], source: str) -> Figure:
     """Draw the times of a backward's launches, in milliseconds, one bar for each case."""
-    fig, ax = theme.subplots(height=0.85 + 0.3 * len(cases))
+    fig, ax = theme.subplots(height=1.0 + 0.26 * len(cases))
+    shares = [parts["fused"] / sum(parts.values()) for parts in cases.values()]
+    ax.set_title(f"One launch has {theme.percent(min(shares))} of the time, or more", loc="left")
     for y, parts in enumerate(cases.values()):
         at = 0.0
         for name, seconds in parts.items():
@@ -211,15 +219,14 @@ def launches(cases: Mapping[str, Mapping[str, float]], source: str) -> Figure:
                     hatch=hatch, edgecolor=theme.edge_color(hue), lw=0.5,
                     label=name if y == 0 else None)
             at += seconds
-        share = parts["fused"] / at
-        beside(ax, f"{1e3 * at:.2f} ms, {theme.percent(share)} in the fused kernel", (1e3 * at, y),
+        beside(ax, f"{1e3 * at:.2f} ms, {theme.percent(shares[y])} in the fused kernel", (1e3 * at, y),
                (5, 0), fontsize=TINY)
     ax.set_yticks(range(len(cases)), list(cases), fontsize=SMALL)
     longest = max(sum(parts.values()) for parts in cases.values())
     ax.set(ylim=(len(cases) - 0.5, -0.5), xlim=(0, 1.5e3 * longest))
     ax.set_xlabel(f"milliseconds ({source})", fontsize=SMALL)
     ax.tick_params(axis="y", length=0)
-    ax.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=4, frameon=False, fontsize=TINY)
+    ax.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, frameon=False, fontsize=TINY)
     said = "; ".join(f"{name} {', '.join(f'{k} {1e3 * v:.3f} ms' for k, v in parts.items())}"
                      for name, parts in cases.items())
     return theme.describe(fig, f"Times of the launches: {said}.")
@@ -231,22 +238,28 @@ def side_by_side(rows: Sequence[Mapping], source: str) -> Figure:
 
     `rows` holds dicts with name, predicted and measured.
     """
-    fig, ax = theme.subplots(height=0.8 + 0.27 * len(rows))
-    for y, row in enumerate(rows):
+    groups, widths = zip(*(row["name"].rpartition(", ")[::2] for row in rows), strict=True)
+    new = [n == 0 or groups[n] != groups[n - 1] for n in range(len(rows))]
+    places = np.arange(len(rows)) + 0.5 * np.cumsum(new)
+    fig, ax = theme.subplots(height=1.0 + 0.22 * (places[-1] + 1))
+    for n, (y, row) in enumerate(zip(places, rows, strict=True)):
         ends = row["predicted"], row["measured"]
         ax.plot(ends, [y, y], "-", color=GREY, lw=0.8)
         ax.plot(ends[:1], [y], "D", ms=7, mfc="none", mec="#31688E", mew=1.4,
-                label=None if y else "simulated")
-        ax.plot(ends[1:], [y], "o", ms=5, color=INK, label=None if y else "recorded")
-        beside(ax, f"{ends[0]:.2f} | {ends[1]:.2f}", (max(ends), y), (9, 0), fontsize=TINY)
+                label=None if n else "simulated")
+        ax.plot(ends[1:], [y], "o", ms=5, color=INK, label=None if n else "recorded")
+        beside(ax, f"{ends[0]:.2f} | {ends[1]:.2f}", (max(*ends, 1), y), (9, 0), fontsize=TINY)
     ax.axvline(1, color=GREY, lw=0.8, ls=":")
-    ax.set_yticks(range(len(rows)), [row["name"] for row in rows], fontsize=SMALL)
+    ax.set_yticks(places, [row["name"] if first else width for row, first, width in
+                           zip(rows, new, widths, strict=True)], fontsize=SMALL)
     lowest = min(min(row["predicted"], row["measured"]) for row in rows)
     highest = max(max(row["predicted"], row["measured"]) for row in rows)
-    ax.set(ylim=(len(rows) - 0.4, -0.6), xlim=(lowest - 0.04, highest + 0.09))
+    ax.set(ylim=(places[-1] + 0.6, places[0] - 0.6), xlim=(lowest - 0.02, highest + 0.05))
+    cost = theme.percent(1 - min(row["measured"] for row in rows))
+    ax.set_title(f"At the worst, an order costs {cost} of the speed", loc="left")
     ax.xaxis.set_major_locator(MultipleLocator(0.05))
     ax.set_xlabel(f"speed of the fused kernel, without locks = 1 ({source})", fontsize=SMALL)
     ax.tick_params(axis="y", length=0)
-    ax.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=2, frameon=False, fontsize=TINY)
+    ax.legend(loc="lower right", frameon=False, fontsize=TINY)
     return theme.describe(fig, "Speeds, simulated and recorded. " + "; ".join(
         f"{r['name']}: {r['predicted']:.2f} and {r['measured']:.2f}" for r in rows) + ".")

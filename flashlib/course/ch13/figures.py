@@ -9,7 +9,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from flashlib.course.notebook.data import Measurement
 from flashlib.course.plots import theme
 from flashlib.course.plots.gantt import face
-from flashlib.course.plots.parts import bare, beside, origin, rect
+from flashlib.course.plots.parts import bare, beside, heading, origin, rect
 from flashlib.course.plots.theme import FAINT, GREY, INK, OVER, SMALL, TINY, Axes, Figure, styled
 
 SIGN, EXPONENT, MANTISSA = "#D9D9D9", "#BFD3E6", "#F3DDB0"
@@ -173,6 +173,7 @@ def scale_dilemma(limits: Sequence[float], errors: Mapping[str, Sequence[float]]
             color=GREY)
     ax.set(xscale="log", yscale="log", xlabel="largest |x| that the scale covers",
            ylabel="relative error")
+    ax.set_title("int8 has one good scale, e4m3 many", loc="left")
     ax.set_ylim(min(min(error) for error in errors.values()) / 1.7, 1.0)
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
@@ -184,14 +185,15 @@ def scale_dilemma(limits: Sequence[float], errors: Mapping[str, Sequence[float]]
 # Errors by recipe.
 
 @styled
-def error_bars(rows: Sequence[Mapping], *, rotated: Collection[str], note: str = "") -> Figure:
+def error_bars(rows: Sequence[Mapping], *, rotated: Collection[str], title: str = "") -> Figure:
     """Draw root mean square errors as bars on a linear axis, with their spread and the paper's.
 
     Args:
         rows: with "recipe", "rmse", "lowest" and "highest" (of a single seed) and "paper".
-        rotated: names of the recipes that rotate.  note: what stands in the corner.
+        rotated: names of the recipes that rotate.  title: what the bars say.
     """
-    fig, ax = theme.subplots(height=0.75 + 0.36 * len(rows))
+    fig, ax = theme.subplots(height=0.95 + 0.36 * len(rows))
+    fig.suptitle(title, x=0.012, ha="left", fontsize=10, fontweight="bold")
     for n, row in enumerate(rows):
         turned = row["recipe"] in rotated
         ax.barh([n], [row["rmse"]], height=0.62, edgecolor=theme.EDGE, lw=0.8,
@@ -207,9 +209,8 @@ def error_bars(rows: Sequence[Mapping], *, rotated: Collection[str], note: str =
     ax.tick_params(axis="y", length=0)
     ax.text(1, 1.01, "line: lowest and highest set   ◇ paper", ha="right", fontsize=TINY, color=GREY,
             transform=ax.transAxes, va="bottom")
-    ax.text(0.99, 0.5, note, ha="right", va="center", fontsize=SMALL, transform=ax.transAxes)
     text = "; ".join(f"{row['recipe']}: {row['rmse']:.2e}" for row in rows)
-    return theme.describe(fig, f"Root mean square errors. {text}. {note}")
+    return theme.describe(fig, f"Root mean square errors. {text}. {title}")
 
 
 # Who holds which key.
@@ -250,8 +251,8 @@ def register_layout(layouts: Mapping[str, Sequence[int]], order: Sequence[int] =
 @styled
 def fp8_step(stalls: Measurement) -> Figure:
     """Draw where a warpgroup spends the cycles of one key tile, a bar for each kernel."""
-    fig = theme.figure(1.95, layout=None)
-    ax = fig.add_axes((0.1, 0.26, 0.88, 0.43))
+    fig = theme.figure(2.15, layout=None)
+    ax = fig.add_axes((0.1, 0.24, 0.88, 0.39))
     words, longest, named = [], 0.0, set()
     for y, (variant, label) in enumerate(_STEPS.items()):
         x = 0.0
@@ -268,6 +269,9 @@ def fp8_step(stalls: Measurement) -> Figure:
         longest = max(longest, x)
         ax.text(x + 20, y, f"{x:,.0f}", va="center_baseline", fontsize=SMALL, fontweight="bold")
     where = origin(stalls)
+    cycles = {row["phase"]: row["cycles"] for row in stalls.where(impl="fp8_block").rows}
+    share = theme.percent(cycles["output"] / sum(cycles.values()))
+    heading(fig, f"In FP8 {share} of a step is at the products")
     ax.set(ylim=(len(_STEPS) - 0.5, -0.5), xlim=(0, 1.1 * longest),
            xlabel=f"cycles of a warpgroup for one key tile; {where}")
     ax.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")

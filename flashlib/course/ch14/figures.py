@@ -24,25 +24,28 @@ LONGEST = 3200                      # cycles on the lab's axis, whatever its con
 
 
 @styled
-def unit_race(panels: Mapping[str, Mapping[str, object]]) -> Figure:
+def unit_race(panels: Mapping[str, Mapping[str, object]], *, title: str = "") -> Figure:
     """Draw cycles of each unit for a tile, from one GPU to the next, log scale.
 
     `panels` maps a title to {GPU: `models.exponentials.Units`}.
     """
     fig, axes = theme.subplots(1, len(panels), height=3.1, squeeze=False, sharey=True)
+    if title:
+        fig.suptitle(title, x=0.012, ha="left", fontsize=10, fontweight="bold")
     words = []
-    for ax, (title, gpus) in zip(axes[0], panels.items(), strict=True):
+    for ax, (name, gpus) in zip(axes[0], panels.items(), strict=True):
         for unit, above in {"matmul": 9, "shared": 8, "exp": -17}.items():
-            name, color, line, marker = UNITS[unit]
+            label, color, line, marker = UNITS[unit]
             cycles = [getattr(u, unit) for u in gpus.values()]
             ax.plot(range(len(gpus)), cycles, color=color, marker=marker, ms=6, lw=2, gid=unit, ls=line,
                     mec="white", mew=0.7)
-            beside(ax, name, (0, cycles[0]), (-15, above), va="baseline", color=theme.readable(color),
+            beside(ax, label, (0, cycles[0]), (-15, above), va="baseline", color=theme.readable(color),
                    fontsize=SMALL, fontweight="bold", path_effects=theme.halo())
-        words.append(f"{title}: " + ", ".join(
+        words.append(f"{name}: " + ", ".join(
             f"{gpu} {u.matmul:,.0f}, {u.shared:,.0f} and {u.exp:,.0f}" for gpu, u in gpus.items()))
         ax.set_xticks(range(len(gpus)), list(gpus))
-        ax.set(yscale="log", title=title, xlim=(-0.35, len(gpus) - 0.65), ylim=(330, 12500))
+        ax.set_title(name, fontsize=9, fontweight="normal" if title else "bold")
+        ax.set(yscale="log", xlim=(-0.35, len(gpus) - 0.65), ylim=(330, 12500))
         ax.set_yticks([512, 1024, 2048, 4096, 8192], ["512", "1,024", "2,048", "4,096", "8,192"])
         ax.set_yticks([], minor=True)
         ax.grid(axis="y", color=theme.GRID, lw=0.6)
@@ -55,6 +58,10 @@ def unit_race(panels: Mapping[str, Mapping[str, object]]) -> Figure:
 def pipeline(schedule, window: tuple[float, float], *, title: str) -> Figure:
     """Draw a stretch of v4's schedule, in cycles; where the tensor cores stand still, it is red."""
     fig = gantt(schedule, window=window, units=("tensor", "exp", "alu"), title=title)
+    for text in fig.axes[0].texts:                          # of the whole run; a stretch is not that
+        if text.get_text().endswith((" %", "whole run")):
+            text.set_visible(False)
+    theme.describe(fig, theme.alt_text(fig).replace("busy:", "busy in the whole run:"))
     free = 0.0
     for event in (e for e in schedule.events if e.unit == "tensor"):      # in the order of their start
         if event.start > free:
@@ -112,7 +119,7 @@ def share_sweep(shares: Sequence[float], panels: Mapping[str, Mapping[str, Seque
     for ax, (title, series) in zip(axes[0], panels.items(), strict=True):
         floor = np.asarray(floors[title])
         ax.plot(percent, floor, color=GREY, ls=(0, (4, 2)), lw=1.5, gid="bound")
-        last = None
+        last, least = None, []
         for n, (label, cycles) in enumerate(series.items()):
             cycles = np.asarray(cycles)
             best = int(np.flatnonzero(cycles <= 1.0001 * cycles.min())[0])     # of equal ones the first
@@ -121,11 +128,14 @@ def share_sweep(shares: Sequence[float], panels: Mapping[str, Mapping[str, Seque
             if last is None or cycles[best] < 0.9999 * last:
                 ax.plot(percent[best], cycles[best], marker="o", ms=10, mfc="none", mec=_STEPS[2 * n])
                 last = cycles[best]
+                least.append(f"{percent[best]:.0f}")
             words.append(f"{title}, {label}: {cycles[0]:,.0f} at no share, least {cycles[best]:,.0f}"
                          f" at {percent[best]:.0f} %")
         ax.plot([], [], color=GREY, ls=(0, (4, 2)), label="busiest unit (bound)")
         ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.0f}"))
-        ax.set(title=title, xlabel="emulated share (%)", ylim=(0.96 * low, 1.04 * high))
+        found = "no share gains" if least == ["0"] else f"best at {' or '.join(least)} %"
+        ax.set_title(f"{title}:\n{found}", fontsize=9, loc="left")
+        ax.set(xlabel="emulated share (%)", ylim=(0.96 * low, 1.04 * high))
     axes[0][0].legend(fontsize=TINY, frameon=False, loc="upper left")
     axes[0][0].set_ylabel("cycles for 128 × 128 (not from 0)")
     return theme.describe(fig, f"Simulated cycles per tile. {'; '.join(words)}.")
@@ -212,7 +222,7 @@ def mass_curve(taus: Sequence[float], kept: Mapping[str, Sequence[float]], room:
 
 @styled
 def predicted_gains(groups: Mapping[str, Sequence[Mapping]], strays: Mapping[str, tuple[float, float]],
-                    *, title: str) -> Figure:
+                    *, title: str, source: str = "") -> Figure:
     """Draw speed relative to a kernel: predicted as rings, measured as diamonds with their range.
 
     Args:
@@ -252,9 +262,9 @@ def predicted_gains(groups: Mapping[str, Sequence[Mapping]], strays: Mapping[str
     ends = [x for rows in groups.values() for r in rows for x in (r["low"], r["high"], r["predicted"])]
     ends += [x for pair in strays.values() for x in pair]
     ax.set(xlim=(min(ends) - 0.02, max(ends) + 0.1), ylim=(y - 0.85, -0.75),
-           xlabel="speed, relative to the kernel as it is")
+           xlabel=f"speed, relative to the kernel as it is{source and f' ({source})'}")
     ax.set_title(title, fontsize=9, loc="left", pad=20)
-    return theme.describe(fig, f"{title}. {'; '.join(words)}.")
+    return theme.describe(fig, f"{title}. {source and f'{source}. '}{'; '.join(words)}.")
 
 
 @styled

@@ -91,7 +91,7 @@ def _quicken_operators():
             return element(self, scalar_ty)
         key = scalar_ty.name, id(self.shape)
         if key not in known:
-            known[key] = element(self, scalar_ty), self.shape    # kept, so that no other gets its number
+            known[key] = element(self, scalar_ty), self.shape   # kept, as `patched` keeps what it names
         return known[key][0]
 
     Semantic.binary_op_sanitize_overflow_impl = overflow

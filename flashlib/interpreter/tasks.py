@@ -8,6 +8,7 @@ are a hazard unless the later one's clock has the earlier: in whatever order the
 """
 
 import linecache
+import os
 import random
 import sys
 import threading
@@ -47,7 +48,7 @@ def line(*beside: str) -> str:
     frame: Any = sys._getframe(1)
     while frame.f_code.co_filename.startswith((HOME, *beside)):
         frame = frame.f_back
-    place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
     _places[place] = frame.f_code.co_filename, frame.f_lineno
     return place
 

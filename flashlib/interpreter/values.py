@@ -22,7 +22,7 @@ DTYPES = {torch.float32: gl.float32, torch.float16: gl.float16, torch.bfloat16: 
 
 def rounded(data: np.ndarray, dtype) -> np.ndarray:
     """Return numbers as a dtype holds them: nearest, ties to even."""
-    if dtype == gl.int1:
+    if dtype.name == "int1":
         return np.asarray(data, bool)
     if not dtype.is_floating():
         return np.asarray(np.trunc(data) if np.asarray(data).dtype.kind == "f" else data, np.int64)
@@ -117,32 +117,38 @@ def expand_dims(x, axis):
 
 def common(operands) -> tuple:
     """Return (dtype, layout) of an elementwise operation, or raise Hazard where layouts differ."""
-    tensors = [x for x in operands if isinstance(x, Tensor)]
-    layouts = [x.layout for x in tensors if x.shape and not isinstance(x.layout, Other)]
+    dtypes: list = []
+    layouts: list = []
+    numbers, blocks = [], False
+    for x in operands:
+        if isinstance(x, Tensor):
+            dtypes.append(x.dtype)
+            if x._data.ndim:
+                blocks = True
+                layouts += [] if isinstance(x.layout, Other) else [x.layout]
+        else:
+            numbers.append(x)
     for layout in layouts[1:]:
-        if layout != layouts[0] and None not in (layout, layouts[0]):
+        if layout is not layouts[0] and layout != layouts[0] and None not in (layout, layouts[0]):
             raise Hazard(f"{line()}: operands in two layouts, {layouts[0]} and {layout}:"
                          " convert_layout is missing")
-    floats = [x.dtype for x in tensors if x.dtype.is_floating()]
+    floats = [dtype for dtype in dtypes if dtype.is_floating()]
+    names = {dtype.name for dtype in dtypes}
     if floats:
         dtype = max(floats, key=lambda d: d.primitive_bitwidth)
-    elif any(isinstance(value_of(x), float) for x in operands):
+    elif any(isinstance(x, float) for x in numbers):
         dtype = gl.float32
-    elif all(x.dtype == gl.int1 for x in tensors) and all(
-            isinstance(x, (Tensor, bool, np.bool_)) for x in operands):
+    elif names <= {"int1"} and all(isinstance(x, (bool, np.bool_)) for x in numbers):
         dtype = gl.int1
     else:
-        wide = any(x.dtype == gl.int64 for x in tensors)
-        dtype = gl.int64 if wide else gl.int32
-    other = [x for x in tensors if x.shape]
-    return dtype, layouts[0] if layouts else (Other() if other else None)
+        dtype = gl.int64 if "int64" in names else gl.int32
+    return dtype, layouts[0] if layouts else (Other() if blocks else None)
 
 
 def elementwise(fn, *operands, dtype=None) -> Tensor:
     """Return fn of the operands, broadcast against each other."""
     found, layout = common(operands)
-    data = fn(*(np.float32(value_of(x)) if isinstance(value_of(x), float) else value_of(x)
-                for x in operands))
+    data = fn(*(np.float32(x) if isinstance(x, float) else x for x in map(value_of, operands)))
     dtype = dtype or found
     return Tensor(rounded(data, dtype), dtype, layout)
 

@@ -59,7 +59,7 @@ class Plan:
         kernel: what Triton or Gluon made of a function; its first arguments are `tensors`.
         tensors: names of what changes by the call: tensors, and factors.
         constants: arguments that are the same for all lengths, most of them constexprs.
-        sizes: a function from problem to the other arguments: lengths, strides, and switches that
+        sizes: a function from problem to the other arguments: lengths, strides, and constexprs that
             depend on them.
         grid: a function from problem to the number of programs.
         options: Triton's own, such as num_warps.
@@ -96,7 +96,9 @@ class Launch:
             raise TypeError(f"plan: expected arguments for {', '.join(names)}, got"
                             f" {', '.join((*plan.tensors, *given))}")
         self._tail = tuple([given[name] for name in names[count:]])
-        self._specialization = (*map(_specialization, sizes.values()), *(x.aligned for x in p.layout))
+        fixed = {x.name for x in getattr(plan.kernel, "params", ()) if x.is_constexpr}
+        self._specialization = (*(value if name in fixed else _specialization(value)
+                                  for name, value in sizes.items()), *(x.aligned for x in p.layout))
         self._binary: _Binary | None = None
         self._descriptors: list[_Descriptor | None] = []
         self._device, self._index = p.device, p.device.index

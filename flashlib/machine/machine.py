@@ -252,6 +252,8 @@ class Machine:
         self._record(kernel, op, hbm.name, hbm.regions, size, sram_bytes, atomic)
 
     def _record(self, kernel, op, tensor, regions, size, sram_bytes, atomic=False) -> None:
+        if not self._keep:
+            return
         rows = regions[0] if regions else (0, 1)
         cols = regions[1] if len(regions) > 1 else (0, 1)
         self._keep_event(Event(kernel, op, tensor, rows, cols, size, sram_bytes, atomic))

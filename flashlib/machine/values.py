@@ -6,6 +6,8 @@ notebook 00.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
@@ -54,6 +56,7 @@ class HBMArray(NDArrayOperatorsMixin):
         return f"<HBM {self.name} {self.shape} {self.kind}>"
 
 
+@functools.lru_cache(maxsize=4096)
 def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return a shape without its axes of length one."""
     return tuple(n for n in shape if n != 1)

@@ -1,7 +1,8 @@
-"""Every choice of a lab, and the corners of several, for the tests of the labs.
+"""The choices of a lab, and the corners of several, for the tests of the labs.
 
-`scripts/render_notebooks.py --check --sweep`, which .ci/run runs, sets the same controls in the
-notebooks and makes the pictures pixel by pixel; here a figure is drawn up to its pixels.
+`scripts/render_notebooks.py --check --sweep`, which .ci/run runs, sets every control of the notebooks
+to every option and makes the pictures pixel by pixel; here a figure is drawn up to its pixels, of a
+slider the ends and the middle.
 """
 
 
@@ -11,15 +12,24 @@ def drawn(fig):
     return fig
 
 
-def draw_every_choice(lab):
-    """Draw every option of every control, the others at their defaults; return {control: drawn}."""
+def chosen(control):
+    """Return what to draw of a control: all options, or of a slider its ends and its middle."""
+    values = [value for _, value in control.options]
+    if control.kind not in ("slider", "play"):
+        return values
+    return [values[n] for n in dict.fromkeys((0, len(values) // 2, len(values) - 1))]
+
+
+def draw_choices(lab):
+    """Draw what is `chosen` of every control, the others at their defaults; return how many of each."""
     drawn(lab.figure())
     counts = {}
     for key, control in lab.controls.items():
-        others = [value for _, value in control.options if value != control.default]
-        for value in others:
-            drawn(lab.figure(**{key: value}))
-        counts[key] = 1 + len(others)
+        values = chosen(control)
+        for value in values:
+            if value != control.default:
+                drawn(lab.figure(**{key: value}))
+        counts[key] = len(values)
     return counts
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from tests.kernels.decode_checks import CHECKS
 from tests.kernels.mutated import patched
 from tests.kernels.planted import report
+from tests.quick_interpreter import quicken
 
 
 class Mutant(NamedTuple):
@@ -149,4 +150,5 @@ def install(folder, mutant=None):
 
 
 if __name__ == "__main__":
+    quicken()
     report(CHECKS, MUTANTS, install)

@@ -72,6 +72,19 @@ def test_a_length_that_is_compiled_otherwise_is_not_taken_for_another():
     assert len(kernel.bound) == 3 and len(kernel.seen) == 1
 
 
+def test_a_constexpr_that_lengths_decide_is_compiled_for_each_of_its_values(hopper):
+    """Few rows are merged in fewer columns a program: not by the binary of many, nor the other way."""
+    from flashlib.kernels.backends import decode
+
+    def merge(B):
+        q, k = torch.zeros(B, 32, 1, 128), torch.zeros(B, 8, 4096, 128)
+        return plans.launches_for(decode.BACKEND, Problem.of(q, k, k), "forward", None, 8)["merge"]
+
+    few, many = merge(1), merge(512)
+    assert few.plan is many.plan and few.arguments["BLOCK_D"] < many.arguments["BLOCK_D"]
+    assert few._specialization != many._specialization
+
+
 @pytest.mark.parametrize("impl", ["triton", "gluon"])
 def test_ten_thousand_growing_lengths_make_no_more_plans_and_keep_no_more_memory(hopper, impl,
                                                                                 monkeypatch):

@@ -112,7 +112,9 @@ def _palette(samples: Sequence[Image.Image], colors: int) -> np.ndarray:
     """Return colors, (colors, 3): the most frequent ones exactly, and means of the others."""
     counts: Counter[tuple[int, ...]] = Counter()
     for image in samples:
-        counts.update({color: count for count, color in image.getcolors(2**24)})
+        # Room for all colors there are is a second's work to clear, and few pictures have so many.
+        found = image.getcolors(2**16) or image.getcolors(2**24)
+        counts.update({color: count for count, color in found})
     ranked = np.array(sorted(counts, key=lambda color: (-counts[color], color)))
     if len(ranked) <= colors:
         return ranked

@@ -121,7 +121,7 @@ class Lab:
         self.error: Exception | None = None
         self.alt = ""
         self._handles: dict[str, Any] = {}
-        self._box = None
+        self._box, self._still = None, False
         LIVE.pop(name, None)
         LIVE[name] = self
 
@@ -134,7 +134,7 @@ class Lab:
         return self._draw(**{**self.values, **changes})
 
     def set(self, **values) -> None:
-        """Set controls, as a reader's hand would, and redraw; an error shows and is kept."""
+        """Set controls, as a reader's hand would, and redraw once; an error shows and is kept."""
         for key, value in values.items():
             options = [v for _, v in self.controls[key].options]
             if value not in options:
@@ -142,8 +142,14 @@ class Lab:
         if self._box is None:
             self.values.update(values)
             return
-        for key, value in values.items():
-            self._handles[key].value = self.controls[key].position(value)
+        before, self._still = dict(self.values), True
+        try:
+            for key, value in values.items():
+                self._handles[key].value = self.controls[key].position(value)
+        finally:
+            self._still = False
+        if self.values != before:
+            self._redraw()
 
     @property
     def widget(self):
@@ -180,7 +186,8 @@ class Lab:
 
     def _changed(self, key, value) -> None:
         self.values[key] = value
-        self._redraw()
+        if not self._still:
+            self._redraw()
 
     def _redraw(self) -> None:
         """Draw the present values; an exception becomes a sentence in place of a stale picture."""
@@ -350,20 +357,20 @@ def sweep(names: Sequence[str] | None = None, *, most: int = 200) -> list[SweepR
 
 
 def _try(lab, defaults, key, option) -> SweepRow:
-    lab.set(**{other: value for other, value in defaults.items() if other != key})
+    values = {**defaults, key: option}
     start = time.perf_counter()
     if ipywidgets is None:
         try:
-            _png(lab.figure(**{key: option}))
+            _png(lab.figure(**values))
         except Exception as error:
             raise _failure(lab, key, option, error) from error
     else:
         if lab.widget is not None:  # made on first use, and not timed
             start = time.perf_counter()
-        if lab.values[key] == option:
+        if lab.values == values:
             lab._redraw()
         else:
-            lab.set(**{key: option})
+            lab.set(**values)
         if lab.error is not None:
             raise _failure(lab, key, option, lab.error) from lab.error
     return SweepRow(lab.name, key, option, time.perf_counter() - start)

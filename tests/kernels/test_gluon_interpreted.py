@@ -75,7 +75,7 @@ def test_sinks_are_right_forward_and_backward(D, mask):
             sink=torch.tensor([2.0, -3.0, -torch.inf, 6.0]))
         got = solve(given, lambda q, k, v, **o: flashlib.flash_attention(q, k, v, impl="gluon", **o))
         require_right(got, given, NAMES)
-        # A sum over rows of dO ∘ O, which are 16 bits wide; plainly computed, its RMS error is thrice ours.
+        # A sum over rows of dO ∘ O, 16 bits wide; plainly computed, its RMS error is thrice ours.
         expected, plain = dense(given)[-1], dense(given, given.q.dtype)[-1].double()
         band = torch.finfo(given.q.dtype).eps * expected.abs().max()
         allowed = 1.25 * (plain - expected).abs().max() + band

@@ -147,8 +147,8 @@ def flash_bwd_dkdv_kernel(Q, K, V, DO, LSE, DELTA, DK, DV, CU_Q, CU_K, scale, sc
         head = (b.to(tl.int64) * H + h) * rows_per_head
         queries, dos = (Q, stride_q, b, h, begin_q), (DO, stride_do, b, h, begin_q)
         rows = queries, dos, LSE + head, DELTA + head
-        slope = ALIBI if ALIBI is None else of_head(ALIBI, b, h, H, ALIBI_DIMS)
-        logits = scale_log2, softcap_log2, slope
+        logits = (scale_log2, softcap_log2,
+                  ALIBI if ALIBI is None else of_head(ALIBI, b, h, H, ALIBI_DIMS))
         if IS_CAUSAL or RAGGED or window is not None:
             dk, dv = _fold_queries((dk, dv), k, v, rows, begin, whole, col, logits, sizes, window,
                                    True, want, o)

@@ -165,8 +165,8 @@ def flash_decode_fwd_kernel(Q, K, V, O, LSE, LENGTHS, TABLE, scale_log2, softcap
     l_i = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
     m_run, l_run, acc_run = m_i, l_i, acc
-    slope = ALIBI if ALIBI is None else of_head(ALIBI, b, h[:, None], H_K * GROUP, ALIBI_DIMS)
-    logits = scale_log2, softcap_log2, slope
+    logits = (scale_log2, softcap_log2,
+              ALIBI if ALIBI is None else of_head(ALIBI, b, h[:, None], H_K * GROUP, ALIBI_DIMS))
     for start in tl.range(lo, hi, BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
         there = n < hi                                      # no key behind the end is read

@@ -82,6 +82,8 @@ def _check(name, x, q, dtypes, shapes) -> None:
 def as_kernels_read(scores: Scores) -> tuple:
     """Return the softcap in powers of 2, slopes and sinks contiguous and aligned; None stays None."""
     softcap, *of_heads = scores
+    if softcap is None and scores.alibi is None and scores.sink is None:
+        return NONE
     laid = (None if x is None else x.contiguous() for x in of_heads)
     return (None if softcap is None else softcap * LOG2E,
             *(x if x is None or x.data_ptr() % 16 == 0 else x.clone() for x in laid))
@@ -122,6 +124,9 @@ def sink_gradient(sink, lse, delta):
     return -(weight * delta).sum(-1)
 
 
-def of_sink(scores: Scores, lse, delta) -> tuple:
-    """Return the gradient of the sink as what a backward returns behind dV: one tensor or none."""
-    return () if scores.sink is None else (sink_gradient(scores.sink, lse, delta),)
+def of_sink(scores: Scores, lse, delta, sign: int = 1) -> tuple:
+    """Return the gradient of the sink as a backward returns it behind dV: one tensor or none.
+
+    `delta` comes with this sign.
+    """
+    return () if scores.sink is None else (sign * sink_gradient(scores.sink, lse, delta),)

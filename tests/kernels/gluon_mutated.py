@@ -70,7 +70,8 @@ def differs(names, *shape, dtype=torch.float16, edit=lambda given: given, tolera
     given = edit(problem(Shape(*shape), dtype, **options))
     if set(names) <= {"O", "lse"}:
         got = (*flashlib.flash_attention(*given[:3], causal=given.causal, window=given.window,
-                                         scale=given.scale, return_lse=True, impl="gluon"),)
+                                         scale=given.scale, sink=given.sink, return_lse=True,
+                                         impl="gluon"),)
     else:
         def attention(*x, **y):
             return flashlib.flash_attention(*x, **y, impl="gluon")
@@ -100,6 +101,14 @@ def check_causal():
     """O and lse under the causal mask, where a tile ends at, before and behind a diagonal."""
     for Nq, Nk, scale in ((200, 200, 0.5), (330, 267, 0.0), (100, 330, 0.5)):
         differs(FORWARD, 1, 1, 1, Nq, Nk, 32, True, tolerance=4e-3, scale=scale)
+
+
+def check_sink():
+    """Sinks above and below the logits of their heads, one of −∞; some rows see no key."""
+    sinks = torch.tensor([3.0, -1.0, -float("inf"), 6.0])
+    for Nq, Nk, D in ((200, 100, 32), (70, 300, 64)):
+        differs(FORWARD, 1, 4, 2, Nq, Nk, D, True, edit=lambda given: given._replace(sink=sinks),
+                tolerance=4e-3)
 
 
 def check_growing():
@@ -194,6 +203,7 @@ CHECKS = {
     "windows_wide": lambda: differs(FORWARD, 1, 1, 1, 330, 330, 256, False, (100, 20)),
     "steps": lambda: differs(FORWARD, 1, 1, 1, 200, 700, 256, False, (500, 500), scale=5.0),
     "causal": check_causal,
+    "sink": check_sink,
     "growing": check_growing,
     "largest": check_largest,
     "fp8": lambda: fp8(130, 200, 64),

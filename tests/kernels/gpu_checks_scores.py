@@ -45,7 +45,7 @@ def _within(where, given):
             # A sum over rows of float32 whose O and dO are 16 bits wide: held relative to its terms.
             size = y.abs().max().item()
             bound = 1.25 * largest_error(z.double(), y) if half else 0.0
-            band = (2.0 ** -9 if half else 1e-5) * max(size, 1.0)
+            band = (torch.finfo(given.q.dtype).eps if half else 1e-5) * max(size, 1.0)
             yield name, Score(largest_error(x, y), bound + band)
         else:
             yield name, score(x, y, z, floor=cancellation_floor(given))

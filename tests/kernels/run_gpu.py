@@ -124,7 +124,7 @@ def run_all(where, *, processes, only="", each=lambda outcome: None, watchdog_s=
     A kernel that waits for ever would keep its process: when no task has ended for `watchdog_s`
     seconds, the processes are killed, and the tasks that had no outcome fail by name.
     """
-    # Gluon refuses scores, and "auto" takes Triton for them.
+    # Gluon refuses softcap and ALiBi; sinks alone are among what "auto" gives it.
     jobs = [(name, task, where) for name, task in tasks().items()
             if only in name and not (where.impl == "gluon" and "scores" in name)]
     outcomes = []

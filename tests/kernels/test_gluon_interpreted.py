@@ -17,7 +17,7 @@ from flashlib.kernels.gluon.meanings import meaning_of  # noqa: E402
 from flashlib.kernels.problem import Problem  # noqa: E402
 from flashlib.masks import visits, window_of  # noqa: E402
 from tests.kernels.budget import cancellation_floor, score  # noqa: E402
-from tests.kernels.problems import Shape, dense, problem  # noqa: E402
+from tests.kernels.problems import NAMES, Shape, dense, problem, solve  # noqa: E402
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -65,6 +65,21 @@ def test_the_forward_is_right_on_every_shape(D, causal, window):
             continue
         given = problem(Shape(*shape, D, causal, window), HALVES[(seed + D // 8) % 2], seed=seed)
         require_right(forward(given), given, ("O", "lse"))
+
+
+@pytest.mark.parametrize("D, mask", [(32, MASKS[0]), (64, MASKS[1]), (128, MASKS[2]), (256, MASKS[1])])
+def test_sinks_are_right_forward_and_backward(D, mask):
+    """One of −∞ among them; under the causal mask some rows see no key."""
+    for seed, (Nq, Nk) in enumerate(((130, 90), (70, 200))):
+        given = problem(Shape(2, 4, 2, Nq, Nk, D, *mask), HALVES[seed], seed=seed)._replace(
+            sink=torch.tensor([2.0, -3.0, -torch.inf, 6.0]))
+        got = solve(given, lambda q, k, v, **o: flashlib.flash_attention(q, k, v, impl="gluon", **o))
+        require_right(got, given, NAMES)
+        # A sum over rows of dO ∘ O, 16 bits wide; plainly computed, its RMS error is thrice ours.
+        expected, plain = dense(given)[-1], dense(given, given.q.dtype)[-1].double()
+        band = torch.finfo(given.q.dtype).eps * expected.abs().max()
+        allowed = 1.25 * (plain - expected).abs().max() + band
+        assert (got[-1] - expected).abs().max() <= allowed
 
 
 ENTRIES = {**configs.GLUON, "short 64": configs.SHORT_64, "short 128": configs.SHORT_128}
@@ -116,7 +131,7 @@ def arguments_of(given, config=None):
     p = gluon.on_hopper(Problem.of(q, k, v, window=window_of(given.causal, given.window)))
     launch = plans.launches_for(gluon.BACKEND, p, "forward", config)["forward"]
     lse, o = torch.zeros(q.shape[:3]), torch.zeros_like(q)
-    values = launch.bound(q, k, v, o, lse, gluon.factor(q.shape[3] ** -0.5))
+    values = launch.bound(q, k, v, o, lse, gluon.factor(q.shape[3] ** -0.5), None)
     kernel = launch.plan.kernel
     return kernel.kernel, launch.grid[0], dict(zip(kernel.arg_names, values, strict=True))
 

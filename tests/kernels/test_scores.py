@@ -82,6 +82,16 @@ def test_auto_on_a_hopper_gpu_takes_triton_for_scores(kind):
             choose(p, "gluon", "forward")
 
 
+def test_auto_on_a_hopper_gpu_stays_with_gluon_for_sinks_alone():
+    from flashlib.kernels.backends import choose
+
+    gpu = Device("cuda", None, (9, 0), 132, "")
+    for direction in ("forward", "backward"):
+        p = Problem.example(H=8, N_Q=4096, N_K=4096, D=128, dtype=torch.bfloat16, device=gpu,
+                            scores=Kind(sink=1))
+        assert choose(p, "auto", direction).name == "gluon"
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_compiled_it_equals_eager_bit_for_bit(dtype):
     given = scored(at(dtype), problem(Shape(2, 4, 2, 33, 29, 8, True), dtype), 3.0, 2, True)

@@ -95,7 +95,8 @@ def test_the_lens_compiles_what_a_launch_would(options, tmp_path):
             config = gluon.BACKEND.config(p, "forward")._replace(SPECIALIZED={not pipelined})
             plan = gluon.BACKEND.plan(p, "forward", config)["forward"]
             tensors, scales = [x] * 4, []
-        arguments = Launch(plan, p).bound(*tensors, lse, *scales, 0.1)
+        no_sink = [None] * ("SINK" in plan.tensors)
+        arguments = Launch(plan, p).bound(*tensors, lse, *scales, 0.1, *no_sink)
         kernel = plan.kernel.warmup(*arguments, grid=(1,), **plan.options)
         sys.stdout.write(kernel.asm["ptx"])
         """)

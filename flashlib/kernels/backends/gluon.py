@@ -306,11 +306,8 @@ class Gluon:
         launch = plans.launches_for(self, on_hopper(p), "forward", config)["forward"]
         o = torch.empty_like(q, memory_format=torch.contiguous_format)
         lse = torch.empty((p.B, p.H, p.N_Q), dtype=torch.float32, device=q.device)
-        sink = as_kernels_read(scores)[2]
-        if config is None or config.SPECIALIZED:
-            launch(q, k, v, o, lse, factor(scale), sink)
-        else:
-            launch(q, k, v, o, lse, factor(scale))
+        sink = as_kernels_read(scores)[2:] if "SINK" in launch.plan.tensors else ()
+        launch(q, k, v, o, lse, factor(scale), *sink)
         return o, lse
 
     def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None, *,
@@ -336,8 +333,7 @@ class Gluon:
                 sums.after_on_cpu(made[3], dq, p, head_dim_of(p), scale)
             else:
                 launches["after"](made[3], dq, scale)
-            rows = made[1][:, :p.N_Q].view(lse.shape).neg() if scores.sink is not None else lse
-            return dq, dk, dv, *of_sink(scores, lse, rows)
+            return dq, dk, dv, *of_sink(scores, lse, made[1][:, :p.N_Q].view(lse.shape), -1)
         rows, factors = torch.empty_like(lse), (scale, scale * LOG2E)
         if on_cpu:
             rows = (o.float() * do.float()).sum(-1) - (0.0 if dlse is None else dlse)

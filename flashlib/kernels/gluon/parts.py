@@ -268,7 +268,7 @@ def finish(acc, m_i, l_i, o_desc, LSE, o_tile, at, work, OFFSET: gl.constexpr, o
     row = first + gl.arange(0, ROWS, m_i.type.layout)
     if work.sink is not None:                               # one more key, of which O has nothing
         sink_log2 = gl.load(work.sink + h) * LOG2E
-        m_new = gl.maximum(m_i, sink_log2)
+        m_new = gl.maximum(gl.maximum(m_i, sink_log2), -1.0e30)         # both may be −∞
         keep = gl.exp2(m_i - m_new)
         l_i = l_i * keep + gl.exp2(sink_log2 - m_new)
         m_i = m_new

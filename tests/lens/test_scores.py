@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from flashlib import lens  # noqa: E402
+from flashlib import lens
 
 ALL = {"softcap": True, "alibi": True}
 REQUESTS = [

@@ -21,7 +21,7 @@ _HOMES = {
     "one_pass_attention": "algorithms.one_pass", "flash_v1": "algorithms.flash_v1",
     "flash_v2": "algorithms.flash_v2", "flash_v3": "algorithms.flash_v3",
     "flash_v4": "algorithms.flash_v4", "flash_decode": "algorithms.flash_decode",
-    "flash_backward": "algorithms.flash_backward",
+    "flash_scores": "algorithms.flash_scores", "flash_backward": "algorithms.flash_backward",
     "standard_training_forward": "algorithms.standard_backward",
     "standard_backward": "algorithms.standard_backward", "naive_matmul": "algorithms.matmul",
     "tiled_matmul": "algorithms.matmul", "largest_blocks": "models.blocks",

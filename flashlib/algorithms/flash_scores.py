@@ -12,9 +12,10 @@ def flash_scores(Q, K, V, *, Br, Bc, softcap=None, alibi=None, sink=None, causal
                  scale=None, machine=None):
     """Attention of one head as `flash_v2` has it, with scores changed before the softmax.
 
-    In this order: scale, softcap (Gemma 2, arXiv:2408.00118), ALiBi (Press et al. 2022,
-    arXiv:2108.12409), mask; the sink (Xiao et al. 2024, arXiv:2309.17453) comes last, as one more
-    element of the softmax's state, with a logit and without a value. Causal aligns bottom right.
+    It is `flash_v2` and three things more. Taught in notebook 08, but for these. In this order: scale,
+    softcap (Gemma 2, arXiv:2408.00118), ALiBi (Press et al. 2022, arXiv:2108.12409), mask; the sink
+    (Xiao et al. 2024, arXiv:2309.17453) comes last, as one more element of the softmax's state, with
+    a logit and without a value. Causal aligns bottom right.
 
     Args:
         Q: queries, (Nq, d).  K, V: keys and values, (Nk, d); float64 or float32.

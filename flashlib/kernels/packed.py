@@ -37,15 +37,16 @@ def flash_attention_varlen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu
     """Attention inside each of several packed sequences, differentiable as `flash_attention` is.
 
     As FlashAttention's `flash_attn_varlen_func` and torch's `varlen_attn`: sequence i has the rows
-    cu_q[i] … cu_q[i + 1] of q and cu_k[i] … cu_k[i + 1] of k and v. One launch forward, four backward,
-    for any number of sequences. What cu_q and cu_k hold stays on the GPU: no longest length is asked
-    for, nothing waits for the host, and a CUDA graph that captured the call takes other lengths.
+    cu_q[i] … cu_q[i + 1] of q and cu_k[i] … cu_k[i + 1] of k and v. One launch forward, three backward
+    (four beyond D = 128), for any number of sequences. What cu_q and cu_k hold stays on the GPU: no
+    longest length is asked for, nothing waits for the host, and a CUDA graph that captured the call
+    takes other lengths.
 
     Args:
         q: queries, (T_q, H, D).  k, v: (T_k, H_k, D); all else about them as in `flash_attention`.
         cu_q, cu_k: (N + 1,) int32, on the device of q, from 0 and never decreasing, up to T_q and T_k;
-            cu_k None is cu_q. Rows behind the last sequence are not used, NaN or not: they get O = 0,
-            lse = −∞ and gradients of 0.
+            cu_k None is cu_q. Rows behind the last sequence are not used, NaN or not, and get what a
+            row gets that sees no key.
         causal, window, scale, softcap, return_lse: as in `flash_attention`, of each sequence by itself.
         alibi, sink: as there, (H,).
         impl: "auto", "triton" or "reference", as there; the others know no packed sequences.

@@ -19,12 +19,12 @@ def forward(q, k, v, cu_q, cu_k, window: Window, scale: float, impl: str, softca
     return _rows(o), lse[0]
 
 
-def backward(q, k, v, cu_q, cu_k, o, lse, do, dlse, window: Window, scale: float, impl: str,
-             softcap=None, alibi=None, sink=None):
+def backward(q, k, v, cu_q, cu_k, o, lse, do, dlse, window: Window, scale: float, impl: str, *scores):
     """Return dq, dk, dv, with a sink its gradient, (H,), as a fourth.
 
-    do or dlse is None where nothing depends on that output.
+    do or dlse is None where nothing depends on that output. `scores`: softcap, slopes, sink, or none.
     """
+    softcap, alibi, sink = scores or (None, None, None)
     cu = _starts(cu_q, cu_k, len(q), len(k), impl == "reference")
     blind, behind = _blind(cu_q, cu_k, len(q), window), None
     if sink is not None:                                    # it would see what flows in there

@@ -16,11 +16,14 @@ from unittest import mock
 
 import torch
 
+from flashlib.course.notebook.interpreter_trace import watch
 from flashlib.kernels import flash_attention_varlen
 from flashlib.kernels.backends import triton as backend
 from flashlib.kernels.problem import Problem
+from flashlib.models import traffic
+from flashlib.models.packed import packed
 from tests.kernels.behaviours import require
-from tests.kernels.mutated import Mutant, install, roomy
+from tests.kernels.mutated import Mutant, install, roomy, rows_loaded
 from tests.kernels.packed_cases import Case, alone, answer, cumulative, inputs, judge
 from tests.kernels.planted import report
 from tests.kernels.problems import NAMES
@@ -67,6 +70,8 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("lse is transposed", "forward", "rows_per_head + row, lse", "0 + row * H + h, lse", "lse"),
     ("keys are where the queries are", "forward", "rows_of(i, CU_K, sequences, N_K, False)",
      "rows_of(i, CU_Q, sequences, N_K, False)", "forward"),
+    ("a tile behind the end walks the keys", "forward", "if tile * BLOCK_M >= N_Q:",
+     "if tile * BLOCK_M >= N_Q + BLOCK_M:", "visits"),
     ("the mask aligns to all rows", "forward", "sizes = (H, GROUP, N_Q, N_K, D)", "sizes = sizes",
      "edges"),
     ("V begins where Q does", "forward", "(V, stride_v, b, h // GROUP, begin_k)",
@@ -222,6 +227,21 @@ def check_one_launch():
         require(len(count) == 1, f"{len(count)} launches forward")
         answer(case, given, impl="triton")
         require(len(count) == 1 + 1 + 3, f"{len(count) - 2} launches backward")
+
+
+def check_visits():
+    """The forward loads the rows of Q, K and V that the closed form counts, and no others."""
+    for causal, window in ((False, None), (True, None), (False, (5, 20))):
+        case = Case(CROSS.q_lengths, CROSS.k_lengths, 1, 1, 16, causal, window)
+        given = inputs(case)
+        with watch(**{name: getattr(given, name) for name in ("q", "k", "v", "cu_q", "cu_k")}) as seen:
+            flash_attention_varlen(*given[:3], given.cu_q, given.cu_k, causal=causal, window=window,
+                                   impl="triton")
+        cost = packed(traffic.flash_v2, zip(case.q_lengths, case.k_lengths, strict=True), d=16, Br=32,
+                      Bc=32, causal=causal, window=window, element_bytes=1)
+        for name, moved in (("q", "Q"), ("k", "K"), ("v", "V")):
+            found, counted = rows_loaded(seen, name, 16), cost.by_tensor[moved].read_bytes // 16
+            require(found == counted, f"{found} rows of {moved}, expected {counted}")
 
 
 CHECKS = {name.removeprefix("check_"): check for name, check in globals().copy().items()

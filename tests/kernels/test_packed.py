@@ -90,3 +90,99 @@ WRONG = {
 def test_wrong_inputs_are_refused_by_name(change, error, message):
     with pytest.raises(error, match=f"^{message}"):
         flash_attention_varlen(**{"q": X, "k": X, "v": X, "cu_q": CU, **change})
+
+
+def test_rows_behind_the_last_sequence_are_not_used():
+    q, k, v = (normal(12, 2, seed).detach() for seed in range(3))
+    cu = cumulative([2, 5])
+    right = flash_attention_varlen(q[:7], k[:7], v[:7], cu, causal=True, return_lse=True)
+    for x in (q, k, v):
+        x[7:] = math.nan
+        x.requires_grad_()
+    o, lse = flash_attention_varlen(q, k, v, cu, causal=True, return_lse=True)
+    assert torch.equal(o[:7], right[0]) and torch.equal(lse[:, :7], right[1])
+    assert not o[7:].any() and bool((lse[:, 7:] == -math.inf).all())
+    for x in torch.autograd.grad(o.sum(), (q, k, v)):
+        assert not x[7:].any() and bool(torch.isfinite(x).all())
+
+
+SLOPES, SINK = torch.tensor([0.1, 0.5, 0.0, 1.0]), torch.tensor([0.5, -1.0, 2.0, 0.0])
+SCORES = {"softcap": {"softcap": 2.0}, "alibi": {"alibi": SLOPES}, "sink": {"sink": SINK},
+          "all": {"softcap": 3.0, "alibi": SLOPES, "sink": SINK}}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("scores", SCORES.values(), ids=SCORES)
+def test_scores_are_those_of_one_call_a_sequence(scores, causal):
+    """A sink learns from rows that see no key, and nothing from rows behind the last sequence."""
+    q_lengths, k_lengths = [5, 0, 9, 4], [3, 6, 20, 0]
+    tensors = [normal(sum(n) + 3, heads, seed) for seed, (n, heads) in enumerate(
+        ((q_lengths, 4), (k_lengths, 2), (k_lengths, 2)))]
+    options = {**scores, "causal": causal, "return_lse": True}
+    if "sink" in scores:
+        tensors.append(scores["sink"].double().requires_grad_())
+        options["sink"] = tensors[-1]
+    cu_q, cu_k = cumulative(q_lengths), cumulative(k_lengths)
+    do, dlse = torch.randn(21, 4, 8).double(), torch.randn(4, 21).double()
+    do[18:], dlse[:, 18:] = math.nan, math.nan
+    o, lse = flash_attention_varlen(*tensors[:3], cu_q, cu_k, **options)
+    found = torch.autograd.grad((o, lse), tensors, (do, dlse))
+    total = 0
+    for a, b, c, d in zip(cu_q, cu_q[1:], cu_k, cu_k[1:], strict=False):
+        one = (x[at].transpose(0, 1)[None] for x, at in zip(tensors, (slice(a, b), slice(c, d),
+                                                                    slice(c, d)), strict=False))
+        O, LSE = (x[0] for x in flash_attention(*one, **options))
+        torch.testing.assert_close(o[a:b], O.transpose(0, 1), rtol=0, atol=1e-12)
+        torch.testing.assert_close(lse[:, a:b], LSE, rtol=0, atol=1e-12)
+        seen = torch.where(torch.isfinite(LSE), LSE, 0.0)
+        total = total + (O.transpose(0, 1) * do[a:b]).sum() + (seen * dlse[:, a:b]).sum()
+    for x, y in zip(found, torch.autograd.grad(total, tensors), strict=True):
+        torch.testing.assert_close(x, y, rtol=0, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_torch_compile_takes_it_whole():
+    def layer(q, k, v, cu_q, cu_k):
+        o, lse = flash_attention_varlen(q * 2, k + 1, v, cu_q, cu_k, causal=True, return_lse=True)
+        return torch.tanh(o), lse.clamp_min(-9)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    for lengths in ([5, 2, 0], [9, 0, 1], [4, 4, 4]):
+        given = [normal(12, heads, seed) for seed, heads in enumerate((4, 2, 2))]
+        cu, results = (cumulative(lengths), cumulative(lengths[::-1])), []
+        for function in (layer, compiled):
+            out = function(*given, *cu)
+            results.append((*out, *torch.autograd.grad(out[0].sum() + out[1].sum(), given)))
+        assert all(map(torch.equal, *results))
+    torch._dynamo.reset()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("sink", [None, SINK], ids=["plain", "sink"])
+@pytest.mark.parametrize("lengths", [None, [3, 0, 4]], ids=str)
+def test_the_registered_ops_hold_to_torchs_rules(lengths, sink):
+    from flashlib.kernels import packed_ops
+
+    given = [torch.randn(10, heads, 8).requires_grad_() for heads in (4, 2, 2)]
+    cu = cumulative([5, 2, 0]), None if lengths is None else cumulative(lengths)
+    tests = ("test_schema", "test_faketensor", "test_autograd_registration")
+    options = None, 0, 0.3, "reference", None, None
+    sink = None if sink is None else sink.clone().requires_grad_()
+    torch.library.opcheck(packed_ops.packed_forward, (*given, *cu, *options, sink),
+                          test_utils=(*tests, "test_aot_dispatch_dynamic"))
+    o, lse = (x.detach() for x in packed_ops.packed_forward(*given, *cu, *options, sink))
+    given, sink = [x.detach() for x in given], None if sink is None else sink.detach()
+    torch.library.opcheck(packed_ops.packed_backward, (*given, *cu, o, lse, torch.ones_like(o), None,
+                                                       *options, sink), test_utils=tests[:2])
+
+
+def test_what_is_not_offered_is_refused():
+    x = X.clone().requires_grad_()
+    with pytest.raises(NotImplementedError, match="vmap is not offered"):
+        torch.func.vmap(lambda q: flash_attention_varlen(q, X, X, CU))(X[None])
+    (dq,) = torch.autograd.grad(flash_attention_varlen(x, X, X, CU).pow(2).sum(), x, create_graph=True)
+    with pytest.raises(NotImplementedError, match="double backward"):
+        dq.sum().backward()
+    with pytest.raises(NotImplementedError, match="'decode' has no packed sequences"):
+        flash_attention_varlen(X, X, X, CU, impl="decode")

@@ -11,7 +11,7 @@ On a machine without a GPU, `--dry-run` goes through the same steps at toy sizes
 """
 
 import functools
-import importlib
+import importlib.util
 import inspect
 import itertools
 import random
@@ -100,7 +100,7 @@ class Batch:
         for name, module in (("varlen_attn", TORCH), ("fa3", peers.LIBRARIES["fa3"])):
             if device != "cuda":
                 absent[name] = "needs a GPU"
-            elif not peers._has(module):
+            elif importlib.util.find_spec(module) is None:
                 absent[name] = f"{module} is not installed"
             else:
                 ways[name] = getattr(self, name)

@@ -142,7 +142,8 @@ class Seen:
         return o.transpose(1, 2).contiguous()
 
     def _of_packed(self, packed: Packed, q, k, v, **options) -> torch.Tensor:
-        rows, keys, cu_q, cu_k = (None if x is None else x.to(q.device) for x in packed)
+        rows, keys = (None if x is None else x.to(q.device) for x in (packed.rows, packed.keys))
+        cu_q, cu_k = packed.cu_q.to(q.device), packed.cu_k.to(q.device)
         (B, H, N, D), (q, k, v) = q.shape, (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
         q, k, v = (x if at is None else x[at] for x, at in ((q, rows), (k, keys), (v, keys)))
         o = flash_attention_varlen(q, k, v, cu_q, cu_k, **options)

@@ -1,6 +1,10 @@
 """Tiny models of eight families compute with our attention what they do with their own eager one."""
 
+import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +18,7 @@ from flashlib.integrations import described  # noqa: E402
 from tests.integrations.cases import CASES, MASKS, N  # noqa: E402
 from tests.integrations.families import CONFIGS, model_of, padding, tokens  # noqa: E402
 
+ROOT = Path(__file__).resolve().parents[2]
 MOST = 1e-5                                                 # of the largest value, as for one call
 
 
@@ -197,3 +202,20 @@ def test_a_compiled_model_computes_the_same(models):
     eager, ours = models("llama")
     compiled = torch.compile(ours, backend="aot_eager")
     assert CASES["plain"](eager, compiled) <= MOST and CASES["left"](eager, compiled) <= MOST
+
+
+def test_the_kernels_themselves_in_tritons_interpreter():
+    """Windows, sinks, a padded batch, forward and backward, and a static cache; in a new process."""
+    pytest.importorskip("triton")
+    code = """
+import json
+import flashlib.integrations.transformers as door
+from tests.integrations.cases import CASES
+from tests.integrations.families import model_of
+models = model_of("gpt_oss"), model_of("gpt_oss", door.register("interpreted", impl="triton"))
+print(json.dumps([CASES[case](*models) for case in ("backward-left", "documents", "static")]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300,
+                          env=os.environ | {"TRITON_INTERPRET": "1"}, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert max(json.loads(done.stdout)) <= MOST

@@ -154,8 +154,8 @@ def times(splits, B, N_k) -> dict[int, float]:
 
 
 def sm_rate(l2) -> float:
-    """Return the bytes/s that L2 delivers to one SM, of `l2_rate_h200`: a piece of 16 MiB, 16-byte loads."""
-    row, = l2.where(impl="loads", working_set_bytes=2**24).rows
+    """Return the bytes/s that L2 delivers to one SM: loads of a piece of 16 MiB, of `l2_rate_h200`."""
+    (row,) = l2.where(impl="loads", working_set_bytes=2**24).rows
     return row["read_bytes_per_s"] / l2.number("sms")
 
 
@@ -178,7 +178,7 @@ def beside(recorded, rates) -> list[dict]:
         case = Case(row["B"], row["N_k"], row["H_k"], row["H"] // row["H_k"])
         parts = ours(case)
         predicted = rates.seconds(case, parts)
-        found.append({"sequences": case.B, "key heads": case.H_k, "group": case.group, "keys": case.N_k,
-                      "parts": parts, "predicted µs": 1e6 * predicted, "recorded µs": 1e6 * row["seconds"],
-                      "ratio": predicted / row["seconds"]})
+        found.append({"sequences": case.B, "key heads": case.H_k, "group": case.group,
+                      "keys": case.N_k, "parts": parts, "predicted µs": 1e6 * predicted,
+                      "recorded µs": 1e6 * row["seconds"], "ratio": predicted / row["seconds"]})
     return found

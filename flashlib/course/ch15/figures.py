@@ -32,12 +32,14 @@ def u_shape(
     """Draw seconds against the number of parts, the floor, and which number each library takes.
 
     Args:
-        measured: parts → seconds.  floor: seconds of a kernel that only reads the same bytes.
+        measured: parts → seconds; empty where only `predicted` is drawn.
+        floor: seconds of a kernel that only reads the same bytes.
         choices: a library → its number of parts.  source: where and when it was recorded.
         predicted: parts → seconds of a model.  ours: seconds of the library's kernel as it is shipped.
     """
     fig, ax = theme.subplots(height=3.7)
-    xs, ys = np.array(sorted(measured)), [1e6 * measured[x] for x in sorted(measured)]
+    shown = measured or predicted or {}
+    xs, ys = np.array(sorted(shown)), [1e6 * shown[x] for x in sorted(shown)]
     low, high = 1e6 * floor / 1.9, 1.35 * max(ys)
     ax.axhspan(low, 1e6 * floor, fc="#ECECEC", ec="none", zorder=0)
     ax.text(
@@ -49,7 +51,8 @@ def u_shape(
         va="top",
         ha="right",
     )
-    ax.plot(xs, ys, "-o", color=INK, ms=4.5, lw=1.4, zorder=3)
+    if measured:
+        ax.plot(xs, ys, "-o", color=INK, ms=4.5, lw=1.4, zorder=3)
     if predicted:
         ax.plot(
             sorted(predicted),
@@ -64,21 +67,21 @@ def u_shape(
             ax,
             "predicted",
             (last, 1e6 * predicted[last]),
-            (-4, 9),
+            (-32, 9),
             fontsize=TINY,
             color="#31688E",
             ha="right",
         )
-    best = min(measured, key=lambda x: measured[x])
+    best = min(shown, key=lambda x: shown[x])
     for x, by, text in (
         (xs[0], (7, 1), f"{ys[0]:,.0f} µs"),
-        (best, (0, -11), f"{1e6 * measured[best]:.1f} µs"),
+        (best, (0, -11), f"{1e6 * shown[best]:.1f} µs"),
         (xs[-1], (0, 10), f"{ys[-1]:.0f} µs"),
     ):
         beside(
             ax,
             text,
-            (x, 1e6 * measured[x]),
+            (x, 1e6 * shown[x]),
             by,
             fontsize=SMALL,
             fontweight="bold",
@@ -87,6 +90,8 @@ def u_shape(
         )
     if ours is not None:
         ax.plot([choices["flashlib"]], [1e6 * ours], "D", ms=7, mfc="none", mec=OVER, mew=1.3, zorder=4)
+        beside(ax, f"recorded: {1e6 * ours:.1f} µs", (choices["flashlib"], 1e6 * ours), (7, 9),
+               fontsize=TINY, color=OVER, path_effects=theme.halo())
     at: dict[int, list[str]] = {}
     for name, parts in choices.items():
         at.setdefault(parts, []).append(name)
@@ -113,7 +118,7 @@ def u_shape(
     ax.set_ylabel("splits and merge, µs", fontsize=SMALL)
     return theme.describe(
         fig,
-        "Time against the number of parts: "
+        f"{'Recorded' if measured else 'Predicted'} time against the number of parts: "
         + "; ".join(f"{x} parts {y:.1f} µs" for x, y in zip(xs, ys, strict=True))
         + f". Only reading takes {1e6 * floor:.1f} µs. "
         + "; ".join(f"{name} takes {parts}" for name, parts in choices.items())

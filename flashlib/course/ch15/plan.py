@@ -153,14 +153,32 @@ def times(splits, B, N_k) -> dict[int, float]:
     return {row["parts"]: row["seconds"] for row in splits.where(impl="parts", B=B, N_k=N_k).rows}
 
 
-def rates_of(recorded, splits) -> Rates:
-    """Return the model's four numbers: a line of `recorded`, and two points of one shape of `splits`.
+def sm_rate(l2) -> float:
+    """Return the bytes/s that L2 delivers to one SM: loads of a piece of 16 MiB, of `l2_rate_h200`."""
+    (row,) = l2.where(impl="loads", working_set_bytes=2**24).rows
+    return row["read_bytes_per_s"] / l2.number("sms")
 
-    The points are one part, eight SMs, and the library's choice, at one sequence of 65,536 keys.
+
+def rates_of(recorded, sm_bytes_per_s) -> Rates:
+    """Return the model's four numbers: a line, one SM's rate, and a merge of the library's own parts.
+
+    The merge's constant is what is left of one sequence of 65,536 keys.
     """
-    start, rate = line(reads(recorded)["rotating"])
-    case, found = Case(1, 65536), times(splits, 1, 65536)
-    sm = case.kv_bytes / case.heads / (found[1] - start)
-    without = Rates(start, rate, sm, 0.0)
-    parts = ours(case)
-    return without._replace(merge_s=found[parts] - without.seconds(case, parts))
+    start, rate = line(reads(recorded)["rotating"], least=1e8)
+    case = Case(1, 65536)
+    without = Rates(start, rate, sm_bytes_per_s, 0.0)
+    (whole,) = recorded.where(impl="ours", harness="rotating", B=1, N_k=65536, N_q=1).rows
+    return without._replace(merge_s=whole["seconds"] - without.seconds(case, ours(case)))
+
+
+def beside(recorded, rates) -> list[dict]:
+    """Return predicted and recorded µs of each shape of one query in `decode_h200`, d = 128."""
+    found = []
+    for row in recorded.where(impl="ours", harness="rotating", N_q=1, d=128).rows:
+        case = Case(row["B"], row["N_k"], row["H_k"], row["H"] // row["H_k"])
+        parts = ours(case)
+        predicted = rates.seconds(case, parts)
+        found.append({"sequences": case.B, "key heads": case.H_k, "group": case.group,
+                      "keys": case.N_k, "parts": parts, "predicted µs": 1e6 * predicted,
+                      "recorded µs": 1e6 * row["seconds"], "ratio": predicted / row["seconds"]})
+    return found

@@ -1,4 +1,4 @@
-"""The benchmark of parts: its steps at toy sizes in the interpreter, its cuts, and whose bits change."""
+"""The benchmark of parts: its steps at toy sizes, in the interpreter, its cuts, whose bits change."""
 
 import os
 import subprocess
@@ -25,7 +25,8 @@ def dry(tmp_path_factory):
 def test_a_dry_run_times_each_number_of_parts_ours_pages_and_the_sum(dry):
     for shape in decode_splits.DRY_SHAPES:
         of_shape = [row for row in dry.rows if row["N_k"] == shape.N_k and row["seconds"]]
-        assert {row["impl"] for row in of_shape} == {"sum", "parts", "ours", "ours_page_16", "ours_page_32"}
+        assert {row["impl"] for row in of_shape} == {"sum", "parts", "ours", "ours_page_16",
+                                                     "ours_page_32"}
         for row in of_shape:
             if row["impl"] == "parts":
                 assert row["programs"] == row["parts"] * shape.B * shape.H_k

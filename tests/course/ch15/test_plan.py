@@ -82,12 +82,18 @@ def test_a_line_goes_through_points_that_lie_on_one():
 
 
 def test_the_recorded_times_give_the_model_its_numbers():
-    recorded, splits = map(fl.data.measurements, ("decode_h200", "decode_splits_h200"))
-    rates, found = plan.rates_of(recorded, splits), plan.times(splits, 1, 65536)
-    case = plan.Case(1, 65536)
-    assert rates.seconds(case, 1) == pytest.approx(found[1])
-    assert rates.seconds(case, 32) == pytest.approx(found[32])
-    assert 4e12 < rates.bytes_per_s < 4.8e12 and 0 < rates.start_s < 5e-6 < 1e-5 + rates.merge_s
+    recorded, l2 = map(fl.data.measurements, ("decode_h200", "l2_rate_h200"))
+    rates = plan.rates_of(recorded, plan.sm_rate(l2))
+    assert rates.seconds(plan.Case(1, 65536), 32) == pytest.approx(
+        recorded.where(impl="ours", harness="rotating", B=1, N_k=65536, N_q=1).rows[0]["seconds"])
+    assert 4e12 < rates.bytes_per_s < 4.8e12 and 1.1e11 < rates.sm_bytes_per_s < 1.3e11
+    assert 1e-6 < rates.start_s < 4e-6 < rates.merge_s < 1e-5
+
+
+def test_the_model_is_near_every_recorded_time_of_one_query():
+    recorded, l2 = map(fl.data.measurements, ("decode_h200", "l2_rate_h200"))
+    rows = plan.beside(recorded, plan.rates_of(recorded, plan.sm_rate(l2)))
+    assert len(rows) == 6 and all(0.94 < row["ratio"] < 1.02 for row in rows)
 
 
 def test_pages_waste_less_than_a_page_a_sequence():

@@ -166,7 +166,7 @@ def stages_of(p: Problem, c: configs.DecodeConfig, units: int) -> int:
     programs = row_tiles(p, c) * p.B * p.H_K * parts(p, c, units)
     if p.dtype.itemsize > 2 or programs <= DEEP * p.device.sms:
         return c.num_stages
-    least = min(c.num_stages, 3 if c.BLOCK_M > min(configs.DECODE_CUTS) else 2)
+    least = min(c.num_stages, 3 if min(configs.DECODE_CUTS) < c.BLOCK_M else 2)
     return max(least, c.num_stages - (1 if programs <= SHALLOW * p.device.sms else 2))
 
 

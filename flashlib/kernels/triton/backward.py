@@ -10,7 +10,7 @@ import triton.language as tl
 
 from flashlib import exp2
 from flashlib.kernels.aggregates import constants
-from flashlib.kernels.triton.scores import logits_of, of_head, scored
+from flashlib.kernels.triton.scores import logits_of, scored
 from flashlib.kernels.triton.tiles import (
     Options,
     in_sequence,

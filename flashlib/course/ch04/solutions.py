@@ -12,8 +12,8 @@ def rescale_factor(m_old, m_new):
 
 def merge_states(a, b):
     """Return the state (m, l) of having seen what a and what b saw; both are pairs (m, l)."""
-    m = max(a[0], b[0])
-    shift = m if m > -np.inf else 0.0          # both empty: any finite number, it multiplies 0
+    m = np.maximum(a[0], b[0])
+    shift = 0.0 if m == -np.inf else m          # both empty: any finite number, it multiplies 0
     return m, a[1] * np.exp(a[0] - shift) + b[1] * np.exp(b[0] - shift)
 
 

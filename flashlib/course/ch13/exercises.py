@@ -40,7 +40,7 @@ def check_by_hand(by_hand):
         if isinstance(answer, int | float | np.number) and 0 < abs(answer - expected) < 1e-3 * expected:
             raise Wrong(f"{value:g}: you are at the right step; give it exactly, say, as a fraction")
         expect_close(answer, expected, f"{value:g}", mistakes=names)
-    return "three significant bits and one that is implied: a relative step of 1/8 to 1/16."
+    return "three stored bits and one that is implied: a relative step of 1/8 to 1/16."
 
 
 def _amax(x, rows):

@@ -202,7 +202,7 @@ def _fold_keys(dq, q, do, statistics, keys, values, lo, hi, row, logits, sizes, 
 def flash_bwd_dq_kernel(Q, K, V, DO, LSE, DELTA, DQ, CU_Q, CU_K, scale, scale_log2, softcap_log2, ALIBI,
                         stride_q, stride_k, stride_v, stride_do, stride_dq, sizes, window, sequences,
                         BLOCKS: tl.constexpr, FLAGS: tl.constexpr):
-    """Write dQ of one query tile; arguments as in `flash_bwd_dkdv_kernel`, but K and V as in the forward."""
+    """Write dQ of one query tile; arguments as in `flash_bwd_dkdv_kernel`, but K and V as forward."""
     BLOCK_M: tl.constexpr = BLOCKS[0]
     BLOCK_N: tl.constexpr = BLOCKS[1]
     HEAD_DIM: tl.constexpr = BLOCKS[2]

@@ -67,7 +67,8 @@ def _attend(acc, l_i, m_i, q, keys, values, lo, hi, row, logits, sizes, window,
 def flash_fwd_kernel(Q, K, V, O, LSE, CU_Q, CU_K, scale_log2, softcap_log2, ALIBI, SINK, stride_q,
                      stride_k, stride_v, stride_o, sizes, window, sequences,
                      BLOCKS: tl.constexpr, IS_CAUSAL: tl.constexpr, EVEN_D: tl.constexpr,
-                     RAGGED: tl.constexpr, USE_TMA: tl.constexpr, ALIBI_DIMS: tl.constexpr, SINK_DIMS: tl.constexpr):
+                     RAGGED: tl.constexpr, USE_TMA: tl.constexpr,
+                     ALIBI_DIMS: tl.constexpr, SINK_DIMS: tl.constexpr):
     """Write O and the natural-log LSE of one query tile.
 
     Args:

@@ -66,6 +66,8 @@ class Plan:
         blocks: name → shape, of each tensor that the kernel takes as a descriptor of such blocks.
         describe: a function from tensor and block to descriptor.
         tables: name → function from problem to a tensor that a launch owns.
+        grouped: name → names of the `constants` and `sizes` that the kernel takes as one constexpr, a
+            tuple.
     """
 
     kernel: Any
@@ -77,8 +79,15 @@ class Plan:
     blocks: dict[str, list[int]] = field(default_factory=dict)
     describe: Callable[[torch.Tensor, list[int]], Any] | None = None
     tables: dict[str, Callable[[Problem], torch.Tensor]] = field(default_factory=dict)
+    grouped: dict[str, tuple[str, ...]] = field(default_factory=dict)
     # What Triton compiled, by what its compiler looks at: see `_specialization`.
     binaries: dict[tuple, _Binary] = field(default_factory=dict, repr=False)
+
+    def at(self, p: Problem) -> dict[str, Any]:
+        """Return `constants` and `sizes` at a problem as the kernel takes them."""
+        given = {**self.constants, **self.sizes(p)}
+        return given | {group: tuple([given.pop(name) for name in names])
+                        for group, names in self.grouped.items()}
 
 
 class Launch:
@@ -90,15 +99,15 @@ class Launch:
     def __init__(self, plan: Plan, p: Problem):
         self.plan, self.grid = plan, (plan.grid(p), 1, 1)
         self.tables = {name: make(p) for name, make in plan.tables.items()}
-        sizes, count = plan.sizes(p), len(plan.tensors)
-        given, names = {**plan.constants, **sizes, **self.tables}, plan.kernel.arg_names
+        count, names, own = len(plan.tensors), plan.kernel.arg_names, plan.at(p)
+        given = {**own, **self.tables}
         if tuple(names[:count]) != plan.tensors or set(names[count:]) != given.keys():
             raise TypeError(f"plan: expected arguments for {', '.join(names)}, got"
                             f" {', '.join((*plan.tensors, *given))}")
         self._tail = tuple([given[name] for name in names[count:]])
         fixed = {x.name for x in getattr(plan.kernel, "params", ()) if x.is_constexpr}
         self._specialization = (*(value if name in fixed else _specialization(value)
-                                  for name, value in sizes.items()), *(x.aligned for x in p.layout))
+                                  for name, value in own.items()), *(x.aligned for x in p.layout))
         self._binary: _Binary | None = None
         self._descriptors: list[_Descriptor | None] = []
         self._device, self._index = p.device, p.device.index

@@ -120,7 +120,7 @@ def call_of(plan, p, absent=(), label="") -> Call:
     for name, block in plan.blocks.items():                 # the 8-bit kernel writes bfloat16
         held = "fp32" if name in FLOATS else "bf16" if (name, kind) == ("o_desc", "fp8e4nv") else kind
         given[name] = f"tensordesc<{held}{block}>"
-    given |= dict.fromkeys(absent) | plan.constants | plan.sizes(p) | dict.fromkeys(plan.tables, "*i32")
+    given |= dict.fromkeys(absent) | plan.at(p) | dict.fromkeys(plan.tables, "*i32")
     options = {"num_warps": 4, "num_stages": 3} | plan.options
     warps, stages = options.pop("num_warps"), options.pop("num_stages")
     mask = "causal" if p.causal else "window" if p.sides else ""

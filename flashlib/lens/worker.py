@@ -47,7 +47,7 @@ def specialize(fn, arguments: dict):
         if isinstance(value, list | tuple) and not fixed:
             return tuple(kind_of(x, (*path, n)) for n, x in enumerate(value))
         if fixed or value is None or (special and type(value) is int and value == 1):
-            constants[path] = value
+            constants[path] = tuple(value) if isinstance(value, list) else value     # from JSON
             return "constexpr"
         if isinstance(value, str):
             if value.startswith("*") and align:

@@ -123,7 +123,7 @@ def test_builders_call_kernels_with_every_argument_once():
                                                                  "kv_heads": 2})
     arguments = case.call.arguments
     assert arguments["Q"] == "*bf16" and arguments["USE_TMA"] is False      # rows of 118 bytes
-    assert arguments["HEAD_DIM"] == 64 and arguments["EVEN_D"] is False and arguments["RAGGED"] is True
+    assert arguments["BLOCKS"][2] == 64 and arguments["EVEN_D"] is False and arguments["RAGGED"] is True
     assert arguments["sizes"][1] == 4 and arguments["stride_k"][0] == 2 * 100 * 59
     assert case.job["options"]["num_warps"] == 4
     assert len({c.key for c in signatures.defaults("sm_90")}) == len(signatures.defaults("sm_90")) == 38

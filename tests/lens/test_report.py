@@ -264,9 +264,9 @@ def test_the_lens_compiles_what_a_launch_would(forward, tmp_path):
         x = torch.empty(1, 16, 4096, 128, dtype=torch.bfloat16)
         tile = TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, 64, 128])
         kernel = flash_fwd_kernel.warmup(
-            tile, tile, tile, x, torch.float32, None, None, 0.1, *[x.stride()] * 4,
-            (16, 1, 4096, 4096, 128), None, None, 64, 64, 128, True, True, False, True,
-            num_warps=4, num_stages=2, grid=(1,))
+            tile, tile, tile, x, torch.float32, None, None, 0.1, None, None, None,
+            *[x.stride()] * 4, (16, 1, 4096, 4096, 128), None, None, (64, 64, 128), True, True, False,
+            True, 0, 0, num_warps=4, num_stages=2, grid=(1,))
         import flashlib.lens as lens
         print(lens.inspect(kernel).registers)
         sys.stdout.write(kernel.asm["ptx"])

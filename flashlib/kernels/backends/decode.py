@@ -26,6 +26,9 @@ FULL = 0.75                                                 # programs per SM fr
 DEEP, SHALLOW = 2, 3                                        # programs per SM: to here loads run ahead
 # What tuning tries; units and runs stay, because the bits of the result depend on them.
 KEYS, WARPS, STAGES = (32, 64, 128), (2, 4, 8), (2, 3, 4, 5)
+# What the kernel takes as one constexpr.
+GROUPS = {"BLOCKS": ("BLOCK_M", "BLOCK_N", "HEAD_DIM"),
+          "FLAGS": ("IS_CAUSAL", "EVEN_D", "ALIBI_DIMS", "SINK_DIMS")}
 PDL_CAPABILITY = (9, 0)                                     # of the first GPUs that launch dependents
 
 
@@ -101,7 +104,7 @@ class Decode:
                            **{f"stride_{name}": p.layout[at].strides
                               for name, at in (("q", Q), ("k", K), ("v", V))}},
                 lambda p: row_tiles(p, c) * parts(p, c, units) * p.B * p.H_K,
-                {"num_warps": c.num_warps, "num_stages": stages, **options, **packed}),
+                {"num_warps": c.num_warps, "num_stages": stages, **options, **packed}, grouped=GROUPS),
             "merge": plans.Plan(
                 flash_decode_merge_kernel, ("ACC", "STATISTICS", "O", "LSE", "LENGTHS", "SINK"),
                 {**common, "UNITS": c.UNITS, "FOLDED": units, "AT_ONCE": MERGED_AT_ONCE,

@@ -298,7 +298,7 @@ class Gluon:
         return {"forward": specialized(
             p, config, flash_fwd_hopper_kernel, (*TENSORS, "scale_log2", "SINK"),
             [1, 1, config.BLOCK_N, head_dim_of(p)],
-            {"OVERLAP": config.OVERLAP, "UNDER_SOFTMAX": config.UNDER_SOFTMAX,
+            {"OVERLAPS": (config.OVERLAP, config.UNDER_SOFTMAX),
              "EMULATED": config.EMULATED, "TAU": config.TAU})}
 
     def forward(self, q, k, v, p: Problem, scale: float, config=None, *, scores: Scores = NONE):

@@ -25,6 +25,9 @@ from flashlib.kernels.tuning import store
 Q, K, V, _, DO = range(5)                                   # places in a problem's layout
 UNPACKED = (None, None)                                     # no sequence begins anywhere but at 0
 FACTORS = "CU_Q", "CU_K", "scale", "scale_log2", "softcap_log2", "ALIBI"   # of the backward's kernels
+# What a kernel takes as one constexpr, if it has one of that name.
+GROUPS = {"BLOCKS": ("BLOCK_M", "BLOCK_N", "HEAD_DIM"),
+          "FLAGS": ("IS_CAUSAL", "EVEN_D", "RAGGED", "USE_TMA", "ALIBI_DIMS")}
 # What tuning tries. In float32, and before Ampere, operands wait in registers.
 ROWS, KEYS, WARPS, STAGES, MOST_ACCUMULATORS = (16, 32, 64, 128), (32, 64, 128), (4, 8), (2, 3, 4), 256
 SMALL_SIZES, SMALL_STAGES, SMALL_ACCUMULATORS = (16, 32, 64), (1, 2), 64
@@ -112,7 +115,8 @@ class Triton:
                        "window": p.sides, "sequences": p.sequences,
                        "RAGGED": p.sequences is not None or ragged(p)},
             programs, {"num_warps": c.num_warps, "num_stages": c.num_stages},
-            {name: [1, 1, rows, p.head_dim] for name, rows in walked.items() if tma}, describe)
+            {name: [1, 1, rows, p.head_dim] for name, rows in walked.items() if tma}, describe,
+            grouped={group: GROUPS[group] for group in kernel.arg_names if group in GROUPS})
 
     def _forward(self, p: Problem, c) -> plans.Plan:
         return self._plan(

@@ -228,8 +228,8 @@ def flash_fwd_hopper_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, SIN
                             GROUP, N_Q, N_K, LEFT, RIGHT,
                             BLOCK_N: gl.constexpr, IS_CAUSAL: gl.constexpr, RAGGED: gl.constexpr,
                             CONSUMERS: gl.constexpr, STAGES: gl.constexpr, Q_SLOTS: gl.constexpr,
-                            PING_PONG: gl.constexpr, OVERLAP: gl.constexpr,
-                            UNDER_SOFTMAX: gl.constexpr, EMULATED: gl.constexpr, TAU: gl.constexpr):
+                            PING_PONG: gl.constexpr, OVERLAPS: gl.constexpr,
+                            EMULATED: gl.constexpr, TAU: gl.constexpr):
     """Write O and the natural-log LSE of this program's share of all query tiles.
 
     Args:
@@ -245,9 +245,10 @@ def flash_fwd_hopper_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, SIN
         BLOCK_N: rows of a key tile.
         RAGGED: BLOCK_N does not divide N_K.  CONSUMERS: warpgroups of 64 query rows, 2 or 3.
         STAGES, Q_SLOTS: tiles of K and V, and of Q, in flight.
-        PING_PONG: warpgroups take turns to multiply.  OVERLAP: PV is asked for before QKᵀ is there.
-        UNDER_SOFTMAX: PV then runs on under the next softmax, and a turn ends when PV has been asked
-            for; without, the softmax waits for PV, and a turn ends when QKᵀ is there.
+        PING_PONG: warpgroups take turns to multiply.
+        OVERLAPS: (OVERLAP, UNDER_SOFTMAX). OVERLAP: PV is asked for before QKᵀ is there. UNDER_SOFTMAX:
+            PV then runs on under the next softmax, and a turn ends when PV has been asked for; without,
+            the softmax waits for PV, and a turn ends when QKᵀ is there.
         EMULATED: exponentials, of four, that the FMA units compute.  TAU: rescale only when the maximum
             has grown by more, in powers of 2; then each thread of a row keeps its part of ℓ.
     """
@@ -255,7 +256,7 @@ def flash_fwd_hopper_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, SIN
     O_PARTS: gl.constexpr = HEAD_DIM // o_desc.block_type.shape[3]          # in which O leaves
     REGISTERS: gl.constexpr = registers_of(CONSUMERS, HEAD_DIM)
     o = Options(BLOCK_N, HEAD_DIM, IS_CAUSAL, RAGGED, CONSUMERS, STAGES, Q_SLOTS, O_PARTS, PING_PONG,
-                OVERLAP, UNDER_SOFTMAX, EMULATED, TAU)
+                OVERLAPS[0], OVERLAPS[1], EMULATED, TAU)
     shared = allocate(q_desc, k_desc, v_desc, o_desc, o)
     window = None if LEFT is None else (LEFT, RIGHT)
     work = Work(ORDER + gl.program_id(0) * ENTRIES * 4, H, GROUP, N_Q, N_K, window, SINK)

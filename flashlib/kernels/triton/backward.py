@@ -106,15 +106,22 @@ def flash_bwd_dkdv_kernel(Q, K, V, DO, LSE, DELTA, DK, DV, CU_Q, CU_K, scale, sc
                           softcap_log2, ALIBI,
                           stride_q, stride_k, stride_v, stride_do, stride_dk, stride_dv, sizes,
                           window, sequences,
-                          BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
-                          IS_CAUSAL: tl.constexpr, EVEN_D: tl.constexpr, RAGGED: tl.constexpr,
-                          USE_TMA: tl.constexpr, ALIBI_DIMS: tl.constexpr):
+                          BLOCKS: tl.constexpr, FLAGS: tl.constexpr):
     """Write dK and dV of one key tile; the query heads that share it are walked one after another.
 
     Arguments as in `flash_fwd_kernel`; Q and DO are descriptors with USE_TMA, K and V are pointers.
-    RAGGED says that BLOCK_M does not divide N_Q or BLOCK_N not N_K. DK or DV is None where it is not
+    FLAGS: (IS_CAUSAL, EVEN_D, RAGGED, USE_TMA, ALIBI_DIMS). RAGGED says that BLOCK_M does not divide
+    N_Q or BLOCK_N not N_K. DK or DV is None where it is not
     wanted.
     """
+    BLOCK_M: tl.constexpr = BLOCKS[0]
+    BLOCK_N: tl.constexpr = BLOCKS[1]
+    HEAD_DIM: tl.constexpr = BLOCKS[2]
+    IS_CAUSAL: tl.constexpr = FLAGS[0]
+    EVEN_D: tl.constexpr = FLAGS[1]
+    RAGGED: tl.constexpr = FLAGS[2]
+    USE_TMA: tl.constexpr = FLAGS[3]
+    ALIBI_DIMS: tl.constexpr = FLAGS[4]
     PRECISION: tl.constexpr = "ieee" if K.dtype.element_ty == tl.float32 else "tf32"
     o = Options(BLOCK_M, BLOCK_N, HEAD_DIM, IS_CAUSAL, EVEN_D, USE_TMA, PRECISION)
     want = Wanted(DK is not None, DV is not None)
@@ -194,10 +201,16 @@ def _fold_keys(dq, q, do, statistics, keys, values, lo, hi, row, logits, sizes, 
 @triton.jit
 def flash_bwd_dq_kernel(Q, K, V, DO, LSE, DELTA, DQ, CU_Q, CU_K, scale, scale_log2, softcap_log2, ALIBI,
                         stride_q, stride_k, stride_v, stride_do, stride_dq, sizes, window, sequences,
-                        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
-                        IS_CAUSAL: tl.constexpr, EVEN_D: tl.constexpr, RAGGED: tl.constexpr,
-                        USE_TMA: tl.constexpr, ALIBI_DIMS: tl.constexpr):
-    """Write dQ of one query tile; arguments as in `flash_fwd_kernel`, K and V as there."""
+                        BLOCKS: tl.constexpr, FLAGS: tl.constexpr):
+    """Write dQ of one query tile; arguments as in `flash_bwd_dkdv_kernel`, but K and V as forward."""
+    BLOCK_M: tl.constexpr = BLOCKS[0]
+    BLOCK_N: tl.constexpr = BLOCKS[1]
+    HEAD_DIM: tl.constexpr = BLOCKS[2]
+    IS_CAUSAL: tl.constexpr = FLAGS[0]
+    EVEN_D: tl.constexpr = FLAGS[1]
+    RAGGED: tl.constexpr = FLAGS[2]
+    USE_TMA: tl.constexpr = FLAGS[3]
+    ALIBI_DIMS: tl.constexpr = FLAGS[4]
     PRECISION: tl.constexpr = "ieee" if DQ.dtype.element_ty == tl.float32 else "tf32"
     o = Options(BLOCK_M, BLOCK_N, HEAD_DIM, IS_CAUSAL, EVEN_D, USE_TMA, PRECISION)
     H, GROUP, N_Q, N_K, D = sizes

@@ -114,10 +114,8 @@ def natural(m, l):
 @triton.jit
 def flash_decode_fwd_kernel(Q, K, V, O, LSE, LENGTHS, TABLE, scale_log2, softcap_log2, ALIBI, SINK,
                             stride_q, stride_k, stride_v, sizes, window, PARTS, KEYS,
-                            UNITS: tl.constexpr, WHOLE: tl.constexpr,
-                            BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
-                            PAGE: tl.constexpr, IS_CAUSAL: tl.constexpr, EVEN_D: tl.constexpr,
-                            PDL: tl.constexpr, ALIBI_DIMS: tl.constexpr, SINK_DIMS: tl.constexpr):
+                            UNITS: tl.constexpr, WHOLE: tl.constexpr, BLOCKS: tl.constexpr,
+                            PAGE: tl.constexpr, PDL: tl.constexpr, FLAGS: tl.constexpr):
     """Attend to the keys of one part: write the state of a tile of rows there, O not divided yet.
 
     Args:
@@ -135,9 +133,18 @@ def flash_decode_fwd_kernel(Q, K, V, O, LSE, LENGTHS, TABLE, scale_log2, softcap
         sizes: (H_K, GROUP, N_Q, N_K, D): key heads, query heads per key head, lengths, columns.
         window: None or (left, right), from the key that a row lies on; the last lies on the last.
         PARTS: how many parts there is room for.  KEYS: of a unit, a multiple of BLOCK_N.
-        UNITS: of a part: one, or those of a run.  BLOCK_M, BLOCK_N: rows of a tile, and keys.
+        UNITS: of a part: one, or those of a run.
+        BLOCKS: (BLOCK_M, BLOCK_N, HEAD_DIM): rows of a tile, keys, and D rounded up to a power of 2.
+        FLAGS: (IS_CAUSAL, EVEN_D, ALIBI_DIMS, SINK_DIMS).
         PDL: begin before the kernel before has ended, and let the next one do so.
     """
+    BLOCK_M: tl.constexpr = BLOCKS[0]
+    BLOCK_N: tl.constexpr = BLOCKS[1]
+    HEAD_DIM: tl.constexpr = BLOCKS[2]
+    IS_CAUSAL: tl.constexpr = FLAGS[0]
+    EVEN_D: tl.constexpr = FLAGS[1]
+    ALIBI_DIMS: tl.constexpr = FLAGS[2]
+    SINK_DIMS: tl.constexpr = FLAGS[3]
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()

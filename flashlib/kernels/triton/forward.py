@@ -66,9 +66,9 @@ def _attend(acc, l_i, m_i, q, keys, values, lo, hi, row, logits, sizes, window,
 @triton.jit
 def flash_fwd_kernel(Q, K, V, O, LSE, CU_Q, CU_K, scale_log2, softcap_log2, ALIBI, SINK, stride_q,
                      stride_k, stride_v, stride_o, sizes, window, sequences,
-                     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
-                     IS_CAUSAL: tl.constexpr, EVEN_D: tl.constexpr, RAGGED: tl.constexpr,
-                     USE_TMA: tl.constexpr, ALIBI_DIMS: tl.constexpr, SINK_DIMS: tl.constexpr):
+                     BLOCKS: tl.constexpr, IS_CAUSAL: tl.constexpr, EVEN_D: tl.constexpr,
+                     RAGGED: tl.constexpr, USE_TMA: tl.constexpr,
+                     ALIBI_DIMS: tl.constexpr, SINK_DIMS: tl.constexpr):
     """Write O and the natural-log LSE of one query tile.
 
     Args:
@@ -84,10 +84,14 @@ def flash_fwd_kernel(Q, K, V, O, LSE, CU_Q, CU_K, scale_log2, softcap_log2, ALIB
         sizes: (H, GROUP, N_Q, N_K, D): query heads, query heads per key head, lengths, columns.
         sequences: None, or how many are packed.
         window: None, or (left, right): row i sees keys i + N_K − N_Q − left … i + N_K − N_Q + right.
-        BLOCK_M, BLOCK_N: rows of a query and of a key tile.  HEAD_DIM: D rounded up to a power of 2.
+        BLOCKS: (BLOCK_M, BLOCK_N, HEAD_DIM): rows of a query and of a key tile, and D rounded up to a
+            power of 2.
         IS_CAUSAL: row i sees keys 0 … i + N_K − N_Q; a window says what it sees without.
         EVEN_D: D = HEAD_DIM.  RAGGED: BLOCK_N does not divide N_K.
     """
+    BLOCK_M: tl.constexpr = BLOCKS[0]
+    BLOCK_N: tl.constexpr = BLOCKS[1]
+    HEAD_DIM: tl.constexpr = BLOCKS[2]
     PRECISION: tl.constexpr = "ieee" if O.dtype.element_ty == tl.float32 else "tf32"
     o = Options(BLOCK_M, BLOCK_N, HEAD_DIM, IS_CAUSAL, EVEN_D, USE_TMA, PRECISION)
     H, GROUP, N_Q, N_K, D = sizes

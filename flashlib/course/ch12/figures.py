@@ -176,8 +176,8 @@ def plan_and_chip(schedule: Schedule, rows: Sequence[Mapping], *, tile: int, cyc
                          ("its P·V in the tensor cores (simulated)", face("PV")), ("idle", _IDLE)],
                     at=(-0.25, 1.01), loc="lower left")
     return theme.describe(fig, f"Two warpgroups over {cycles:,.0f} cycles, simulated above, {source}"
-                               " below: both alternate between Q·Kᵀ and softmax, one while the other"
-                               " does the opposite; a key tile takes"
+                               " below: both alternate between Q·Kᵀ and softmax, shifted against"
+                               " each other; a key tile takes"
                                f" {schedule.cycles_per_tile:,.0f} cycles in the simulation, and a"
                                f" median of {np.median(between):,.0f} in the record.")
 

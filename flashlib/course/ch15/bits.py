@@ -1,4 +1,4 @@
-"""Decode one sequence in float32 or bfloat16, cut as a program is told to: which cut leaves which bits."""
+"""Decode one sequence, cut as a program is told to, in float32 or bfloat16: which cut has which bits."""
 
 import functools
 
@@ -25,10 +25,10 @@ def in_parts(q, K, V, parts):
 
 
 def in_bfloat16(q, K, V, parts, *, weights):
-    """Return O rounded to bfloat16, from inputs rounded to bfloat16, in so many parts of tiles of 64 keys.
+    """Return O in bfloat16, from inputs in bfloat16, in so many parts of tiles of 64 keys.
 
-    With `weights` each P is rounded to bfloat16, too, before it multiplies V, as a tensor core wants it.
-    P is relative to the maximum of the keys of the part so far, so that it depends on the cut.
+    With `weights` each P is rounded, too, before it multiplies V, as a tensor core wants it. P is
+    relative to the maximum of the keys of the part so far, so that it depends on the cut.
     """
     q, K, V = (round_to(x, "bfloat16").astype(np.float32) for x in (q, K, V))
     S = (q @ K.T) * np.float32(q.shape[1] ** -0.5)

@@ -156,8 +156,8 @@ def times(splits, B, N_k) -> dict[int, float]:
 def sm_rate(splits) -> float:
     """Return the bytes/s that one program gets an SM to read, of `decode_splits_h200`.
 
-    The slope of a line: time against a program's bytes, one sequence of 65,536 keys in 2 to 12 parts, at
-    most 96 programs. With one part the kernel is another, which divides and stores O by itself.
+    The slope of a line: time against a program's bytes, one sequence of 65,536 keys in 2 to 12 parts,
+    at most 96 programs. With one part the kernel is another, which divides and stores O by itself.
     """
     case = Case(1, 65536)
     few = {case.kv_bytes / case.heads / parts: seconds

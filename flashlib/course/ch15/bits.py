@@ -1,4 +1,4 @@
-"""Decode one sequence, cut as a program is told to, in float32 or bfloat16: which cut has which bits."""
+"""Decode one sequence, cut as a program is told to, in float32 or bfloat16: which cut, which bits."""
 
 import functools
 

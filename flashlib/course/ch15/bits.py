@@ -1,10 +1,11 @@
-"""Decode one sequence in float32, cut as a program is told to: which cut leaves which bits."""
+"""Decode one sequence, cut as a program is told to, in float32 or bfloat16: which cut, which bits."""
 
 import functools
 
 import numpy as np
 
 from flashlib.algorithms.state import SoftmaxState
+from flashlib.numerics import round_to
 
 
 def states(q, K, V, keys):
@@ -21,6 +22,28 @@ def merged(found):
 def in_parts(q, K, V, parts):
     """Return O with the keys in so many equal parts, merged in their order."""
     return merged(states(q, K, V, -(-len(K) // parts))).finish()[0]
+
+
+def in_bfloat16(q, K, V, parts, *, weights):
+    """Return O in bfloat16, from inputs in bfloat16, in so many parts of tiles of 64 keys.
+
+    With `weights` each P is rounded, too, before it multiplies V, as a tensor core wants it. P is
+    relative to the maximum of the keys of the part so far, so that it depends on the cut.
+    """
+    q, K, V = (round_to(x, "bfloat16").astype(np.float32) for x in (q, K, V))
+    S = (q @ K.T) * np.float32(q.shape[1] ** -0.5)
+    keys, found = -(-len(K) // parts), []
+    for begin in range(0, len(K), keys):
+        m, l, o = np.float32(-1e30), np.float32(0), np.float32(0)
+        for at in range(begin, min(begin + keys, len(K)), 64):
+            tile = slice(at, min(at + 64, begin + keys))
+            new = np.maximum(m, S[:, tile].max(1, keepdims=True))
+            alpha, P = np.exp(m - new), np.exp(S[:, tile] - new)
+            l = l * alpha + P.sum(1, keepdims=True)
+            P = round_to(P, "bfloat16").astype(np.float32) if weights else P
+            m, o = new, o * alpha + P @ V[tile]
+        found.append(SoftmaxState(m[:, 0], l[:, 0], o))
+    return round_to(merged(found).finish()[0], "bfloat16").astype(np.float32)
 
 
 def in_units(q, K, V, each, unit=256, run=8):

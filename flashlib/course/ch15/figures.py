@@ -90,8 +90,9 @@ def u_shape(
         )
     if ours is not None:
         ax.plot([choices["flashlib"]], [1e6 * ours], "D", ms=7, mfc="none", mec=OVER, mew=1.3, zorder=4)
-        beside(ax, f"recorded: {1e6 * ours:.1f} µs", (choices["flashlib"], 1e6 * ours), (7, 9),
-               fontsize=TINY, color=OVER, path_effects=theme.halo())
+        beside(ax, f"flashlib: {1e6 * ours:.1f} µs", (choices["flashlib"], 1e6 * ours), (4, 30),
+               fontsize=TINY, color=OVER, path_effects=theme.halo(),
+               arrowprops={"arrowstyle": "-", "color": OVER, "lw": 0.7, "shrinkA": 0, "shrinkB": 5})
     at: dict[int, list[str]] = {}
     for name, parts in choices.items():
         at.setdefault(parts, []).append(name)
@@ -372,10 +373,10 @@ def timeline(
         ax,
         f"floor {start + us['floor']:.1f} µs",
         (start + us["floor"], w.sms * 1.03),
-        (0, 0),
+        (-3, 0),
         fontsize=TINY,
         color=GREY,
-        ha="center",
+        ha="right",
     )
     ax.set(xlim=(0, 1.06 * max(total, start + us["floor"])), ylim=(0, w.sms * 1.08))
     ax.set_ylabel("SMs", fontsize=SMALL)

@@ -17,7 +17,7 @@ GPUS = ("A100", "H100", "H200", "B200", "RTX 4090", "T4")
 
 @functools.cache
 def _recorded() -> plan.Rates:
-    return plan.rates_of(measurements("decode_h200"), plan.sm_rate(measurements("l2_rate_h200")))
+    return plan.rates_of(measurements("decode_h200"), plan.sm_rate(measurements("decode_splits_h200")))
 
 
 def rates_on(gpu) -> plan.Rates:

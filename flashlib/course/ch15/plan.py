@@ -153,10 +153,16 @@ def times(splits, B, N_k) -> dict[int, float]:
     return {row["parts"]: row["seconds"] for row in splits.where(impl="parts", B=B, N_k=N_k).rows}
 
 
-def sm_rate(l2) -> float:
-    """Return the bytes/s that L2 delivers to one SM: loads of a piece of 16 MiB, of `l2_rate_h200`."""
-    (row,) = l2.where(impl="loads", working_set_bytes=2**24).rows
-    return row["read_bytes_per_s"] / l2.number("sms")
+def sm_rate(splits) -> float:
+    """Return the bytes/s that one program gets an SM to read, of `decode_splits_h200`.
+
+    The slope of a line: time against a program's bytes, one sequence of 65,536 keys in 2 to 12 parts,
+    at most 96 programs. With one part the kernel is another, which divides and stores O by itself.
+    """
+    case = Case(1, 65536)
+    few = {case.kv_bytes / case.heads / parts: seconds
+           for parts, seconds in times(splits, case.B, case.N_k).items() if 1 < parts <= 12}
+    return line(few)[1]
 
 
 def rates_of(recorded, sm_bytes_per_s) -> Rates:

@@ -7,12 +7,12 @@ pytest.importorskip("matplotlib")
 from flashlib import hardware
 from flashlib.course.ch15 import lab, plan
 from flashlib.course.plots.theme import OVER, alt_text
-from tests.course.choices import corners, draw_every_choice, drawn
+from tests.course.choices import chosen, corners, draw_choices, drawn
 
 
 def test_every_choice_draws():
     made = lab.decode_lab()
-    assert draw_every_choice(made) == {key: len(c.options) for key, c in made.controls.items()}
+    assert draw_choices(made) == {key: len(chosen(c)) for key, c in made.controls.items()}
 
 
 @pytest.mark.parametrize(("B", "N_k", "parts", "gpu"), corners((1, 64), (1024, 131072), (1, 512),

@@ -117,17 +117,16 @@ MUTANTS = [Mutant(*fields) for fields in (
      "value"),
     # scores
     ("distances are counted from the room", "logits, N_Q, length)", "logits, N_Q, N_K)", "alibi"),
-    ("all heads of a group have the first slope", "of_head(ALIBI, b, h[:, None],",
-     "of_head(ALIBI, b, h[:, None] // GROUP * GROUP,", "alibi"),
-    ("the sink is left out of the merge", "if SINK is not None:\n    top,",
-     "if False:\n    top,", "sink"),
-    ("the sink counts in every run", "fold(m_i, l_i, acc, m_run, l_run, acc_run)",
-     "fold(m_i, l_i, acc, with_sink(m_run, l_run, tl.load(SINK))[0],"
-     " with_sink(m_run, l_run, tl.load(SINK))[1],"
-     " acc_run * with_sink(m_run, l_run, tl.load(SINK))[2][:, None])", "sink"),
+    ("all heads of a group have the first slope", "ALIBI, b, h[:, None],",
+     "ALIBI, b, h[:, None] // GROUP * GROUP,", "alibi"),
+    ("the sink is left out of the merge", "with_sink(m_i, l_i, of_head(SINK, b, h % (H_K * GROUP),",
+     "with_sink(m_i, l_i, -1e30 + 0.0 * of_head(SINK, b, h % (H_K * GROUP),", "sink"),
+    ("the sink counts in every run", "fold(m_i, l_i, acc, *together(runs, AT_ONCE))",
+     "fold(with_sink(m_i, l_i, tl.load(SINK))[0], with_sink(m_i, l_i, tl.load(SINK))[1],"
+     " acc * with_sink(m_i, l_i, tl.load(SINK))[2][:, None], *together(runs, AT_ONCE))", "sink"),
     ("the merge has the sink of another head", "of_head(SINK, b, h % (H_K * GROUP),",
      "of_head(SINK, b, h // GROUP % H_K,", "sink"),
-    ("the merge does not rescale O by the sink", "acc = acc * keep\n", "acc = acc\n", "sink"),
+    ("the merge does not rescale O by the sink", "acc *= keep[:, None]", "acc *= 1.0", "sink"),
     ("one part does not rescale O by the sink", "acc = acc * keep[:, None]", "acc = acc", "sink"),
 )]
 KERNELS = ("flash_decode_fwd_kernel", "flash_decode_merge_kernel")

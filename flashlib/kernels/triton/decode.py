@@ -293,7 +293,7 @@ def flash_decode_merge_kernel(ACC, STATISTICS, O, LSE, LENGTHS, SINK, sizes, win
     if SINK is not None:
         m_i, l_i, keep = with_sink(m_i, l_i, of_head(SINK, b, h % (H_K * GROUP), H_K * GROUP,
                                                      SINK_DIMS))
-        acc = acc * keep[:, None]
+        acc *= keep[:, None]
     out = divided(acc, l_i[:, None], O)
     tl.store(O + at.to(tl.int64) * D + d, out, mask=d < D)
     tl.store(LSE + at + one, natural(m_i, l_i), mask=column == 0)

@@ -50,9 +50,15 @@ def page_lines(page: Callable) -> list[str]:
 
 
 def kernel_lines() -> list[str]:
-    """Return the lines of the forward kernel; the loop that it calls stands where it is called."""
+    """Return the lines of the forward kernel; the loop that it calls stands where it is called.
+
+    What packed sequences add is left out.
+    """
     own, loop = (_code(show.kernel_text("triton/forward", name, "body").splitlines())
                  for name in ("flash_fwd_kernel", "_attend"))
+    packed = next(n for n, line in enumerate(own) if line.startswith("if sequences is not None"))
+    rest = next(n for n in range(packed + 1, len(own)) if not own[n].startswith(" "))
+    own = own[:packed] + own[rest:]
     at = {key: next(n for n, line in enumerate(own) if line.startswith(key))
           for key in ("pid =", "if IS_CAUSAL or RAGGED", "acc = acc /")}
     start = next(n for n, line in enumerate(loop) if line.startswith("for start"))

@@ -10,7 +10,7 @@ import math
 import torch
 
 from flashlib.course.notebook.interpreter_trace import watch
-from flashlib.kernels import flash_attention, flash_decode
+from flashlib.kernels import flash_attention, flash_decode, plans
 from flashlib.kernels.backends import decode as backend
 from flashlib.kernels.configs import DecodeConfig
 from flashlib.kernels.scores import Scores, kind_of
@@ -128,6 +128,24 @@ def check_runs():
             for name, score in judge(case, given, found[1]).items():
                 require(score.ratio <= 1, f"{name} {case}: {score.error:.1e} > {score.allowed:.1e}")
             identical(*found, f"runs and units differ: {case}")
+
+
+def check_merges():
+    """How many columns a program merges, and how many parts it reads at a time, change no bit."""
+    case = Case(2, 2, 1, 2, 19 * 16 + 5, 40, causal=True, lengths=True)
+    given, kinds, found = inputs(case), backend.MERGES, []
+    try:
+        for kind in ((128, 1, 2), (32, 2, 16), (16, 4, 1)):
+            backend.MERGES = ((*kind, math.inf),)
+            plans.forget()
+            found.append(decode(given, case, 16))
+    finally:
+        backend.MERGES = kinds
+        plans.forget()
+    for name, score in judge(case, given, found[0]).items():
+        require(score.ratio <= 1, f"{name}: {score.error:.1e} > {score.allowed:.1e}")
+    for other in found[1:]:
+        identical(other, found[0], "another shape of the merge changes bits")
 
 
 def check_poison():

@@ -73,15 +73,15 @@ def test_a_length_that_is_compiled_otherwise_is_not_taken_for_another():
 
 
 def test_a_constexpr_that_lengths_decide_is_compiled_for_each_of_its_values(hopper):
-    """Few rows are merged in fewer columns a program: not by the binary of many, nor the other way."""
+    """One part is the result, several are not: no binary of the one serves the other."""
     from flashlib.kernels.backends import decode
 
-    def merge(B):
-        q, k = torch.zeros(B, 32, 1, 128), torch.zeros(B, 8, 4096, 128)
-        return plans.launches_for(decode.BACKEND, Problem.of(q, k, k), "forward", None, 8)["merge"]
+    def split(N_K):
+        q, k = torch.zeros(1, 32, 1, 128), torch.zeros(1, 8, N_K, 128)
+        return plans.launches_for(decode.BACKEND, Problem.of(q, k, k), "forward", None, 8)["decode"]
 
-    few, many = merge(1), merge(512)
-    assert few.plan is many.plan and few.arguments["BLOCK_D"] < many.arguments["BLOCK_D"]
+    few, many = split(1024), split(65536)
+    assert few.plan is many.plan and few.arguments["WHOLE"] and not many.arguments["WHOLE"]
     assert few._specialization != many._specialization
 
 

@@ -19,9 +19,10 @@ from flashlib.kernels.triton.decode import flash_decode_fwd_kernel, flash_decode
 from flashlib.kernels.tuning import store
 
 Q, K, V = range(3)                                          # places in a problem's layout
-MERGED_AT_ONCE = 4                                          # runs; it decides bits
-MERGED_AHEAD = 4                                            # times as many are read at a time
-MERGE_COLUMNS, MERGES = (32, 64, 128), 16                   # of a program; most programs per SM
+MERGE_LANES = 4                                             # it decides bits
+# Columns and warps of a program that merges, how many tiles of partial results it reads at a time, and
+# how many programs per SM there may be of it.
+MERGES = ((32, 2, 16, 2), (128, 1, 2, float("inf")))
 FULL = 0.75                                                 # programs per SM from which runs are taken
 DEEP, SHALLOW = 2, 3                                        # programs per SM: to here loads run ahead
 # What tuning tries; units and runs stay, because the bits of the result depend on them.
@@ -68,12 +69,13 @@ class Decode:
                      configs.candidates(p.head_dim, *sizes, most_registers=256)]}
 
     def plan(self, p: Problem, direction: str, config, units: int = 1, stages: int | None = None,
-             page: int = 0, has_lengths: bool = False) -> dict[str, plans.Plan]:
+             page: int = 0, has_lengths: bool = False,
+             merges: tuple[int, int, int] = MERGES[0][:3]) -> dict[str, plans.Plan]:
         """Return the plans of both kernels; the second is launched where there are several parts.
 
         `units` are those of a part; `stages`, those of the pipeline, are the configuration's unless
-        given. `has_lengths` only tells plans apart: a kernel to which LENGTHS is None is compiled
-        without it.
+        given. `merges` is what `merges_of` returns. `has_lengths` only tells plans apart: a kernel to
+        which LENGTHS is None is compiled without it.
         """
         if p.narrow:
             p = p.widened()
@@ -107,11 +109,10 @@ class Decode:
                 {"num_warps": c.num_warps, "num_stages": stages, **options, **packed}, grouped=GROUPS),
             "merge": plans.Plan(
                 flash_decode_merge_kernel, ("ACC", "STATISTICS", "O", "LSE", "LENGTHS", "SINK"),
-                {**common, "UNITS": c.UNITS, "FOLDED": units, "AT_ONCE": MERGED_AT_ONCE,
-                 "AHEAD": MERGED_AHEAD if units == c.UNITS else 1},
-                lambda p: {**sizes(p), "BLOCK_D": merged_columns(p)},
-                lambda p: p.B * p.H * p.N_Q * -(-p.D // merged_columns(p)),
-                {"num_warps": 1, **options})}
+                {**common, "UNITS": c.UNITS, "FOLDED": units, "LANES": MERGE_LANES,
+                 "AHEAD": max(1, merges[2] * units // c.UNITS), "BLOCK_D": merges[0]},
+                sizes, lambda p: p.B * p.H * p.N_Q * -(-p.D // merges[0]),
+                {"num_warps": merges[1], **options})}
 
     def forward(self, q, k, v, p: Problem, scale: float, config=None, lengths=None, table=None,
                 units=None, *, scores: Scores = NONE):
@@ -132,7 +133,8 @@ class Decode:
             units = units_of(p, c) if units is None else units
             stages = stages_of(p, c, units) if config is None else c.num_stages
             found = p.made[key] = parts(p, c, units), plans.launches_for(
-                self, p, "forward", config, units, stages, page, lengths is not None)
+                self, p, "forward", config, units, stages, page, lengths is not None,
+                merges_of(p))
         many, launches = found
         o = torch.empty_like(q, memory_format=torch.contiguous_format)
         lse = torch.empty((p.B, p.H, p.N_Q), dtype=torch.float32, device=q.device)
@@ -173,11 +175,12 @@ def stages_of(p: Problem, c: configs.DecodeConfig, units: int) -> int:
     return max(least, c.num_stages - (1 if programs <= SHALLOW * p.device.sms else 2))
 
 
-def merged_columns(p: Problem) -> int:
-    """Return the columns of a program that merges: few of them while programs are few."""
-    most = MERGES * p.device.sms
-    return min(p.head_dim, next((n for n in MERGE_COLUMNS if p.B * p.H * p.N_Q * -(-p.D // n) <= most),
-                                MERGE_COLUMNS[-1]))
+def merges_of(p: Problem) -> tuple[int, int, int]:
+    """Return columns, warps and tiles of a program that merges: few columns while programs are few."""
+    columns, warps, tiles = next(
+        kind for *kind, most in MERGES
+        if p.B * p.H * p.N_Q * -(-p.D // kind[0]) <= most * p.device.sms)
+    return min(p.head_dim, columns), warps, tiles
 
 
 def row_tiles(p: Problem, c: configs.DecodeConfig) -> int:

@@ -214,31 +214,25 @@ def flash_decode_fwd_kernel(Q, K, V, O, LSE, LENGTHS, TABLE, scale_log2, softcap
 
 
 @triton.jit
-def together(states, ORDER: tl.constexpr):
-    """Return the merge of a few states at once: one maximum, then sums in their order.
-
-    What saw no key has the weight 0, and zeros in acc.
-    """
-    m = states[0][0]
-    for s in tl.static_range(1, ORDER):
-        m = tl.maximum(m, states[s][0])
-    weight = tl.exp2(states[0][0] - m)
-    l, acc = states[0][1] * weight, states[0][2] * weight[:, None]
-    for s in tl.static_range(1, ORDER):
-        weight = tl.exp2(states[s][0] - m)
-        l = tl.fma(states[s][1], weight, l)
-        acc = tl.fma(states[s][2], tl.broadcast_to(weight[:, None], acc.shape), acc)
-    return m, l, acc
+def halves(x):
+    """Return the first and the second half of a tile's rows."""
+    if len(x.shape) == 1:
+        by_half = x.reshape(2, x.shape[0] // 2).permute(1, 0)
+    else:
+        by_half = x.reshape(2, x.shape[0] // 2, x.shape[1]).permute(1, 2, 0)
+    return by_half.split()
 
 
 @triton.jit
 def flash_decode_merge_kernel(ACC, STATISTICS, O, LSE, LENGTHS, SINK, sizes, window, PARTS, KEYS,
-                              UNITS: tl.constexpr, FOLDED: tl.constexpr, AT_ONCE: tl.constexpr,
+                              UNITS: tl.constexpr, FOLDED: tl.constexpr, LANES: tl.constexpr,
                               AHEAD: tl.constexpr, BLOCK_D: tl.constexpr, IS_CAUSAL: tl.constexpr,
                               PDL: tl.constexpr, SINK_DIMS: tl.constexpr):
-    """Merge what the parts left of one row, in their order: write BLOCK_D columns of O, and the LSE.
+    """Merge what the parts left of one row: write BLOCK_D columns of O, and the LSE.
 
-    Everything is done column by column, so that BLOCK_D and warps change no bit.
+    Run r goes to lane r mod LANES; a lane folds its runs in their order, and then lanes are folded, the
+    first half with the second, until one is left. Everything is done column by column, so that BLOCK_D,
+    AHEAD and warps change no bit.
 
     Args:
         ACC, STATISTICS: O and LSE of `flash_decode_fwd_kernel`.
@@ -246,8 +240,8 @@ def flash_decode_merge_kernel(ACC, STATISTICS, O, LSE, LENGTHS, SINK, sizes, win
         LENGTHS, SINK, sizes, window, PARTS, KEYS, IS_CAUSAL, PDL: as there. The sink counts here, once
             and last, as it would in a program that had all keys. A part of which the row sees
             nothing is not read.
-        UNITS: of a run.  FOLDED: units of a part, 1 or UNITS.  AT_ONCE: runs that are merged
-            together.  AHEAD: how many times as many are read before the first is merged.
+        UNITS: of a run.  FOLDED: units of a part, 1 or UNITS.  LANES: a power of 2.
+        AHEAD: how many runs of a lane are read before the first is folded.
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
@@ -259,41 +253,42 @@ def flash_decode_merge_kernel(ACC, STATISTICS, O, LSE, LENGTHS, SINK, sizes, win
     row, h = at % N_Q, at // N_Q
     b = h // (H_K * GROUP)
     begin, end = keys_seen(row, row, length_of(LENGTHS, b, N_K), N_Q, window, IS_CAUSAL)
-    last = tl.cdiv(end, KEYS * UNITS)                       # of the runs; parts are counted below
     # Parts of a head lie N_Q · GROUP rows apart, and heads PARTS times that.
     apart = N_Q * GROUP
     first_row = (h // GROUP).to(tl.int64) * PARTS * apart + row * GROUP + h % GROUP
-    one = tl.arange(0, 1)                                   # states are tiles of one row
     d = column * BLOCK_D + tl.arange(0, BLOCK_D)[None, :]
     OF_RUN: tl.constexpr = UNITS // FOLDED                  # parts of a run
-    m_0 = tl.full([1], LOWEST, tl.float32)
-    l_0 = tl.zeros([1], tl.float32)
-    acc_0 = tl.zeros([1, BLOCK_D], tl.float32)
+    RUN = KEYS * UNITS
+    m_0 = tl.full([LANES], LOWEST, tl.float32)
+    l_0 = tl.zeros([LANES], tl.float32)
+    acc_0 = tl.zeros([LANES, BLOCK_D], tl.float32)
     m_i, l_i, acc = m_0, l_0, acc_0
-    for run in range(0, last, AT_ONCE * AHEAD):
+    for run in range(begin // RUN // LANES * LANES, tl.cdiv(end, RUN), LANES * AHEAD):
         found = ()                                          # all of these are under way at once
-        for n in tl.static_range(AT_ONCE * AHEAD * OF_RUN):
-            part = run * OF_RUN + n
+        for n in tl.static_range(AHEAD * OF_RUN):
+            part = (run + n // OF_RUN * LANES + tl.arange(0, LANES)) * OF_RUN + n % OF_RUN
             there = (part * KEYS * FOLDED < end) & ((part + 1) * KEYS * FOLDED > begin)
             place = first_row + part.to(tl.int64) * apart
-            m = tl.load(STATISTICS + place * 2 + one, mask=there, other=LOWEST)
-            l = tl.load(STATISTICS + place * 2 + 1 + one, mask=there, other=0.0)
-            x = tl.load(ACC + place * D + d, mask=there & (d < D), other=0.0)
+            m = tl.load(STATISTICS + place * 2, mask=there, other=LOWEST)
+            l = tl.load(STATISTICS + place * 2 + 1, mask=there, other=0.0)
+            x = tl.load(ACC + place[:, None] * D + d, mask=there[:, None] & (d < D), other=0.0)
             found += ((m, l, x),)
         for ahead in tl.static_range(AHEAD):
-            runs = ()
-            for r in tl.static_range(AT_ONCE):
-                state = found[(ahead * AT_ONCE + r) * OF_RUN]
-                if OF_RUN > 1:                              # as a program that has them all
-                    state = m_0, l_0, acc_0
-                    for unit in tl.static_range(OF_RUN):
-                        state = fold(*state, *found[(ahead * AT_ONCE + r) * OF_RUN + unit])
-                runs += (state,)
-            m_i, l_i, acc = fold(m_i, l_i, acc, *together(runs, AT_ONCE))
+            state = found[ahead * OF_RUN]
+            if OF_RUN > 1:                                  # as a program that has them all
+                state = m_0, l_0, acc_0
+                for unit in tl.static_range(OF_RUN):
+                    state = fold(*state, *found[ahead * OF_RUN + unit])
+            m_i, l_i, acc = fold(m_i, l_i, acc, *state)
+    for _ in tl.static_range(LANES.bit_length() - 1):
+        m_a, m_b = halves(m_i)
+        l_a, l_b = halves(l_i)
+        acc_a, acc_b = halves(acc)
+        m_i, l_i, acc = fold(m_a, l_a, acc_a, m_b, l_b, acc_b)
     if SINK is not None:
         m_i, l_i, keep = with_sink(m_i, l_i, of_head(SINK, b, h % (H_K * GROUP), H_K * GROUP,
                                                      SINK_DIMS))
         acc *= keep[:, None]
     out = divided(acc, l_i[:, None], O)
     tl.store(O + at.to(tl.int64) * D + d, out, mask=d < D)
-    tl.store(LSE + at + one, natural(m_i, l_i), mask=column == 0)
+    tl.store(LSE + at + tl.arange(0, 1), natural(m_i, l_i), mask=column == 0)

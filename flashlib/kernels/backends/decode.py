@@ -19,10 +19,10 @@ from flashlib.kernels.triton.decode import flash_decode_fwd_kernel, flash_decode
 from flashlib.kernels.tuning import store
 
 Q, K, V = range(3)                                          # places in a problem's layout
-MERGE_LANES = 4                                             # it decides bits
+MERGE_LANES = 8                                             # it decides bits
 # Columns and warps of a program that merges, how many tiles of partial results it reads at a time, and
 # how many programs per SM there may be of it.
-MERGES = ((32, 2, 16, 2), (128, 1, 2, float("inf")))
+MERGES = ((32, 2, 8, 2), (128, 1, 2, float("inf")))
 FULL = 0.75                                                 # programs per SM from which runs are taken
 DEEP, SHALLOW = 2, 3                                        # programs per SM: to here loads run ahead
 # What tuning tries; units and runs stay, because the bits of the result depend on them.

@@ -4,10 +4,10 @@ Flash-Decoding (Dao et al. 2023). The queries of all heads that share a key head
 row position · GROUP + head, so that K and V are read once for all of them.
 
 Keys are cut into units of a fixed number; a fixed number of units makes a run. The units of a run are
-folded in their order, and then the runs: in a program that has a whole run, or in the merge if every
-unit had a program of its own. Both do the same arithmetic, so that a batch may decide which of them
-fills the GPU, and the bits of a sequence depend on nothing but itself. The NumPy page that this follows
-is `flashlib.algorithms.flash_decode`.
+folded in their order, in a program that has a whole run, or in the merge if every unit had a program of
+its own; runs are folded in the merge. Both do the same arithmetic, so that a batch may decide which of
+them fills the GPU, and the bits of a sequence depend on nothing but itself. The NumPy page that this
+follows is `flashlib.algorithms.flash_decode`.
 """
 
 import triton

@@ -242,9 +242,8 @@ def tile_walk(mask: Mask, shape: tuple[int, int], BLOCK_M: int, BLOCK_N: int, ti
            yticks=range(0, side + 1, 128))
     ax.set_xlabel("keys", fontsize=SMALL)
     ax.set_ylabel("queries", fontsize=SMALL)
-    edge = np.repeat(np.arange(Nq + 1), 2)[1:-1]
     for seen in (mask.stop, mask.first) if mask.first.any() else (mask.stop,):
-        ax.plot(np.repeat(seen, 2), edge, color=OVER, lw=1.2, zorder=6, gid="edge")
+        ax.plot(seen, np.arange(Nq) + 0.5, color=OVER, lw=1.2, zorder=6, gid="edge")
     begin, whole_, cut, end = marks
     text: dict[int, list[str]] = {}
     for name, mark in zip(("begin", "whole", "cut", "end"), marks, strict=True):

@@ -58,8 +58,8 @@ def lanes(touches: Sequence, n: int) -> Figure:
     count = sum(int(np.count_nonzero(t.outside)) for t in touches)
     idle = sum(int(np.count_nonzero(~t.mask)) for t in touches)
     ax.set_title(f"{count} lanes read what is not x's" if count else
-                 f"{idle} lanes are masked, and none reads beyond x" if idle else "no lane reads beyond x",
-                 loc="left")
+                 f"{idle} lanes are masked, and none reads beyond x" if idle else
+                 "no lane reads beyond x", loc="left")
     return theme.describe(fig, f"{len(touches)} programs over {n} elements of x; "
                                f"{count} lanes read outside.")
 
@@ -96,8 +96,8 @@ def program_grid(shape: tuple[int, int], touches: Sequence, *, row_stride: int) 
         ax.text((cols + row_stride) / 2, -0.3, "not ours: NaN", ha="center", va="center",
                 fontsize=SMALL, color=OVER)
     bad = int(np.count_nonzero(owner[:, cols:] >= 0))
-    ax.set_title(f"{len(programs)} programs share {rows * cols} elements and touch {bad or 'none'} beyond",
-                 loc="left")
+    ax.set_title(f"{len(programs)} programs share {rows * cols} elements and touch"
+                 f" {bad or 'none'} beyond", loc="left")
     return theme.describe(fig, f"x, {rows} × {cols}: which program touches which element; "
                                f"{bad} elements outside are touched.")
 

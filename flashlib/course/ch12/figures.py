@@ -44,7 +44,7 @@ def utilization_bars(shares: Mapping[str, Mapping[str, float]]) -> Figure:
     `shares` holds name → unit → share, and every case the same units.
     """
     units = list(next(iter(shares.values())))
-    fig, ax = theme.subplots(height=0.6 + 0.2 * (len(units) + 0.7) * len(shares))
+    fig, ax = theme.subplots(height=0.85 + 0.2 * (len(units) + 0.7) * len(shares))
     for row, found in enumerate(shares.values()):
         base = row * (len(units) + 0.7)
         for i, unit in enumerate(units):
@@ -62,6 +62,9 @@ def utilization_bars(shares: Mapping[str, Mapping[str, float]]) -> Figure:
     ax.axvline(1, color=GREY, lw=0.8, ls=":")
     ax.legend(loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=len(units), frameon=False,
               fontsize=TINY, handlelength=1.6)
+    least = min(shares, key=lambda name: shares[name]["tensor"])
+    fig.suptitle(f"{least}: the tensor cores work {100 * shares[least]['tensor']:.0f} % of the time",
+                 x=0.012, ha="left", fontsize=10, fontweight="bold")
     words = (f"{name}: {', '.join(f'{UNITS[u]} {100 * found[u]:.0f} %' for u in units)}"
              for name, found in shares.items())
     return theme.describe(fig, f"Busy share of the units. {'; '.join(words)}.")

@@ -85,7 +85,8 @@ def _decided(body: list[str], where: dict) -> list[str]:
     for node in ast.walk(ast.parse("\n".join(lines))):
         if isinstance(node, ast.If) and (value := _value(node.test, where)) is not _UNKNOWN:
             if node.orelse:
-                raise ValueError(f"where: line {lines[node.lineno - 1]!r} has an else, which is not read")
+                raise ValueError("where: expected an if without an else, got"
+                                 f" {lines[node.lineno - 1]!r} with one")
             first, end = node.lineno - 1, node.end_lineno
             deeper = node.body[0].col_offset - node.col_offset
             branch = lines[node.body[0].lineno - 1:end] if value else []

@@ -87,18 +87,16 @@ def ran(left_out, slots, order, keys):
 
 def leave_out_each(recorded):
     """Print for every line what a GPU did without it, and what the interpreter says of it."""
-    lines = [("left out", f"on the GPU ({origin(recorded)})", "in the interpreter")]
+    print(f"The GPU: {origin(recorded)}.\n\n{'left out, and what the GPU did':37}in the interpreter")
     for row in recorded.rows[1:]:
         _, hazard = ran(row["left_out"], 4, "late", 32)
         seen = (f"{row['wrong_launches']:,} of {row['launches']:,} launches wrong"
                 if row["status"] == "ok" else row["status"].rpartition(": ")[2])
         where = r"((?<=[.;] )|^)kernels\.py:\d+: | (of|at) kernels\.py:\d+"       # no line numbers here
-        lines.append((row["left_out"], seen, re.sub(where, "", str(hazard))))
-    for cells in lines:
-        wrapped = [textwrap.wrap(cell, wide) for cell, wide in zip(cells, (27, 28, 58), strict=True)]
-        for parts in itertools.zip_longest(*wrapped, fillvalue=""):
-            print(f"{parts[0]:29}{parts[1]:30}{parts[2]}".rstrip())
-        print("─" * 115 if cells is lines[0] else "")
+        says = textwrap.wrap(re.sub(where, "", str(hazard)), 48)
+        print("─" * 85)
+        for left, right in itertools.zip_longest((row["left_out"], f"  {seen}"), says, fillvalue=""):
+            print(f"{left:37}{right}".rstrip())
 
 
 def draw_run(left_out="the wait for a free slot", slots=2, order="late", keys=32, lines=0):

@@ -30,6 +30,13 @@ def check_finish(finish):
     if np.isnan(got[2]).any():
         raise Wrong("a row that saw no key has l = 0 and o = 0, and 0/0 gave NaN: it should be 0")
     expect_close(got[2], np.zeros(4), "O of a row that saw no key")
+    o[1, 3] = np.nan
+    with np.errstate(all="ignore"):
+        lost = np.asarray(finish(l.copy(), o.copy()), float)
+    if not np.isnan(lost[1, 3]):
+        raise Wrong(f"a value that was NaN, an error made further up, became {lost[1, 3]:g}:"
+                    " np.nan_to_num hides it. Only the row with l = 0 is to be 0: divide it by some"
+                    " number that is not 0")
     return "one division per row, at the very end."
 
 

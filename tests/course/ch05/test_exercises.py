@@ -57,6 +57,7 @@ WRONG = [
     (ch05.check_finish, lambda l, o: o / l, "along the columns"),
     (ch05.check_finish, lambda l, o: o / l[:, None], "gave NaN"),
     (ch05.check_finish, lambda l, o: o * l[:, None], "has to be divided"),
+    (ch05.check_finish, lambda l, o: np.nan_to_num(o / l[:, None]), "an error made further up"),
     (ch05.check_step, lambda *a: _step(*a, o_old=lambda x: 1), "old o was not rescaled"),
     (ch05.check_step, lambda *a: _step(*a, l_old=lambda x: 1), "old l was not rescaled"),
     (ch05.check_step, lambda *a: _step(*a, o_old=lambda x: 1 / x), "wrong sign"),

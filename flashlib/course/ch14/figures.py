@@ -259,7 +259,8 @@ def predicted_gains(groups: Mapping[str, Sequence[Mapping]], strays: Mapping[str
         ax.set_title(row["label"], fontsize=9)
         ax.set(xlim=(min(ends) - 0.02, max(ends) + 0.02), ylim=(len(groups) - 0.5, -0.5))
     axes[0][0].set_yticks(range(len(groups)), list(groups), fontsize=SMALL)
-    axes[0][0].plot([], [], ls="none", marker="o", ms=9, mfc="none", mec=OVER, mew=1.4, label="simulated")
+    axes[0][0].plot([], [], ls="none", marker="o", ms=9, mfc="none", mec=OVER, mew=1.4,
+                    label="simulated")
     for name, face in (("recorded, clear", _STEPS[1]), ("recorded, not clear", "white")):
         axes[0][0].plot([], [], ls="none", marker="D", color=_STEPS[1], mfc=face, label=name)
     rect(axes[0][0], 1, 0, 0, 0, fc="#E4E4E4", label="range of the kernel as it is")

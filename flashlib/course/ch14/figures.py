@@ -266,7 +266,8 @@ def predicted_gains(groups: Mapping[str, Sequence[Mapping]], strays: Mapping[str
     rect(axes[0][0], 1, 0, 0, 0, fc="#E4E4E4", label="range of the kernel as it is")
     fig.legend(*axes[0][0].get_legend_handles_labels(), fontsize=SMALL, frameon=False, ncols=4,
                loc="outside lower center", handletextpad=0.4, columnspacing=1.2)
-    fig.supxlabel(f"speed, relative to the kernel as it is{source and f' ({source})'}", fontsize=9)
+    below = f"speed, relative to the kernel as it is{source and f' ({source})'}"
+    axes[0][panels // 2].set_xlabel(below)
     fig.suptitle(title, x=0.012, ha="left", fontsize=10, fontweight="bold")
     return theme.describe(fig, f"{title}. {source and f'{source}. '}{'; '.join(words)}.")
 

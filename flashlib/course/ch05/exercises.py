@@ -141,6 +141,11 @@ def check_merge_finished(merge_finished):
             raise Wrong(f"{what}: got NaN; −∞ − (−∞) is the usual culprit")
         expect_close(both_O, whole_O, f"O of {what}")
         expect_close(both_lse, whole_lse, f"lse of {what}")
+    lost = O_a.copy()
+    lost[1, 2] = np.nan
+    if not np.isnan(np.asarray(call(lost, a, O_b, b, what="a half with a NaN")[0], float)[1, 2]):
+        raise Wrong("a value that was NaN, an error made further up, vanished: np.nan_to_num hides it."
+                    " Where both halves are empty, let no NaN arise")
     return "this is all that the two machines need to exchange."
 
 

@@ -76,12 +76,6 @@ class Product(Effect):
             self.found += self.acc.data
 
 
-def refuse(unknown):
-    """Raise Hazard for options that are not known here."""
-    if any(value not in (None, False) for value in unknown.values()):
-        raise Hazard(f"{line()}: the interpreter does not know {', '.join(unknown)}")
-
-
 def _expect(right, what, got):
     if not right:
         raise Hazard(f"{line()}: warpgroup_mma expected {what}, got {got}")
@@ -138,9 +132,10 @@ class Hopper:
             f"{b.name}, parity {parity} ({b.arrived} of {b.count} arrivals in phase {b.phase}{to_come})"))
         join(self.program.current.clock, b.come)
 
-    def async_copy_global_to_shared(self, descriptor, at, barrier, result, pred=True, **unknown):
+    def async_copy_global_to_shared(self, descriptor, at, barrier, result, pred=True, multicast=False):
         """Ask for a tile; it arrives at a barrier with its bytes (`cp.async.bulk.tensor`)."""
-        refuse(unknown)
+        if multicast:
+            raise Hazard(f"{line()}: the interpreter does not know multicast: a cluster is one program")
         if value_of(pred):
             Copy(self.program, descriptor, at, result, barrier)
 
@@ -159,9 +154,8 @@ class Hopper:
         self.program.finish(self.program.current.stores, pendings)
 
     def warpgroup_mma(self, a, b, acc, *, use_acc=True, precision=None, max_num_imprecise_acc=None,
-                      is_async=False, **unknown):
+                      is_async=False):
         """Return acc + a · b, or what will be it: float32, of 16 or 8 bits (`wgmma.mma_async`)."""
-        refuse(unknown)
         _expect(isinstance(b, View) and isinstance(acc, Tensor),
                 "b in shared memory and acc in registers", f"{type(b).__name__}, {type(acc).__name__}")
         _expect(isinstance(acc.layout, gl.NVMMADistributedLayout), "acc in an NVMMADistributedLayout",

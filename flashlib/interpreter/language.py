@@ -26,40 +26,60 @@ from flashlib.interpreter.values import (
 
 THREADS = 32                                                # of a warp
 TURN = re.compile(r"barrier\.(sync|arrive) (\d+), (\d+);")
-# Of a number and NaN the larger is the number (PTX `max.f32`).
-ELEMENTWISE = {"maximum": np.fmax, "minimum": np.fmin, "abs": np.abs, "log2": np.log2, "log": np.log,
-               "where": np.where}
-EXPONENTIALS = {"exp2": np.exp2, "exp": np.exp}             # counted; `ex2.approx` rounds a bit less well
-REDUCTIONS = {"max": np.fmax.reduce, "min": np.fmin.reduce, "sum": np.sum}
+
+
+def _each(fn):
+    return functools.partial(elementwise, fn)
+
+
+def _along(fn):
+    return functools.partial(reduced, fn)
+
+
+def full(shape, value, dtype, layout=None):
+    """Return a tensor of one value."""
+    return Tensor(rounded(np.full(ints(shape), value_of(value)), dtype), dtype, layout)
+
+
+# What has nothing to do with the program. Of a number and NaN the larger is the number (PTX `max.f32`).
+PURE = {
+    "maximum": _each(np.fmax), "minimum": _each(np.fmin), "abs": _each(np.abs), "where": _each(np.where),
+    "log": _each(np.log), "log2": _each(np.log2), "sum": _along(np.sum),
+    "max": _along(np.fmax.reduce), "min": _along(np.fmin.reduce),
+    "full": full, "zeros": lambda shape, dtype, layout=None: full(shape, 0, dtype, layout),
+    "arange": lambda start, end, layout=None: Tensor(np.arange(start, end), gl.int32, layout),
+    "convert_layout": lambda x, layout, assert_trivial=False: Tensor(x.data, x.dtype, layout),
+    "expand_dims": expand_dims,
+    "cdiv": lambda a, b: (a + b - 1) // b,                  # of what is not negative
+    "constexpr": lambda value=None: value,                  # everything is constant here
+    "static_range": range,
+    "thread_barrier": lambda: None, "barrier": lambda: None,            # here a task is one thread
+}
 
 
 class Language(Hopper):
     """The functions of `gl`, too, bound to a program."""
-
-    expand_dims, static_range = staticmethod(expand_dims), range
 
     def __init__(self, program, meanings):
         super().__init__(program)
         self._meanings = meanings
 
     def __getattr__(self, name):
-        for table, does in ((ELEMENTWISE, elementwise), (EXPONENTIALS, self._exponential),
-                            (REDUCTIONS, reduced)):
-            if name in table:
-                return functools.partial(does, table[name])
+        if name in PURE:
+            return PURE[name]
         found = getattr(gl, name, None)
         if isinstance(found, gl.dtype) or (isinstance(found, type) and name.endswith("Layout")):
             return found
         raise Hazard(f"{line()}: the interpreter does not know gl.{name}")
 
-    def _exponential(self, fn, x):
+    def exp2(self, x, fn=np.exp2):
+        """Return 2ˣ, and count it (PTX `ex2.approx`, which rounds a bit less well)."""
         self.program.count("exponentials", np.size(value_of(x)))
         return elementwise(fn, x)
 
-    @staticmethod
-    def constexpr(value=None):
-        """Return the value: everything is constant here."""
-        return value
+    def exp(self, x):
+        """Return eˣ, on the same unit."""
+        return self.exp2(x, np.exp)
 
     def program_id(self, axis):
         """Return the program's number (PTX `%ctaid`)."""
@@ -74,55 +94,31 @@ class Language(Hopper):
         return self.program.current.warps
 
     @staticmethod
-    def cdiv(a, b):
-        """Return a / b, rounded up, for numbers that are not negative."""
-        return (a + b - 1) // b
-
-    @staticmethod
-    def full(shape, value, dtype, layout=None):
-        """Return a tensor of one value."""
-        return Tensor(rounded(np.full(ints(shape), value_of(value)), dtype), dtype, layout)
-
-    def zeros(self, shape, dtype, layout=None):
-        """Return a tensor of zeros."""
-        return self.full(shape, 0, dtype, layout)
-
-    @staticmethod
-    def arange(start, end, layout=None):
-        """Return start … end."""
-        return Tensor(np.arange(start, end), gl.int32, layout)
-
-    @staticmethod
-    def convert_layout(x, layout, assert_trivial=False):
-        """Return the tensor in another layout."""
-        return Tensor(x.data, x.dtype, layout)
-
-    @staticmethod
     def load(pointer, mask=True, other=0):
         """Read global memory through pointers (PTX `ld.global`)."""
         mask, at = pointer.lanes(mask)
-        found = pointer.memory.flat[at]
+        found = pointer.numbers[at]
         found = (found.float() if found.dtype.is_floating_point else found.long()).numpy()
         data = np.full(mask.shape, value_of(other), found.dtype)
         data[mask] = found
         layout = pointer.offset.layout if isinstance(pointer.offset, Tensor) else None
-        return Tensor(data, pointer.memory.dtype, layout)
+        return Tensor(data, pointer.element_ty, layout)
 
     @staticmethod
     def store(pointer, value, mask=True):
         """Write global memory through pointers (PTX `st.global`)."""
         mask, at = pointer.lanes(mask)
         data = np.broadcast_to(value_of(value), mask.shape)[mask]
-        pointer.memory.flat[at] = torch.from_numpy(data).to(pointer.memory.flat.dtype)
+        pointer.numbers[at] = torch.from_numpy(data).to(pointer.numbers.dtype)
 
     def atomic_add(self, pointer, value, mask=True):
         """Add to global memory; return what was there (PTX `atom.add`)."""
         before = self.load(pointer, mask)
         mask, at = pointer.lanes(mask)
         data = np.broadcast_to(value_of(value), mask.shape)[mask]
-        flat = pointer.memory.flat
+        flat = pointer.numbers
         flat.index_add_(0, at, torch.from_numpy(data).to(flat.dtype))
-        self.program.note("atomic", pointer.memory.name)
+        self.program.note("atomic", pointer.name)
         return before
 
     def allocate_shared_memory(self, dtype, shape, layout, value=None):
@@ -155,11 +151,6 @@ class Language(Hopper):
         self.program.pause(lambda: all(task.done for task in tasks))
         for task in tasks:
             join(main.clock, task.clock)
-
-    def thread_barrier(self):
-        """Let all threads of a task meet: here a task is one thread."""
-
-    barrier = thread_barrier
 
     def inline_asm_elementwise(self, asm, constraints, args, dtype, is_pure, pack):
         """Do what a piece of PTX means: a barrier of the hardware, or what `meanings` says of it."""

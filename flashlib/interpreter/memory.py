@@ -147,16 +147,12 @@ class Barrier(Phases):
 
     def __init__(self, buffer, i):
         super().__init__()
-        self.buffer, self.i, self.slot, self.shape = buffer, i, buffer.slot((i,)), [1]
+        self.buffer, self.i, self.slot = buffer, i, buffer.slot((i,))
 
     @property
     def name(self) -> str:
         """Return what messages call it."""
         return f"{self.buffer.name}[{self.i}]" if len(self.buffer.data) > 1 else self.buffer.name
-
-    def index(self, i):
-        """Return itself: an array of one."""
-        return self
 
     def ready(self) -> "Barrier":
         """Return itself, or raise Hazard if nobody has set it up."""

@@ -11,7 +11,7 @@ from triton.runtime.jit import JITFunction
 from flashlib.interpreter.language import Language
 from flashlib.interpreter.memory import Barrier, View
 from flashlib.interpreter.tasks import Hazard, Program
-from flashlib.interpreter.values import Descriptor, Global, Pointer
+from flashlib.interpreter.values import Descriptor, pointer_to
 
 SEEDS = (0, 1, 2)
 GLUON = "triton.experimental.gluon.language"                # and its `mbarrier`, `tma`
@@ -102,7 +102,7 @@ def _argument(name, x):
     if hasattr(x, "base") and hasattr(x, "block_shape"):
         return Descriptor(name, x)
     if isinstance(x, torch.Tensor):
-        return Pointer(Global(name, x))
+        return pointer_to(name, x)
     return x
 
 

@@ -18,6 +18,8 @@ from flashlib.interpreter.tasks import Hazard, line
 DTYPES = {torch.float32: gl.float32, torch.float16: gl.float16, torch.bfloat16: gl.bfloat16,
           torch.float8_e4m3fn: gl.float8e4nv, torch.int32: gl.int32, torch.int64: gl.int64}
 TORCH = {dtype.name: theirs for theirs, dtype in DTYPES.items()}
+AS_IN_C = {np.remainder: np.fmod,
+           np.floor_divide: lambda a, b: np.trunc(np.divide(a, b)).astype(np.int64)}
 
 
 def rounded(data, dtype) -> np.ndarray:
@@ -55,13 +57,17 @@ class Unknown:
 UNKNOWN = Unknown()
 
 
-class Tensor:
+class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
     """An array with a dtype of Gluon's and a layout; shape () is a scalar."""
 
     def __init__(self, data, dtype, layout: Any = None):
         self._data, self.dtype = np.asarray(data), dtype
         self.layout = UNKNOWN if layout is None or not self._data.ndim else layout
         self.product: Any = None                            # one that has not been waited for
+
+    def __array_ufunc__(self, ufunc, method, *operands, out=None):
+        """Do what an operator asks of NumPy; `x += y`, which names an `out`, makes a new tensor."""
+        return elementwise(AS_IN_C.get(ufunc, ufunc), *operands)
 
     @property
     def data(self):
@@ -81,9 +87,6 @@ class Tensor:
 
     def __bool__(self):
         return bool(self.data)
-
-    def __neg__(self):
-        return elementwise(np.negative, self)
 
     def to(self, dtype):
         """Convert to another dtype."""
@@ -125,72 +128,41 @@ def reduced(fn, x, axis):
     return Tensor(rounded(fn(x.data, axis=axis), x.dtype), x.dtype, layout)
 
 
-def common(operands) -> tuple:
-    """Return (dtype, layout) of an elementwise operation, or raise Hazard where layouts differ."""
+def elementwise(fn, *operands) -> Tensor:
+    """Return fn of the operands, broadcast against each other; two layouts are a Hazard."""
     tensors = [x for x in operands if isinstance(x, Tensor)]
-    numbers = [x for x in operands if not isinstance(x, Tensor)]
     layouts = [x.layout for x in tensors if x.layout is not UNKNOWN]
     for layout in layouts[1:]:
         if layout is not layouts[0] and layout != layouts[0]:
             raise Hazard(f"{line()}: operands in two layouts, {layouts[0]} and {layout}:"
                          " convert_layout is missing")
+    data = np.asarray(fn(*(np.float32(x) if isinstance(x, float) else x for x in map(value_of, operands))))
     floats = [x.dtype for x in tensors if x.dtype.is_floating()]
-    names = {x.dtype.name for x in tensors}
-    if floats:
-        dtype = max(floats, key=lambda d: d.primitive_bitwidth)
-    elif any(isinstance(x, float) for x in numbers):
-        dtype = gl.float32
-    elif names <= {"int1"} and all(isinstance(x, (bool, np.bool_)) for x in numbers):
+    if data.dtype.kind == "f":
+        dtype = max(floats, key=lambda d: d.primitive_bitwidth, default=gl.float32)
+    elif data.dtype.kind == "b":
         dtype = gl.int1
     else:
-        dtype = gl.int64 if "int64" in names else gl.int32
-    return dtype, layouts[0] if layouts else UNKNOWN
-
-
-def elementwise(fn, *operands, dtype=None) -> Tensor:
-    """Return fn of the operands, broadcast against each other."""
-    found, layout = common(operands)
-    data = fn(*(np.float32(x) if isinstance(x, float) else x for x in map(value_of, operands)))
-    dtype = dtype or found
-    return Tensor(rounded(data, dtype), dtype, layout)
-
-
-def _operator(fn, dtype=None, swap=False):
-    def method(self, other):
-        if isinstance(other, Pointer):
-            return NotImplemented
-        return elementwise((lambda a, b: fn(b, a)) if swap else fn, self, other, dtype=dtype)
-    return method
-
-
-for _name, _fn, _dtype in (                                 # integers are divided as C divides them
-        ("add", np.add, None), ("sub", np.subtract, None), ("mul", np.multiply, None),
-        ("truediv", np.true_divide, gl.float32), ("mod", np.fmod, None), ("and", np.bitwise_and, None),
-        ("or", np.bitwise_or, None), ("xor", np.bitwise_xor, None),
-        ("floordiv", lambda a, b: np.trunc(np.divide(a, b)), None)):
-    setattr(Tensor, f"__{_name}__", _operator(_fn, _dtype))
-    setattr(Tensor, f"__r{_name}__", _operator(_fn, _dtype, swap=True))
-for _name, _fn in (("lt", np.less), ("le", np.less_equal), ("gt", np.greater), ("eq", np.equal),
-                   ("ge", np.greater_equal), ("ne", np.not_equal)):
-    setattr(Tensor, f"__{_name}__", _operator(_fn, gl.int1))
+        dtype = gl.int64 if any(x.dtype is gl.int64 for x in tensors) else gl.int32
+    return Tensor(rounded(data, dtype), dtype, layouts[0] if layouts else None)
 
 
 class Pointer:
-    """An address in a tensor: the tensor's numbers as they lie, and an offset, a number or a tensor."""
+    """An address in a tensor: its numbers in the order in which they lie, and one offset or several."""
 
-    def __init__(self, memory, offset: Any = 0):
-        self.memory, self.offset = memory, offset
+    __array_ufunc__ = None                                  # tensors leave adding to it
 
-    dtype = property(lambda self: self)                     # of a pointer: it has an element type
-    element_ty = property(lambda self: self.memory.dtype)
+    def __init__(self, name: str, numbers, offset: Any = 0):
+        self.name, self.numbers, self.offset = name, numbers, offset
+        self.dtype, self.element_ty = self, DTYPES[numbers.dtype]
 
     @property
     def value(self):
         """Return, as a tensor of one number that can be written, what a scalar's address holds."""
-        return self.memory.flat[int(self.lanes()[1])]
+        return self.numbers[int(self.lanes()[1])]
 
     def __add__(self, offset):
-        return Pointer(self.memory, self.offset + offset)
+        return Pointer(self.name, self.numbers, self.offset + offset)
 
     __radd__ = __add__
 
@@ -198,21 +170,17 @@ class Pointer:
         """Return which lanes take part, and their offsets; those outside the tensor are a Hazard."""
         offsets = np.asarray(value_of(self.offset))
         mask = np.broadcast_to(value_of(mask), offsets.shape)
-        inside, size = offsets[mask], len(self.memory.flat)
+        inside, size = offsets[mask], len(self.numbers)
         wrong = inside[(inside < 0) | (inside >= size)]
         if wrong.size:
-            raise Hazard(f"{line()}: {self.memory.name} has {size} elements, got offset {wrong[0]}")
+            raise Hazard(f"{line()}: {self.name} has {size} elements, got offset {wrong[0]}")
         return mask, torch.from_numpy(inside)
 
 
-class Global:
-    """A tensor in global memory: its numbers in the order in which they lie, and its name."""
-
-    def __init__(self, name: str, tensor):
-        tensor = tensor.detach()
-        self.name, self.dtype = name, DTYPES[tensor.dtype]
-        span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-        self.flat = torch.as_strided(tensor, (max(span, 0),), (1,))
+def pointer_to(name: str, tensor) -> Pointer:
+    """Return the address of a tensor's first element."""
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return Pointer(name, torch.as_strided(tensor.detach(), (max(last + 1, 0),), (1,)))
 
 
 class Descriptor:

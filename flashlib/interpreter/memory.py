@@ -13,10 +13,6 @@ class Buffer:
         self.program, self.dtype, self.data = program, dtype, data
         self.name, self.slots = assigned(program.taken), {}
 
-    def slot(self, key) -> "Slot":
-        """Return a slot's record."""
-        return self.slots.setdefault(key, Slot(self, key))
-
 
 class Slot:
     """One tile of shared memory: the last write, and reads since.
@@ -30,10 +26,7 @@ class Slot:
         self.write: Access | None = None
         self.reads: dict = {}                               # the last of each agent
 
-    @property
-    def name(self) -> str:
-        """Return what messages call it."""
-        return self.buffer.name + "".join(f" slot {k}" for k in self.key)
+    name = property(lambda self: self.buffer.name + "".join(f" slot {k}" for k in self.key))
 
     def read(self, who, unwritten: bool = False) -> None:
         """Record a read, or raise Hazard; `unwritten`: it may be of what nobody has written."""
@@ -61,7 +54,7 @@ class Slot:
             who.advance()
 
     def _require_over(self, before, now, does, may, why):
-        if not now.who.knows(before):
+        if now.who.clock.get(before.who.key, 0) < before.moment:
             raise Hazard(f"{now.where}: {now.who.name} {does} {self.name} while {before.who.name} of"
                          f" {before.where} may still {may} it: {why}")
 
@@ -75,14 +68,12 @@ class View:
     """A buffer, or a part of it, in some shape: what Gluon calls a shared memory descriptor."""
 
     def __init__(self, buffer, data, key=()):
-        self.buffer, self.data, self.slot = buffer, data, buffer.slot(key)
+        self.buffer, self.data = buffer, data
+        self.slot = buffer.slots.setdefault(key, Slot(buffer, key))
         self.dtype, self.shape = buffer.dtype, list(data.shape)
         self.nbytes = bytes_of(self.shape, self.dtype)      # in the kernel's own dtype
 
-    @property
-    def name(self) -> str:
-        """Return what messages call it."""
-        return self.slot.name
+    name = property(lambda self: self.slot.name)
 
     def index(self, i):
         """Return one of what lies along the first axis."""
@@ -147,7 +138,7 @@ class Barrier(Phases):
 
     def __init__(self, buffer, i):
         super().__init__()
-        self.buffer, self.i, self.slot = buffer, i, buffer.slot((i,))
+        self.buffer, self.i, self.slot = buffer, i, Slot(buffer, (i,))
 
     @property
     def name(self) -> str:

@@ -8,6 +8,7 @@ one's clock has the earlier: in whatever order they ran this time.
 """
 
 import linecache
+import os
 import random
 import sys
 import threading
@@ -55,7 +56,7 @@ def _statements(*beside: str):
 def line(*beside: str) -> str:
     """Return "file:line" of the kernel's statement being executed; it is in no file of `beside`."""
     path, number = next(_statements(*beside))
-    place = f"{Path(path).name}:{number}"
+    place = f"{os.path.basename(path)}:{number}"
     _places[place] = path, number
     return place
 
@@ -77,9 +78,9 @@ def assigned(taken: Counter) -> str:
 
 def join(clock: dict, other: dict) -> None:
     """Let a clock know all that another knows."""
-    for agent, tick in other.items():
-        if clock.get(agent, 0) < tick:
-            clock[agent] = tick
+    for agent, moment in other.items():
+        if clock.get(agent, 0) < moment:
+            clock[agent] = moment
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,10 @@ class Event:
 
 
 class Agent:
-    """Somebody who reads and writes shared memory: a task, or an effect."""
+    """Somebody who reads and writes shared memory: a task, or an effect.
+
+    `clock` has the last moment of each agent, by its key, that this one knows to be over.
+    """
 
     asynchronous = False
 
@@ -108,9 +112,9 @@ class Agent:
         """Return what is said of an access that is made now."""
         return Access(self, self.clock[self.key], line())
 
-    def knows(self, access) -> bool:
-        """Tell whether an access has surely been before."""
-        return self.clock.get(access.who.key, 0) >= access.moment
+    def advance(self) -> None:
+        """Begin a new moment, so that what comes is not taken for what was."""
+        self.clock[self.key] += 1
 
 
 class Access(NamedTuple):
@@ -124,7 +128,8 @@ class Access(NamedTuple):
 class Effect(Agent):
     """What another unit does while the task that asked goes on: a copy, or a product.
 
-    It counts as reading and writing from when it is asked for until somebody waits for it.
+    It counts as reading and writing from when it is asked for until somebody waits for it, and does so
+    when it is told to `happen`.
     """
 
     asynchronous, done = True, False
@@ -132,10 +137,6 @@ class Effect(Agent):
     def __init__(self, program, name: str):
         super().__init__(program, name, program.current.clock)
         self.begun = program.step
-
-    def happen(self) -> None:
-        """Move or multiply what is there now; `Program.land` sees to it that this is done once."""
-        raise NotImplementedError
 
 
 class Task(Agent):
@@ -179,10 +180,6 @@ class Task(Agent):
             if left:
                 raise Hazard(f"{left[0].where}: {self.name} ends before its {kind} has been waited for:"
                              f" {wait} is missing")
-
-    def advance(self) -> None:
-        """Begin a new moment, so that what comes is not taken for what was."""
-        self.clock[self.key] += 1
 
 
 @dataclass

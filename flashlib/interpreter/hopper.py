@@ -120,7 +120,7 @@ class Hopper:
             self.program.wait(lambda: True, "its next turn")
 
     def wait(self, barrier, phase, pred=True, deps=()):
-        """Wait until the phase of this parity has ended; at first, 1 passes (`mbarrier.try_wait`)."""
+        """Wait for the end of the phase of a parity; at first, 1 passes (`mbarrier.try_wait`)."""
         if not value_of(pred):
             return
         parity = int(value_of(phase))
@@ -129,7 +129,8 @@ class Hopper:
         b = barrier.ready()
         to_come = f", {b.bytes} B to come" if b.bytes else ""
         self.program.wait(lambda: b.phase & 1 != parity, (
-            f"{b.name}, parity {parity} ({b.arrived} of {b.count} arrivals in phase {b.phase}{to_come})"))
+            f"{b.name}, parity {parity} ({b.arrived} of {b.count} arrivals in phase"
+            f" {b.phase}{to_come})"))
         join(self.program.current.clock, b.come)
 
     def async_copy_global_to_shared(self, descriptor, at, barrier, result, pred=True, multicast=False):
@@ -150,7 +151,7 @@ class Hopper:
     async_load, async_store = async_copy_global_to_shared, async_copy_shared_to_global
 
     def store_wait(self, pendings):
-        """Wait until at most so many of this task's stores are under way (`cp.async.bulk.wait_group`)."""
+        """Wait until at most so many of this task's stores are left (`cp.async.bulk.wait_group`)."""
         self.program.finish(self.program.current.stores, pendings)
 
     def warpgroup_mma(self, a, b, acc, *, use_acc=True, precision=None, max_num_imprecise_acc=None,
@@ -178,7 +179,7 @@ class Hopper:
         return result if is_async else self.warpgroup_mma_wait(0, deps=[result])
 
     def warpgroup_mma_wait(self, num_outstanding=0, deps=()):
-        """Wait until at most so many products are under way; return the others' (`wgmma.wait_group`)."""
+        """Wait until at most so many products are left; return what is there (`wgmma.wait_group`)."""
         under_way = self.program.current.products
         for product in self.program.finish(under_way, num_outstanding):
             self.program.note("product", product.b.name, product.begun)

@@ -41,10 +41,10 @@ def full(shape, value, dtype, layout=None):
     return Tensor(rounded(np.full(ints(shape), value_of(value)), dtype), dtype, layout)
 
 
-# What has nothing to do with the program. Of a number and NaN the larger is the number (PTX `max.f32`).
+# What needs nothing of the program. Of a number and NaN the larger is the number (PTX `max.f32`).
 PURE = {
-    "maximum": _each(np.fmax), "minimum": _each(np.fmin), "abs": _each(np.abs), "where": _each(np.where),
-    "log": _each(np.log), "log2": _each(np.log2), "sum": _along(np.sum),
+    "maximum": _each(np.fmax), "minimum": _each(np.fmin), "abs": _each(np.abs),
+    "where": _each(np.where), "log": _each(np.log), "log2": _each(np.log2), "sum": _along(np.sum),
     "max": _along(np.fmax.reduce), "min": _along(np.fmin.reduce),
     "full": full, "zeros": lambda shape, dtype, layout=None: full(shape, 0, dtype, layout),
     "arange": lambda start, end, layout=None: Tensor(np.arange(start, end), gl.int32, layout),

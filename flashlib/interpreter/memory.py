@@ -1,7 +1,5 @@
 """Shared memory, slot by slot, with who last wrote and who has read; and the barriers in it."""
 
-import numpy as np
-
 from flashlib.interpreter.tasks import Access, Hazard, assigned, join, line
 from flashlib.interpreter.values import Tensor, bytes_of, ints, value_of
 
@@ -35,7 +33,7 @@ class Slot:
             self._require_over(self.write, access, "reads", "write", (
                 "wait for the barrier at which the copy arrives" if self.write.who.asynchronous
                 else "a barrier between them is missing"))
-            self._require_fence(access, "reads")
+            self._require_fence(self.write, access, "reads")
         elif not unwritten:
             raise Hazard(f"{access.where}: {who.name} reads {self.name}, which nobody has written")
 
@@ -47,7 +45,7 @@ class Slot:
                 "it has not been waited for, or its slot was given back too early"))
         if self.write is not None:
             self._require_over(self.write, access, "overwrites", "write", "nobody has waited for it")
-            self._require_fence(access, "overwrites")
+            self._require_fence(self.write, access, "overwrites")
         self.write, self.reads, self.fenced = access, {}, who.asynchronous
         if not who.asynchronous:
             who.unfenced.append(self)
@@ -58,10 +56,10 @@ class Slot:
             raise Hazard(f"{now.where}: {now.who.name} {does} {self.name} while {before.who.name} of"
                          f" {before.where} may still {may} it: {why}")
 
-    def _require_fence(self, now, does):
+    def _require_fence(self, before, now, does):
         if now.who.asynchronous and not self.fenced:
-            raise Hazard(f"{now.where}: {now.who.name} {does} {self.name}, which {self.write.who.name}"
-                         f" wrote at {self.write.where}: fence_async_shared() is missing between the two")
+            raise Hazard(f"{now.where}: {now.who.name} {does} {self.name}, which {before.who.name}"
+                         f" wrote at {before.where}: fence_async_shared() is missing between the two")
 
 
 class View:
@@ -114,7 +112,7 @@ class View:
 
 
 class Phases:
-    """What a barrier counts: a phase ends when `count` have arrived and all expected bytes have come."""
+    """What a barrier counts: a phase ends when `count` have arrived and all expected bytes came."""
 
     def __init__(self, count: int | None = None):
         self.count, self.arrived, self.bytes, self.phase = count, 0, 0, 0

@@ -141,14 +141,11 @@ def orders(kernel, grid: int, arguments: dict, written: tuple, seeds=SEEDS, **op
 
     `written` names the tensors that it writes.
     """
-    def tensor(name):
-        return getattr(arguments[name], "base", arguments[name])
-
     runs, first = [], {}
     for order in ("late", "early", *seeds):
         runs.append(run(kernel, grid, arguments, order=order, **options))
         for name in written:
-            bits = tensor(name).detach().clone()
+            bits = getattr(arguments[name], "base", arguments[name]).detach().clone()
             if not torch.equal(first.setdefault(name, bits).view(torch.uint8), bits.view(torch.uint8)):
                 raise Hazard(f"{name} has other bits in order {order!r} than in order 'late'")
     return runs

@@ -1,10 +1,10 @@
 """Who runs when, and what has happened before what: tasks, asynchronous effects, clocks, hazards.
 
-A program is one thread block. Its tasks are itself and the partitions of `warp_specialize`; one runs at
-a time, until it waits. Tasks and asynchronous effects are agents; each has a vector clock (Lamport 1978,
-Mattern 1989): what it knows to have happened. Waiting for a barrier joins the clocks of all that arrived
-at it. Two accesses of one slot of shared memory, one of them a write, are a hazard unless the later
-one's clock has the earlier: in whatever order they ran this time.
+A program is one thread block. Its tasks are itself and the partitions of `warp_specialize`; one runs
+at a time, until it waits. Tasks and asynchronous effects are agents; each has a vector clock (Lamport
+1978, Mattern 1989): what it knows to have happened. Waiting for a barrier joins the clocks of all that
+arrived at it. Two accesses of one slot of shared memory, one of them a write, are a hazard unless the
+later one's clock has the earlier: in whatever order they ran this time.
 """
 
 import linecache

@@ -136,7 +136,8 @@ def elementwise(fn, *operands) -> Tensor:
         if layout is not layouts[0] and layout != layouts[0]:
             raise Hazard(f"{line()}: operands in two layouts, {layouts[0]} and {layout}:"
                          " convert_layout is missing")
-    data = np.asarray(fn(*(np.float32(x) if isinstance(x, float) else x for x in map(value_of, operands))))
+    values = (np.float32(x) if isinstance(x, float) else x for x in map(value_of, operands))
+    data = np.asarray(fn(*values))
     floats = [x.dtype for x in tensors if x.dtype.is_floating()]
     if data.dtype.kind == "f":
         dtype = max(floats, key=lambda d: d.primitive_bitwidth, default=gl.float32)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-HOME = str(Path(__file__).parent)
+HOMES = str(Path(__file__).parent), str(Path(np.__file__).parent)   # of what no kernel's code is in
 ORDERS = ("late", "early")
 _places: dict[str, tuple[str, int]] = {}                    # where "file:line" is
 
@@ -45,10 +45,10 @@ class _Stopped(BaseException):
 
 
 def _statements(*beside: str):
-    """Yield (file, line) of what is being executed in no file here or of `beside`, innermost first."""
+    """Yield (file, line) of the kernel's code being executed, not in `beside`, innermost first."""
     frame = sys._getframe(1)
     while frame is not None:
-        if not frame.f_code.co_filename.startswith((HOME, *beside)):
+        if not frame.f_code.co_filename.startswith((*HOMES, *beside)):
             yield frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
 

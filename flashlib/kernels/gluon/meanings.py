@@ -31,7 +31,7 @@ def _take(program, lock, count):
 
 
 def _give(program, lock):
-    program.finish_stores()
+    program.finish(program.current.stores)
     lock.value.add_(1)
     return 0
 

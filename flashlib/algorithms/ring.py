@@ -37,7 +37,7 @@ def ring_backward(rank, P, kv, gradients):
     gradients(source, kv) returns what this rank's rows add to dK and dV of a rank's keys. The sum
     travels with its keys, and one hop more after the last step brings it home.
     """
-    after, before = (rank + 1) % P, (rank - 1) % P
+    after, before, dkv = (rank + 1) % P, (rank - 1) % P, None
     for step in range(P):
         source = (rank - step) % P
         if step + 1 < P:

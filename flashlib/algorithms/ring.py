@@ -49,7 +49,9 @@ def ring_backward(rank, P, kv, gradients):
             yield put(after, "dKV", dkv, before)
         if step + 1 < P:
             kv = yield get(before, "KV")
-    return (yield get(before, "dKV")) if P > 1 else dkv
+    if P > 1:
+        dkv = yield get(before, "dKV")
+    return dkv
 
 
 def exchange(rank, P, parcels, what="KV"):
@@ -138,11 +140,12 @@ def ring_attention_backward(Q, K, V, O, lse, dO, *, P, Br=16, Bc=16, causal=Fals
                     target += part
             return dkv
 
-        dk, dv = yield from ring_backward(rank, P, np.stack([K[at[rank]], V[at[rank]]]), gradients)
-        return dq, dk, dv
+        dkv = yield from ring_backward(rank, P, np.stack([K[at[rank]], V[at[rank]]]), gradients)
+        return dq, dkv
 
-    dQ, dK, dV = zip(*links.run([rank_program(rank) for rank in range(P)]), strict=True)
-    return unshard(dQ, layout), unshard(dK, layout), unshard(dV, layout)
+    dQ, dKV = zip(*links.run([rank_program(rank) for rank in range(P)]), strict=True)
+    dK, dV = unshard(dKV, layout, 1)
+    return unshard(dQ, layout), dK, dV
 
 
 def fold_rows(state, rows, O, lse) -> SoftmaxState:

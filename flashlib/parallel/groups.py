@@ -31,6 +31,11 @@ class Ranks(NamedTuple):
     rank: int
     P: int
 
+    @property
+    def backend(self) -> str:
+        """What carries messages: "gloo", "nccl", or both of them for tensors of either kind."""
+        return dist.get_backend(self.group)
+
     @classmethod
     def of(cls, group) -> Ranks:
         """Return the ranks of a ProcessGroup, a 1-D DeviceMesh, or None for all processes."""
@@ -79,7 +84,7 @@ def drive(program: Rank, ranks: Ranks) -> Any:
     Raises:
         RuntimeError: a message did not come within the group's time limit; it says which.
     """
-    under_way: dict[tuple[int, str], deque] = {}
+    under_way: dict[tuple[int | None, str], deque] = {}
     answer = None
     while True:
         try:
@@ -113,14 +118,14 @@ def drive(program: Rank, ranks: Ranks) -> Any:
 
 
 def _lost(ranks, what, error) -> RuntimeError:
-    return RuntimeError(f"rank {ranks.rank} of {ranks.P}: {what}. That rank is late, has ended, or calls"
-                        f" something else; torch says: {error}")
+    return RuntimeError(f"rank {ranks.rank} of {ranks.P}: {what}. That rank is late, has ended, or"
+                        f" calls something else; torch says: {error}")
 
 
 def check_shards(q, k, v, ranks: Ranks, causal, scale, return_lse, impl):
     """Check this rank's tensors as `flash_attention` does; return q, k, v and the scale."""
     q, k, v, scale = check_arguments(q, k, v, causal, scale, return_lse, impl)
-    backend = dist.get_backend(ranks.group)
+    backend = ranks.backend
     if q.is_cuda and "nccl" not in backend:
         raise ValueError(f"q: expected a CPU tensor for a group of backend {backend}, got {q.device}")
     if not q.is_cuda and backend == "nccl":
@@ -128,7 +133,7 @@ def check_shards(q, k, v, ranks: Ranks, causal, scale, return_lse, impl):
     return q, k, v, scale
 
 
-def agree(ranks: Ranks, tensors: dict[str, torch.Tensor], options: Options,
+def agree(ranks: Ranks, tensors: dict[str, torch.Tensor], options: Options | None,
           error: Exception | None = None) -> None:
     """Compare what all ranks were given, before anything is sent; each rank raises the same error.
 
@@ -144,7 +149,7 @@ def agree(ranks: Ranks, tensors: dict[str, torch.Tensor], options: Options,
             raise error
         return
     mine = _fingerprint(tensors, options, error)
-    cuda = "nccl" in dist.get_backend(ranks.group) and torch.cuda.is_available()
+    cuda = "nccl" in ranks.backend and torch.cuda.is_available()
     key = (id(ranks.group), ranks.rank, tuple(mine))
     if cuda and error is None and key in _agreed:
         return
@@ -183,7 +188,7 @@ def _names(tensors) -> list[str]:
 
 def _fingerprint(tensors, options, error) -> list[int]:
     """Return what must be alike as whole numbers: of one length, whatever they are."""
-    if error is not None:
+    if error is not None or options is None:
         return [1] + [0] * (sum(SIZES) - 1)
     shapes = [n for x in tensors.values() for n in (x.ndim, *x.shape, *[0] * (4 - x.ndim))]
     sides = [-1 if side is None else side for side in (options.window.left, options.window.right)]

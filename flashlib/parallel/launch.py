@@ -69,9 +69,9 @@ def _start(folder: Path, rank: int) -> subprocess.Popen:
                                 "OMP_NUM_THREADS": "1"}
     if sys.platform in LOOPBACK:
         environment.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK[sys.platform])
-    with (open(folder / f"out {rank}", "wb") as out, open(folder / f"error {rank}", "wb") as error):
-        return subprocess.Popen([sys.executable, "-c", "import sys; from flashlib.parallel import launch;"
-                                 " launch.work(*sys.argv[1:])", str(folder), str(rank)],
+    program = "import sys; from flashlib.parallel import launch; launch.work(*sys.argv[1:])"
+    with open(folder / f"out {rank}", "wb") as out, open(folder / f"error {rank}", "wb") as error:
+        return subprocess.Popen([sys.executable, "-c", program, str(folder), str(rank)],
                                 env=environment, stdout=out, stderr=error, stdin=subprocess.DEVNULL)
 
 
@@ -106,6 +106,5 @@ def work(folder: str, rank: str) -> None:
 def join(folder: str, rank: int, P: int, timeout_s: float) -> None:
     """Make this process a rank of a gloo group whose members meet in a file: no port is taken."""
     torch.set_num_threads(1)
-    store = dist.FileStore(str(Path(folder) / "store"), P)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=P,
-                            timeout=datetime.timedelta(seconds=timeout_s))
+    dist.init_process_group("gloo", init_method=(Path(folder) / "store").as_uri(), rank=rank,
+                            world_size=P, timeout=datetime.timedelta(seconds=timeout_s))

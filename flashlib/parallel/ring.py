@@ -11,9 +11,10 @@ from flashlib.algorithms.layouts import blocks, check_layout
 from flashlib.algorithms.ring import ring_backward, ring_forward
 from flashlib.kernels import ops
 from flashlib.kernels.attention import Impl, Sides
-from flashlib.kernels.merging import merge
 from flashlib.masks import Window, window_of
 from flashlib.parallel.groups import Options, Ranks, agree, check_shards, drive
+
+NCCL_SMS = 8                       # of a GPU; how many a send and a receive take is not measured
 
 
 def ring_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, group=None,
@@ -22,7 +23,7 @@ def ring_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, group=N
                    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Exact attention over the ranks of a group, between which keys and values go round a ring.
 
-    Ring Attention (Liu et al. 2023, arXiv:2310.01889), differentiable. Every rank calls it, with its own
+    Ring Attention (Liu et al. 2023, arXiv:2310.01889), differentiable. Every rank calls it with its own
     shard: not with the whole sequence (`shard` cuts one). Keys and values are sent while the attention
     to those at hand is computed; O is summed in float32. Taught in notebook 16.
 
@@ -40,7 +41,7 @@ def ring_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, group=N
         O (B, H, N/P, D) in the dtype of q, or (O, lse): the rows of this rank.
     Raises:
         ValueError, TypeError, NotImplementedError: on every rank alike, before anything is sent: what
-            a rank's own check refuses, and arguments that differ between ranks.
+            one rank's own check refuses, and arguments that differ between ranks.
         RuntimeError: a message did not come within the time limit of the group. (NCCL's stands at ten
             minutes: pass `timeout=` to `init_process_group`.)
 
@@ -49,8 +50,7 @@ def ring_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, group=N
     v, O and lse of this rank. If one rank's backward runs, all must. A group of one sends nothing.
     """
     ranks, seen = Ranks.of(group), Window()
-    refusal = None
-    options: Any = None
+    refusal, options = None, None
     try:
         q, k, v, scale = check_shards(q, k, v, ranks, causal, scale, return_lse, impl)
         seen = window_of(causal, window)
@@ -73,6 +73,11 @@ class Call(NamedTuple):
     scale: Any
     layout: str
     impl: str
+
+    @property
+    def reserve(self) -> int:
+        """SMs of a GPU that attention leaves to NCCL, whose kernels carry the messages."""
+        return 0 if self.ranks.P == 1 or self.ranks.backend != "nccl" else NCCL_SMS
 
     def blocks(self, source: int, n: int):
         """Return this rank's calls of attention on the keys of another."""
@@ -104,8 +109,9 @@ class Ring(torch.autograd.Function):
     def forward(ctx, q, k, v, call: Call):
         o = torch.zeros(q.shape, dtype=wide(q), device=q.device)
         lse = ops.lse_like(q, -torch.inf)
-        drive(ring_forward(*call.ranks[1:], torch.stack([k, v]), partial(_fold, call, q, o, lse)),
-              call.ranks)
+        ranks = call.ranks
+        drive(ring_forward(ranks.rank, ranks.P, torch.stack([k, v]), partial(_fold, call, q, o, lse)),
+              ranks)
         o = o.to(q.dtype)
         ctx.call = call
         ctx.set_materialize_grads(False)
@@ -113,35 +119,35 @@ class Ring(torch.autograd.Function):
         return o, lse
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, do, dlse):
+    def backward(ctx, *gradients: Any) -> Any:
+        do, dlse = gradients
+        if torch.is_grad_enabled():                         # with create_graph
+            ops.no_second_derivative(ctx)
         q, k, v, o, lse = ctx.saved_tensors
         call: Call = ctx.call
         dq = torch.zeros(q.shape, dtype=wide(q), device=q.device)
-        gradients = partial(_gradients, call, q, o, lse, do, dlse, dq)
-        dk, dv = drive(ring_backward(*call.ranks[1:], torch.stack([k, v]), gradients), call.ranks)
+        do = torch.zeros_like(o) if do is None else do.resolve_neg()
+        of_rank = partial(_gradients, call, q, lse, do, ops.delta_of(o, do, dlse), dq)
+        ranks = call.ranks
+        dk, dv = drive(ring_backward(ranks.rank, ranks.P, torch.stack([k, v]), of_rank), ranks)
         return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None
 
 
 def _fold(call, q, o, lse, source, kv) -> None:
     """Take the keys and values of a rank into O and lse, in place."""
     for rows, keys, window in call.blocks(source, q.shape[2]):
-        part, of_part = ops.forward(q[:, :, rows], kv[0][:, :, keys], kv[1][:, :, keys], window,
-                                    call.scale, call.impl)
-        o[:, :, rows], lse[:, :, rows] = merge(o[:, :, rows], lse[:, :, rows], part.to(o.dtype), of_part)
+        ops.forward(q[:, :, rows], kv[0][:, :, keys], kv[1][:, :, keys], window, call.scale, call.impl,
+                    into=(o[:, :, rows], lse[:, :, rows]), reserve=call.reserve)
 
 
-def _gradients(call, q, o, lse, do, dlse, dq, source, kv) -> torch.Tensor:
+def _gradients(call, q, lse, do, delta, dq, source, kv) -> torch.Tensor:
     """Return what these rows add to dK and dV of a rank's keys; add to dQ, in place.
 
-    O and lse are of all keys, so that a block's weights exp(S − lse) are final: nothing is merged.
+    lse and delta are of all keys, so that a block's weights exp(S − lse) are final: nothing is merged.
     """
     dkv = torch.zeros(kv.shape, dtype=dq.dtype, device=kv.device)
     for rows, keys, window in call.blocks(source, q.shape[2]):
-        found = ops.backward(q[:, :, rows], kv[0][:, :, keys], kv[1][:, :, keys], o[:, :, rows],
-                             lse[:, :, rows], None if do is None else do[:, :, rows],
-                             None if dlse is None else dlse[:, :, rows], window, call.scale, call.impl)
-        dq[:, :, rows] += found[0]
-        dkv[0][:, :, keys] += found[1]
-        dkv[1][:, :, keys] += found[2]
+        ops.backward(q[:, :, rows], kv[0][:, :, keys], kv[1][:, :, keys], None, lse[:, :, rows],
+                     do[:, :, rows], None, window, call.scale, call.impl, delta=delta[:, :, rows],
+                     into=(dq[:, :, rows], dkv[0][:, :, keys], dkv[1][:, :, keys]))
     return dkv

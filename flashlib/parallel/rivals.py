@@ -23,8 +23,8 @@ def gather_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, group
                      ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Exact attention over the ranks of a group, each of which gathers the keys of all.
 
-    As Llama 3 was trained (arXiv:2407.21783). One call of attention for each run of rows, which sees the
-    keys up to its end: no merging, no rounding of parts. Every rank holds N keys. Taught in notebook 16.
+    As Llama 3 was trained (arXiv:2407.21783). One call of attention for each run of rows, which sees
+    the keys up to its end: nothing is merged. Every rank holds N keys. Taught in notebook 16.
     Arguments, results and errors as in `ring_attention`; no windows; layout "zigzag" or "contiguous".
 
     Forward a rank sends (P − 1)·2·(N/P)·H_k·D elements, backward as many gradients in float32.
@@ -45,8 +45,8 @@ def gather_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, group
     parts = []
     for rows, end in zip(q.chunk(runs, 2), ends, strict=True):
         keys = kv[:, :, :, :end * n // runs] if causal else kv
-        parts.append(flash_attention(rows, keys[0], keys[1], causal=causal, scale=scale, return_lse=True,
-                                     impl=impl))
+        parts.append(flash_attention(rows, keys[0], keys[1], causal=causal, scale=scale,
+                                     return_lse=True, impl=impl))
     o, lse = (torch.cat(x, 2) for x in zip(*parts, strict=True))
     return (o, lse) if return_lse else o
 
@@ -81,9 +81,9 @@ def tree_decode(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, group=None
                 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Attention of a few queries, the same on all ranks, to keys that are spread over the group.
 
-    Tree Attention (Shyam et al. 2024, arXiv:2408.04093). Taught in notebook 16. Each rank attends to its
-    own keys; what travels is O and lse of the queries, in float32. All ranks merge in one order and have
-    the same bits. For inference: no gradient. Errors as in `ring_attention`.
+    Tree Attention (Shyam et al. 2024, arXiv:2408.04093). Taught in notebook 16. Each rank attends to
+    its own keys; what travels is O and lse of the queries, in float32. All ranks merge in one order
+    and have the same bits. For inference: no gradient. Errors as in `ring_attention`.
 
     Args:
         q: queries, (B, H, N_q, D), the same on all ranks: seen by all is every key.
@@ -132,8 +132,8 @@ class Gather(torch.autograd.Function):
         return torch.cat(_drive_exchange(ranks, [x] * ranks.P), 3)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, gradient):
+    def backward(ctx, *gradients: Any) -> Any:
+        gradient, = gradients
         dtype = gradient.dtype
         mine = gradient.to(wide(gradient)).chunk(ctx.ranks.P, 3)
         first, *others = _drive_exchange(ctx.ranks, mine)
@@ -151,7 +151,5 @@ class Swap(torch.autograd.Function):
         return torch.cat(_drive_exchange(ranks, x.chunk(ranks.P, scatter)), gather)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, gradient):
-        ranks, scatter, gather = ctx.args
-        return torch.cat(_drive_exchange(ranks, gradient.chunk(ranks.P, scatter)), gather), None, None, None
+    def backward(ctx, *gradients: Any) -> Any:
+        return Swap.apply(gradients[0], *ctx.args), None, None, None

@@ -52,7 +52,7 @@ def test_gathered_keys_equal_one_device(pool, P, layout, causal):
 @pytest.mark.parametrize("options", MASKS, ids=MASK_IDS)
 @pytest.mark.parametrize("P", [1, *P_S])
 def test_exchanged_heads_equal_one_device(pool, P, options):
-    found = pool.results(P, "compare", "ulysses", 24, 12, 0 if P == 0 else 12 if P == 3 else 4, options)
+    found = pool.results(P, "compare", "ulysses", 24, 12, 12 if P == 3 else 4, options)
     assert largest(found) < 1e-12
     s = model.Sharing(P, 24, H=12, Hk=12 if P == 3 else 4, d=8, element_bytes=8)
     assert {of["bytes"] for of in found} == {2 * 2 * model.traffic(s, "ulysses")}
@@ -137,14 +137,14 @@ def test_a_second_derivative_is_refused(pool):
 
 
 def test_a_silent_rank_ends_in_an_error_and_not_in_a_hang(pool):
-    for rank, (message, took) in enumerate(pool.results(3, "silent", 2.0)):
+    for rank, (message, took) in enumerate(pool.results("forward", "silent", 3.0)):
         if rank != 1:
             assert "the ranks could not be compared" in message and "is late, has ended" in message
-            assert took < 6
+            assert took < 15
 
 
 def test_a_rank_without_a_backward_pass_is_named(pool):
-    first, _, last = pool.results(3, "backward_on_some", 2.0)
+    first, _, last = pool.results("backward", "backward_on_some", 5.0)
     assert "KV from rank 1 is missing" in last or "could not send" in last
     assert "is missing" in first or "could not send" in first
 

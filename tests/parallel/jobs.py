@@ -62,7 +62,7 @@ def compare(group, operation, N, H, Hk, options, strided=False):
             "bytes": sum(links.bytes.values()), "to": sorted({to for _, to in links.bytes})}
 
 
-def rounding(group, operation, dtype, N=256, options=None):
+def rounding(group, operation, dtype, N=240):
     """Return each tensor's root mean square error of all ranks, and that of one device, in 16 bits."""
     whole, layout = tensors(N, 4, 2, 32, dtype, B=1), "zigzag"
     exact = [x.double().requires_grad_() for x in whole[:3]]
@@ -223,6 +223,13 @@ def twice_differentiated(group):
     mine = [x.requires_grad_() for x in mine]
     torch.autograd.grad(ring_attention(*mine, group=group), mine, do, create_graph=True)
 
+
+
+def planted(group, name, check=None):
+    """Plant a bug and say what its check noticed."""
+    from tests.parallel import mutated
+
+    return mutated.outcome(group, name, check)
 
 
 def fail_on_rank_1(how):

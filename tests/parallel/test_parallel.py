@@ -13,6 +13,7 @@ import torch
 from flashlib import parallel
 from flashlib.models import ring as model
 from flashlib.parallel import ring_attention
+from tests.parallel import mutated
 
 P_S = [2, 3, 4]
 LAYOUTS = ["contiguous", "zigzag", "stripe"]
@@ -147,6 +148,27 @@ def test_a_rank_without_a_backward_pass_is_named(pool):
     first, _, last = pool.results("backward", "backward_on_some", 5.0)
     assert "KV from rank 1 is missing" in last or "could not send" in last
     assert "is missing" in first or "could not send" in first
+
+
+@pytest.mark.parametrize("check", mutated.CHECKS)
+def test_without_a_bug_a_check_says_nothing(pool, check):
+    assert pool.results(3, "planted", None, check) == ["", "", ""]
+
+
+@pytest.mark.parametrize("name", mutated.MUTANTS)
+def test_a_planted_bug_is_noticed(pool, name):
+    """By its named check, on one rank at least."""
+    assert any(pool.results(3, "planted", name))
+
+
+def test_the_list_of_bugs_is_long_and_uses_every_check():
+    assert len(mutated.MUTANTS) == 17
+    assert {mutant.check for mutant in mutated.MUTANTS.values()} == mutated.CHECKS.keys()
+
+
+def test_what_takes_too_long_is_ended_and_named():
+    with pytest.raises(TimeoutError, match="no end within the time limit on rank 0 of 1"):
+        parallel.run(1, "time:sleep", 60, timeout_s=1)
 
 
 def test_a_rank_that_raises_is_named_with_its_traceback():

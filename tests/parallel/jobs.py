@@ -47,7 +47,7 @@ def both_passes(operation, mine, do, **options):
 
 
 def compare(group, operation, N, H, Hk, options, strided=False):
-    """Return the largest error of O, dQ, dK and dV against one device in float64, and same bits twice."""
+    """Return the largest error of O, dQ, dK and dV against one device, and whether bits are the same."""
     whole = tensors(N, H, Hk)
     layout = options.get("layout", "contiguous" if operation == "ulysses" else "zigzag")
     *mine, do = shards(group, whole, layout, strided)
@@ -87,7 +87,8 @@ def lse_and_its_gradient(group, layout):
     truth = torch.autograd.grad((O * whole[3]).sum() + (lse * weight).sum(), one)
     mine = [x.detach().requires_grad_() for x in shards(group, whole[:3], layout)]
     o, l = ring_attention(*mine, group=group, causal=True, layout=layout, return_lse=True)
-    do, w = shard(whole[3], group=group, layout=layout), shard(weight, group=group, layout=layout, dim=0)
+    do = shard(whole[3], group=group, layout=layout)
+    w = shard(weight, group=group, layout=layout, dim=0)
     got = torch.autograd.grad((o * do).sum() + (l * w).sum(), mine)
     only_lse = torch.autograd.grad(ring_attention(*mine, group=group, return_lse=True,
                                                   layout=layout)[1].sum(), mine)
@@ -111,7 +112,7 @@ def decode(group, Hk):
 
 
 def one_tensor_thrice(group):
-    """q is k is v: one gradient, the sum of three."""
+    """Q is k is v: one gradient, the sum of three."""
     x = tensors(24, 2, 2)[0]
     one = x.clone().requires_grad_()
     truth, = torch.autograd.grad(flash_attention(one, one, one, causal=True).sum(), one)
@@ -148,7 +149,7 @@ def over_a_mesh(group):
 
 
 def round_trip(group, layout):
-    """unshard undoes shard, along every dimension."""
+    """Unshard undoes shard, along every dimension."""
     x = torch.arange(2 * 24 * 3).view(2, 24, 3)
     back = unshard(shard(x, group=group, layout=layout, dim=1), group=group, layout=layout, dim=1)
     return torch.equal(back, x)
@@ -222,7 +223,6 @@ def twice_differentiated(group):
     *mine, do = shards(group, tensors(24, 2, 2), "zigzag")
     mine = [x.requires_grad_() for x in mine]
     torch.autograd.grad(ring_attention(*mine, group=group), mine, do, create_graph=True)
-
 
 
 def planted(group, name, check=None):

@@ -68,7 +68,7 @@ def outcome(group, name=None, check=None):
     from tests.parallel import jobs
 
     mutant = None if name is None else MUTANTS[name]
-    made = rebuilt(PATHS, patched, mutant and mutant.module, mutant and [(mutant.old, mutant.new)] or ())
+    made = rebuilt(PATHS, patched, mutant and mutant.module, (mutant and [(mutant.old, mutant.new)]) or ())
     for new in made.values():
         for other in made.values():
             for public, value in vars(other).items():

@@ -47,7 +47,7 @@ def both_passes(operation, mine, do, **options):
 
 
 def compare(group, operation, N, H, Hk, options, strided=False):
-    """Return the largest error of O, dQ, dK and dV against one device, and whether bits are the same."""
+    """Return the largest error of O, dQ, dK and dV against one device, and whether bits repeat."""
     whole = tensors(N, H, Hk)
     layout = options.get("layout", "contiguous" if operation == "ulysses" else "zigzag")
     *mine, do = shards(group, whole, layout, strided)

@@ -12,6 +12,8 @@ from flashlib.machine.ranks import get, put
 from tests.mutants.build import patcher, rebuilt
 
 PATHS = {name: f"parallel/{name}" for name in ("groups", "layouts", "ring", "rivals")}
+PUBLIC = {"ring_attention": "ring", "gather_attention": "rivals", "ulysses_attention": "rivals",
+          "tree_decode": "rivals", "count_links": "groups"}
 patched = patcher(PATHS)
 
 
@@ -32,14 +34,15 @@ MUTANTS = {mutant[0]: Mutant(*mutant) for mutant in (
     ("gradients travel in 16 bits", "ring", "return dkv", "return dkv.to(kv.dtype)", "rounding"),
     ("dQ is rounded at every step", "ring", "return dkv", "dq.copy_(dq.to(q.dtype))\nreturn dkv",
      "rounding"),
-    ("the gradient of lse is dropped", "ring", "ops.delta_of(o, do, dlse)", "ops.delta_of(o, do)", "lse"),
+    ("the gradient of lse is dropped", "ring", "ops.delta_of(o, do, dlse)", "ops.delta_of(o, do)",
+     "lse"),
     ("delta is of nothing", "ring", "ops.delta_of(o, do, dlse)", "0 * lse", "ring"),
     ("no window in the backward pass", "ring", GRADIENTS, GRADIENTS.replace("window", "Window()"),
      "ring"),
     ("another scale in the backward pass", "ring", GRADIENTS, GRADIENTS.replace("call.scale", "1.0"),
      "ring"),
-    ("dK and dV change places", "ring", "dk.to(k.dtype), dv.to(v.dtype)", "dv.to(k.dtype), dk.to(v.dtype)",
-     "ring"),
+    ("dK and dV change places", "ring", "dk.to(k.dtype), dv.to(v.dtype)",
+     "dv.to(k.dtype), dk.to(v.dtype)", "ring"),
     ("values are taken for keys", "ring", "ops.forward(q[:, :, rows], kv[0][:, :, keys],",
      "ops.forward(q[:, :, rows], kv[1][:, :, keys],", "ring"),
     ("gathered keys stay in the order of ranks", "rivals",
@@ -49,8 +52,8 @@ MUTANTS = {mutant[0]: Mutant(*mutant) for mutant in (
      "2 * ranks.P - ranks.rank - 1)", "gather"),
     ("gradients of gathered keys are not added", "rivals", "first = first + other", "first = first",
      "gather"),
-    ("the tree drops lse", "rivals", "part[..., :-1], part[..., -1])", "part[..., :-1], 0 * part[..., -1])",
-     "tree"),
+    ("the tree drops lse", "rivals", "part[..., :-1], part[..., -1])",
+     "part[..., :-1], 0 * part[..., -1])", "tree"),
     ("each rank merges in an order of its own", "rivals",
      "for part in _drive_exchange(ranks, [mine] * ranks.P):",
      "for part in sorted(_drive_exchange(ranks, [mine] * ranks.P), key=lambda x: not x.equal(mine)):",
@@ -68,15 +71,14 @@ def outcome(group, name=None, check=None):
     from tests.parallel import jobs
 
     mutant = None if name is None else MUTANTS[name]
-    made = rebuilt(PATHS, patched, mutant and mutant.module, (mutant and [(mutant.old, mutant.new)]) or ())
+    made = rebuilt(PATHS, patched) if mutant is None else rebuilt(
+        PATHS, patched, mutant.module, [(mutant.old, mutant.new)])
     for new in made.values():
         for other in made.values():
             for public, value in vars(other).items():
                 if public in vars(new) and getattr(value, "__module__", None) == other.__name__:
                     setattr(new, public, value)
-    put = {name: getattr(made[module], name) for module, names in (
-        ("ring", ["ring_attention"]), ("rivals", ["gather_attention", "ulysses_attention", "tree_decode"]),
-        ("groups", ["count_links"])) for name in names}
+    put = {public: getattr(made[module], public) for public, module in PUBLIC.items()}
     put["OPERATIONS"] = {name: put[f"{name}_attention"] for name in ("ring", "gather", "ulysses")}
     with mock.patch.multiple(jobs, **put):
         try:

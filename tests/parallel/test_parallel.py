@@ -118,10 +118,12 @@ def test_unshard_undoes_shard(pool, layout):
     ("layout", "ValueError", "layout: rank 1 has 'stripe' where rank 0 has 'zigzag'"),
     ("window", "ValueError", "window: rank 1 has (3, 0) where rank 0 has (None, 0)"),
     ("impl", "ValueError", "impl: rank 1 has 'referen' where rank 0 has 'auto'"),
-    ("operation", "ValueError", "operation: rank 1 has gather_attention where rank 0 has ring_attention"),
+    ("operation", "ValueError", "operation: rank 1 has gather_attention where rank 0 has"
+     " ring_attention"),
     ("requires_grad", "ValueError", "requires_grad: rank 1 has True where rank 0 has False"),
     ("odd", "ValueError", "rank 0: N: expected a multiple of 2·P = 4 for layout 'zigzag', got 22"),
-    ("ulysses heads", "ValueError", "rank 0: k: expected a number of heads that the 2 ranks divide, got 1"),
+    ("ulysses heads", "ValueError", "rank 0: k: expected a number of heads that the 2 ranks divide,"
+     " got 1"),
     ("gather stripe", "ValueError", "whose rows are runs, got 'stripe'"),
 ])
 def test_every_rank_refuses_what_one_refuses_or_has_alone(pool, what, kind, message):

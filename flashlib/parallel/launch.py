@@ -1,4 +1,4 @@
-"""Several processes on this machine, each a rank of a gloo group: from a notebook, a script or a test.
+"""Several processes on this machine, each a rank of a group: from a notebook, a script or a test.
 
 Functions of a notebook cannot be sent to another process, so that what runs is named: module:function.
 """
@@ -19,14 +19,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from flashlib.arguments import check_block, check_number
+from flashlib.arguments import check_block, check_choice, check_number
 
 GRACE_S = 3.0                      # for the others to end once one has failed
+# NCCL without NVLink multicast, which not every host of GPUs allows.
+QUIET = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
 
-def run(P: int, what: str, *arguments, timeout_s: float = 120.0) -> list[Any]:
-    """Run a function in P processes that are one gloo group; return what each returned, by rank.
+def run(P: int, what: str, *arguments, timeout_s: float = 120.0,
+        backend: str = "gloo") -> list[Any]:
+    """Run a function in P processes that are one group; return what each returned, by rank.
 
     >>> run(2, "flashlib.parallel.demo:compare")                          # doctest: +SKIP
 
@@ -34,6 +37,7 @@ def run(P: int, what: str, *arguments, timeout_s: float = 120.0) -> list[Any]:
         P: processes, each with one thread.  what: "module:function", importable from `sys.path`.
         arguments: of the function, the same for all ranks; pickled, as the results are.
         timeout_s: for all of it, and of the group: what a rank waits for another.
+        backend: "gloo", on the CPU, or "nccl", where rank r has GPU r.
     Raises:
         RuntimeError: a rank failed: with its number and the traceback of the first one that did.
         TimeoutError: naming the ranks that had not ended.
@@ -42,12 +46,13 @@ def run(P: int, what: str, *arguments, timeout_s: float = 120.0) -> list[Any]:
     """
     check_block("P", P)
     timeout_s = check_number("timeout_s", timeout_s, least=1)
+    check_choice("backend", backend, ("gloo", "nccl"))
     module, colon, function = what.partition(":")
     if not (module and colon and function):
         raise ValueError(f"what: expected 'module:function', got {what!r}")
     with tempfile.TemporaryDirectory(prefix="flashlib") as name:
         folder = Path(name)
-        (folder / "call").write_bytes(pickle.dumps((P, module, function, arguments, timeout_s)))
+        (folder / "call").write_bytes(pickle.dumps((P, module, function, arguments, timeout_s, backend)))
         ranks = [_start(folder, rank) for rank in range(P)]
         try:
             first = _until_all_end(ranks, time.monotonic() + timeout_s)
@@ -67,6 +72,8 @@ def run(P: int, what: str, *arguments, timeout_s: float = 120.0) -> list[Any]:
 def _start(folder: Path, rank: int) -> subprocess.Popen:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
                                 "OMP_NUM_THREADS": "1"}
+    for name, value in QUIET.items():
+        environment.setdefault(name, value)
     if sys.platform in LOOPBACK:
         environment.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK[sys.platform])
     program = "import sys; from flashlib.parallel import launch; launch.work(*sys.argv[1:])"
@@ -95,16 +102,19 @@ def _until_all_end(ranks, deadline) -> int | None:
 
 def work(folder: str, rank: str) -> None:
     """Be one rank of `run`: join the group, call the function, write down what it returns."""
-    P, module, function, arguments, timeout_s = pickle.loads((Path(folder) / "call").read_bytes())
-    join(folder, int(rank), P, timeout_s)
+    P, module, function, arguments, timeout_s, backend = pickle.loads(
+        (Path(folder) / "call").read_bytes())
+    join(folder, int(rank), P, timeout_s, backend)
     result = getattr(importlib.import_module(module), function)(*arguments)
     (Path(folder) / f"result {rank}").write_bytes(pickle.dumps(result))
     dist.barrier()                                          # nobody leaves while others still send
     dist.destroy_process_group()
 
 
-def join(folder: str, rank: int, P: int, timeout_s: float) -> None:
-    """Make this process a rank of a gloo group whose members meet in a file: no port is taken."""
+def join(folder: str, rank: int, P: int, timeout_s: float, backend: str = "gloo") -> None:
+    """Make this process a rank of a group whose members meet in a file."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=(Path(folder) / "store").as_uri(), rank=rank,
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
+    dist.init_process_group(backend, init_method=(Path(folder) / "store").as_uri(), rank=rank,
                             world_size=P, timeout=datetime.timedelta(seconds=timeout_s))

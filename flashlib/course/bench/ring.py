@@ -1,4 +1,4 @@
-"""Time attention over several GPUs: links alone and beside attention, then ring, rivals and torch's own.
+"""Time attention over several GPUs: links alone and beside it, then ring, rivals and torch's own.
 
     torchrun --nproc-per-node 4 -m flashlib.course.bench.ring --out assets/measurements --name h200_x4
 
@@ -6,7 +6,8 @@ Three steps. What of ours equals one GPU, to its rounding, or nothing is timed. 
 one direction, both in use, alone and beside a forward pass that leaves some SMs to NCCL. How long the
 slowest rank takes for a sequence, beside one GPU of the same run with all of it. Notebook 16 shows it.
 
-NVLink multicast stays off: the variables in `QUIET` are set here, and a run that finds others stops.
+NVLink multicast stays off: the variables in `launch.QUIET` are set here, and a run that finds others
+stops.
 With `--dry-run`, under gloo, the same steps go through toy sizes on the CPU.
 """
 
@@ -24,7 +25,6 @@ from flashlib.course.bench.harness import device_for, torch
 from flashlib.course.bench.provenance import collect, options_for, write
 from flashlib.course.notebook import show
 
-QUIET = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
 H, HK, D = 32, 8, 128
 LENGTHS, MODES = (2**14, 2**15, 2**16, 2**17, 2**18), ("forward", "backward")
 MESSAGES = tuple(2**n for n in range(20, 30, 3))            # bytes: 1 MiB to 512 MiB
@@ -46,6 +46,8 @@ SHOWN = ("impl", "mode", "P", "N_q", "seconds", "tflops_per_s", "efficiency", "p
 
 def quiet() -> None:
     """Switch multicast off, or stop where it was switched on."""
+    from flashlib.parallel.launch import QUIET
+
     for name, value in QUIET.items():
         if os.environ.setdefault(name, value) != value:
             sys.exit(f"{name}: expected {value}, got {os.environ[name]}: this run uses no multicast")
@@ -125,13 +127,14 @@ def ways(device):
              ("gather", ours(gather_attention), contextlib.nullcontext),
              ("ulysses", ours(ulysses_attention), contextlib.nullcontext)]
     if device == "cuda":
-        found += [(f"torch_{rotation}_{kernel}", sdpa, functools.partial(torch_parallel, rotation, kernel))
-                  for rotation in ("allgather", "alltoall") for kernel in ("FLASH", "CUDNN")]
+        both = itertools.product(("allgather", "alltoall"), ("FLASH", "CUDNN"))
+        found += [(f"torch_{rotation}_{kernel}", sdpa,
+                   functools.partial(torch_parallel, rotation, kernel)) for rotation, kernel in both]
     return found
 
 
 def check(device, absent) -> None:
-    """Hold every way against one GPU; who of the others is wrong or fails is named, ours is an error."""
+    """Hold every way against one GPU; a peer that is wrong or fails is named, ours is an error."""
     from flashlib.kernels import flash_attention
     from flashlib.parallel import shard
 
@@ -159,7 +162,7 @@ def check(device, absent) -> None:
 
 
 def links(device, dry, repeats):
-    """Return rows of a message to the next rank: alone, and beside a forward pass, by SMs left to it."""
+    """Return rows of a message to the next rank: alone, and beside attention, by SMs left to it."""
     from flashlib.kernels import ops
     from flashlib.masks import Window
 
@@ -185,7 +188,7 @@ def links(device, dry, repeats):
         for work in shift(sent, room):
             work.wait()
 
-    for size, reserve in itertools.product(MESSAGES if not dry else (2**12,), RESERVES if not dry else (0,)):
+    for size, reserve in [(2**12, 0)] if dry else itertools.product(MESSAGES, RESERVES):
         sent = torch.zeros(size, dtype=torch.int8, device=device)
         room = torch.empty_like(sent)
         link = clock(functools.partial(alone, sent, room), device, repeats)
@@ -205,30 +208,18 @@ def scale(device, dry, rounds, absent):
     repeats = 1 if dry else 3
     for N, mode in itertools.product((64,) if dry else LENGTHS, MODES):
         tensors, contexts, calls = whole(N, device), {}, {}
-        calls["one"] = caller(lambda q, k, v, causal: flash_attention(q, k, v, causal=causal), tensors,
-                              True, mode)
+        calls["one"] = "one", caller(lambda q, k, v, causal: flash_attention(q, k, v, causal=causal),
+                                     tensors, True, mode)
         for name, fn, context in ways(device):
             if name in absent:
                 continue
             mine = [shard(x, layout=LAYOUTS.get(name, "zigzag")) for x in tensors]
             contexts[name] = context
             with context():
-                calls[name] = caller(fn, mine, True, mode)
-
+                calls[name] = name, caller(fn, mine, True, mode)
         peaks = {}
-
-        def measured(call, names={id(call): name for name, call in calls.items()}, peaks=peaks,
-                     contexts=contexts):
-            name = names[id(call)]
-            before = torch.cuda.memory_allocated() if device == "cuda" else 0
-            if device == "cuda":
-                torch.cuda.reset_peak_memory_stats()
-            with contexts.get(name, contextlib.nullcontext)():
-                seconds = clock(call, device, repeats)
-            peaks[name] = torch.cuda.max_memory_allocated() - before if device == "cuda" else 0
-            return seconds
-
-        times = harness.alternate(calls, rounds, measured)
+        times = harness.alternate(calls, rounds, functools.partial(_measured, contexts, peaks, device,
+                                                                   repeats))
         flops = harness.flops((1, H, N, tensors[0].shape[-1]), True, mode)
         one = harness.spread(times["one"], flops)["seconds"]
         for name, runs in times.items():
@@ -238,6 +229,19 @@ def scale(device, dry, rounds, absent):
                          "efficiency": one / of["seconds"] / (1 if name == "one" else P),
                          "peak_bytes": peaks[name]})
     return rows
+
+
+def _measured(contexts, peaks, device, repeats, named_call) -> float:
+    """Return the seconds of a call in its context; note the memory that it needed besides."""
+    name, call = named_call
+    before = 0
+    if device == "cuda":
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+    with contexts.get(name, contextlib.nullcontext)():
+        seconds = clock(call, device, repeats)
+    peaks[name] = torch.cuda.max_memory_allocated() - before if device == "cuda" else 0
+    return seconds
 
 
 def main(argv=None):

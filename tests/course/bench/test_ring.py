@@ -7,6 +7,7 @@ pytest.importorskip("torch")
 from flashlib import parallel
 from flashlib.course.bench import ring
 from flashlib.course.notebook.data import read_measurement
+from flashlib.parallel import launch
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,8 @@ def test_a_dry_run_has_a_row_for_every_way_and_mode(dry):
         (name, mode) for name in ours for mode in ring.MODES)
     assert {row["P"] for row in rows} == {2} and {row["H_k"] for row in rows} == {ring.HK}
     assert all(row["seconds"] > 0 and row["rounds"] == 2 for row in rows)
-    assert dry["ring"].provenance["command"].startswith("torchrun --nproc-per-node 2 -m flashlib.course")
+    command = dry["ring"].provenance["command"]
+    assert command.startswith("torchrun --nproc-per-node 2 -m flashlib.course.bench.ring --dry-run")
 
 
 def test_efficiency_is_the_share_of_one_device(dry):
@@ -41,8 +43,9 @@ def test_links_are_timed_alone_and_beside_attention(dry):
 
 
 def test_multicast_stays_off(monkeypatch):
-    for name in ring.QUIET:
-        monkeypatch.delenv(name, raising=False)
+    for name in launch.QUIET:
+        monkeypatch.setenv(name, "")                        # so that it is put back as it was
+        monkeypatch.delenv(name)
     ring.quiet()
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "1")
     with pytest.raises(SystemExit, match="NCCL_NVLS_ENABLE: expected 0, got 1"):

@@ -56,14 +56,14 @@ def folded(given, P: int, impl: str):
 def summed(given, o, lse, P: int, impl: str):
     """Return dQ, dK and dV, float32, in P pieces, with delta computed once."""
     wide = torch.float64 if given.q.dtype == torch.float64 else torch.float32
-    sums = [torch.zeros(x.shape, dtype=wide, device=x.device) for x in given[:3]]
+    sums = [torch.ones(x.shape, dtype=wide, device=x.device) for x in given[:3]]
     delta = ops.delta_of(o, given.do, given.dlse)
     for keys in slices(given.k.shape[2], P):
         into = sums[0], sums[1][:, :, keys], sums[2][:, :, keys]
         ops.backward(given.q, given.k[:, :, keys], given.v[:, :, keys], None, lse, given.do, None,
                      window_of_piece(given, keys), check_factor(given.scale, given.q.shape[3]), impl,
                      into=into, delta=delta)
-    return sums
+    return [x - 1 for x in sums]
 
 
 def rmse(x, y) -> float:
@@ -126,16 +126,16 @@ def check_prefill(impl, dtype, device="cpu", shape=Shape(1, 4, 2, 150, 150, 64, 
 
 def check_untouched(impl, dtype, device="cpu"):
     """Rows that see none of the keys keep their state to the bit; others do not; twice, the same bits."""
-    given = problem(Shape(1, 2, 1, 150, 60, 64), dtype, device=device)
-    q, k, v = given[:3]
+    # Of 20 keys lse is between 2.77 and 4 often enough: there it does not come back from base 2.
+    q, k, v = problem(Shape(1, 2, 1, 150, 20, 64), dtype, device=device)[:3]
     found = []
     for _ in range(2):
         state = fold(q, k, v, impl=impl)
         before = [x.clone() for x in state]
-        fold(q, k[:, :, :30], v[:, :, :30], state, causal=True, impl=impl)
+        fold(q, k, v, state, causal=True, impl=impl)
         for x, y in zip(state, before, strict=True):
-            require(torch.equal(x[:, :, :120], y[:, :, :120]), "a row that sees nothing has changed")
-            require(not bool((x[:, :, 120:] == y[:, :, 120:]).all()), "a row that sees keys has not")
+            require(torch.equal(x[:, :, :130], y[:, :, :130]), "a row that sees nothing has changed")
+            require(not bool((x[:, :, 130:] == y[:, :, 130:]).all()), "a row that sees keys has not")
         found.append(state)
     require(all(map(torch.equal, *found)), "other bits from run to run")
 

@@ -71,7 +71,8 @@ class Case:
 
 
 def example(arch: Arch, *, dtype="bfloat16", head_dim=128, causal=False, window=None, Nq=4096, Nk=4096,
-            heads=16, kv_heads=None, softcap=False, alibi=False, sink=False, sequences=None, into=False):
+            heads=16, kv_heads=None, softcap=False, alibi=False, sink=False, sequences=None,
+            into=False):
     """Return the problem of new tensors of these sizes on a GPU of a generation, or refuse by name.
 
     `softcap`, `alibi` and `sink` tell which scores there are; `sequences`, how many are packed
@@ -98,8 +99,8 @@ def example(arch: Arch, *, dtype="bfloat16", head_dim=128, causal=False, window=
     sms = int(hardware.H100.fact("sms"))
     return Problem.example(
         H=heads, H_K=kv_heads, N_Q=Nq, N_K=Nk, D=head_dim, window=window_of(bool(causal), window),
-        scores=Kind(bool(softcap), int(bool(alibi)), int(bool(sink))), sequences=sequences, into=bool(into),
-        dtype=getattr(torch, dtype.replace("e4m3", "e4m3fn")),
+        scores=Kind(bool(softcap), int(bool(alibi)), int(bool(sink))), sequences=sequences,
+        into=bool(into), dtype=getattr(torch, dtype.replace("e4m3", "e4m3fn")),
         device=Device("cuda", None, arch.capability, sms, ""))
 
 

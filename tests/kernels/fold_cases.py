@@ -5,6 +5,7 @@ Needs torch only, so that a GPU machine without pytest can use it.
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
@@ -19,13 +20,15 @@ from tests.kernels.problems import NAMES, Shape, dense, problem
 MORE = 1.02                                                 # times the RMSE of one call, at most
 # Ragged pieces, grouped heads, rows of several tiles, rows that see nothing.
 SHAPES = [Shape(1, 2, 2, 70, 150, 32), Shape(2, 4, 2, 40, 97, 64), Shape(1, 2, 1, 100, 100, 32, True),
-          Shape(1, 1, 1, 90, 60, 64, True), Shape(1, 2, 1, 33, 130, 40), Shape(1, 1, 1, 40, 70, 128, True)]
+          Shape(1, 1, 1, 90, 60, 64, True), Shape(1, 2, 1, 33, 130, 40),
+          Shape(1, 1, 1, 40, 70, 128, True)]
+PREFILL = Shape(1, 4, 2, 150, 150, 64, True)
 
 
 def slices(N: int, P: int):
     """Return P pieces of N keys, of unlike lengths, in an order that is not theirs."""
     ends = [N * i * (i + 2) // (P * (P + 2)) for i in range(P + 1)]
-    found = [slice(a, b) for a, b in zip(ends, ends[1:], strict=False)]
+    found = [slice(a, b) for a, b in itertools.pairwise(ends)]
     return found[1::2] + found[::2]
 
 
@@ -90,7 +93,7 @@ def hold(name: str, got, expected, plain, one, given) -> float:
 
 
 def check_pieces(impl, dtype, device="cpu", shapes=SHAPES, names=NAMES, seed=0, scale=None):
-    """P = 2 … 8 pieces of the keys in any order: O, lse and all gradients as of one call; say the worst."""
+    """P = 2 … 8 pieces of the keys in any order: all tensors as of one call; say how near."""
     worst = 0.0
     for i, shape in enumerate(shapes):
         P = (2, 3, 8, 5, 4, 7, 6)[(i + seed) % 7]
@@ -104,13 +107,13 @@ def check_pieces(impl, dtype, device="cpu", shapes=SHAPES, names=NAMES, seed=0, 
             one += ops.backward(*given[:3], *one, given.do, given.dlse, *options)
             got += summed(given, one[0], one[1], P, impl)
         for name, *found in zip(NAMES, got, expected, plain, one, strict=False):
-            require(name not in names or bool(found[0].isnan().sum() == 0), f"{name}: error nan, {shape}")
+            require(name not in names or not found[0].isnan().any(), f"{name}: error nan, {shape}")
             if name in names:
                 worst = max(worst, hold(name, *found, given))
     return f"worst RMSE {worst:.2f} times that of one call"
 
 
-def check_prefill(impl, dtype, device="cpu", shape=Shape(1, 4, 2, 150, 150, 64, True), step=64):
+def check_prefill(impl, dtype, device="cpu", shape=PREFILL, step=64):
     """Chunks of queries, each with its own keys and then the earlier ones, are one causal call."""
     given = problem(shape, dtype, device=device)
     expected, plain = dense(given), dense(given, dtype)
@@ -125,12 +128,12 @@ def check_prefill(impl, dtype, device="cpu", shape=Shape(1, 4, 2, 150, 150, 64, 
 
 
 def check_untouched(impl, dtype, device="cpu"):
-    """Rows that see none of the keys keep their state to the bit; others do not; twice, the same bits."""
+    """Rows that see none of the keys keep their state to the bit; twice, the same bits."""
     q, k, v = problem(Shape(1, 2, 1, 150, 20, 64), dtype, device=device)[:3]
     found = []
     for _ in range(2):
         state = fold(q, k, v, impl=impl)
-        state[1].mul_(1.001)                                # what the kernel wrote comes back from base 2
+        state[1].mul_(1.001)                                # its own comes back from base 2
         before = [x.clone() for x in state]
         fold(q, k, v, state, causal=True, impl=impl)
         for x, y in zip(state, before, strict=True):

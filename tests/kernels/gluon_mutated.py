@@ -193,7 +193,8 @@ def pipelined():
 
 def check_state(dtype=torch.float16):
     """Keys that come in several pieces, O and lse as of one call: in four parts of O, each its own."""
-    shapes = [Shape(1, 2, 1, 100, 333, 64), Shape(1, 1, 1, 100, 70, 32, True), Shape(1, 1, 1, 70, 130, 256)]
+    shapes = [Shape(1, 2, 1, 100, 333, 64), Shape(1, 1, 1, 100, 70, 32, True),
+              Shape(1, 1, 1, 70, 130, 256)]
     check_pieces("gluon", dtype, "cpu", shapes, FORWARD, scale=0.5)
 
 

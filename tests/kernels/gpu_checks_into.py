@@ -1,4 +1,4 @@
-"""Folding into a state on a GPU: accuracy over shapes and dtypes, other streams of keys, SMs in reserve.
+"""Folding into a state on a GPU: accuracy over shapes and dtypes; graphs; SMs in reserve; time.
 
 Checks as in `gpu_checks`, and `run_into`, of which `run_gpu` makes a task for each dtype and head
 dimension. Lengths are few, because compiling takes most of the time.

@@ -9,7 +9,6 @@ if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 6):
     raise ImportError(f"the Hopper kernel needs Triton 3.6 or newer, got {triton.__version__}")
 
 import functools
-import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -36,14 +35,6 @@ ELEMENT = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16, torch.float32
            torch.float8_e4m3fn: gl.float8e4nv}
 TENSORS = ("q_desc", "k_desc", "v_desc", "o_desc", "LSE")
 SCALES = ("Q_SCALE", "K_SCALE", "V_SCALE")
-# What tuning tries: head dimension → BLOCK_N, CONSUMERS, STAGES, Q_SLOTS.
-TILES = {
-    32: ((128, 3, 3, 2), (128, 3, 4, 2), (128, 2, 4, 2)),
-    64: ((128, 3, 3, 2), (128, 3, 4, 2), (128, 2, 4, 2), (64, 3, 6, 2)),
-    128: ((128, 2, 2, 2), (64, 2, 4, 2), (64, 3, 4, 1)),
-    256: ((64, 2, 2, 1),),
-}
-TAUS = (0.0, 8.0)
 SMS = 4                                                     # of the GPU that the interpreter is
 DO = 4                                                      # its place in a problem's layout
 WIDE = 129                                                  # heads of two backward kernels
@@ -236,8 +227,8 @@ def _unfit(p: Problem) -> str | None:
         return f"a head dimension D of at least {NARROW}, got {p.D}"
     if p.scores.softcap or p.scores.alibi or p.scores.sink > 1:
         return "neither softcap nor alibi, nor a sink for each batch entry"
-    if p.into and p.sides is not None and p.D > 128:
-        return "no window beside a state at a head dimension D above 128"
+    if p.into and p.sides is not None and p.D >= WIDE:
+        return f"no window beside a state at a head dimension D of {WIDE} or more"
     if p.into and not p.copyable(3):
         return ("a state's O as the copy engine reads it: the last dimension contiguous, other strides"
                 " positive multiples of 8 elements, its address of 16 bytes")
@@ -265,10 +256,9 @@ class Gluon:
                     " tensors, and TRITON_INTERPRET is set: use impl='triton'")
         p = on_hopper(p)
         expected = _unfit(p)
-        if direction == "backward" and p.into:
-            return "impl: 'gluon' has no backward that adds to gradients; use impl='auto'"
-        if direction == "backward" and expected is None and p.D % 8:
-            expected = f"for a backward a head dimension D that 8 divides, got {p.D}"
+        if direction == "backward" and expected is None and (p.D % 8 or p.into):
+            expected = ("for a backward new gradients, got sums to add to" if p.into else
+                        f"for a backward a head dimension D that 8 divides, got {p.D}")
         return f"impl: 'gluon' expected {expected}; use impl='auto'" if expected else None
 
     def table(self, p: Problem, direction: str) -> GluonConfig | GluonBackwardConfig:
@@ -283,8 +273,8 @@ class Gluon:
 
     def config(self, p: Problem, direction: str):
         """Return what tuning found, or the table's entry."""
-        found = None if p.into else store.result_for(self, p, direction)    # its epilogue needs registers
-        return found or self.table(p, direction)
+        tuned = None if p.into else store.result_for(self, p, direction)    # it needs other tiles
+        return tuned or self.table(p, direction)
 
     def copies(self, p: Problem, direction: str) -> bool:
         """Tell whether the copy engine reads the tensors; others are refused."""
@@ -302,8 +292,7 @@ class Gluon:
                     "after": sums.after(p, head_dim_of(p))}
         if not config.SPECIALIZED:
             if p.sides is not None or p.scores.sink or p.into:
-                raise NotImplementedError("window, sink, into: expected a SPECIALIZED config, got one"
-                                          " without")
+                raise NotImplementedError("window, sink, into: expected a SPECIALIZED config")
             return {"forward": pipelined(p, config)}
         return {"forward": specialized(
             p, config, flash_fwd_hopper_kernel, (*TENSORS, "scale_log2", "SINK"),
@@ -313,7 +302,7 @@ class Gluon:
 
     def forward(self, q, k, v, p: Problem, scale: float, config=None, *, scores: Scores = NONE,
                 into=None):
-        """Return O, like q but contiguous, and lse (B, H, N_Q) float32; or `into`, with these keys in it."""
+        """Return O, like q but contiguous, and lse (B, H, N_Q) float32; or `into`, with more keys."""
         launch = plans.launches_for(self, on_hopper(p), "forward", config)["forward"]
         o, lse = into or (torch.empty_like(q, memory_format=torch.contiguous_format),
                           torch.empty((p.B, p.H, p.N_Q), dtype=torch.float32, device=q.device))
@@ -360,9 +349,9 @@ class Gluon:
             return {"": []}
         table = self.table(p, direction)
         switched = [table._replace(PING_PONG=turns, UNDER_SOFTMAX=under, TAU=tau)
-                    for turns, under, tau in itertools.product((True, False), (True, False), TAUS)]
+                    for turns, under, tau in configs.GLUON_SWITCHES]
         tiled = [table._replace(BLOCK_N=keys, CONSUMERS=consumers, STAGES=stages, Q_SLOTS=slots)
-                 for keys, consumers, stages, slots in TILES[head_dim_of(p)]]
+                 for keys, consumers, stages, slots in configs.GLUON_TILES[head_dim_of(p)]]
         return {"": [*switched, *tiled]}
 
 

@@ -44,6 +44,8 @@ def forward(q, k, v, window: Window, scale: float, impl: str, p: Problem | None 
     """
     if into is not None and not (sink is None and cu is None):
         raise ValueError("into: expected no sink and no packed sequences beside a state")
+    if type(reserve) is not int or reserve < 0:
+        raise ValueError(f"reserve: expected a whole number from 0, got {reserve!r}")
     if q.is_neg() or k.is_neg() or v.is_neg():              # a kernel reads numbers as they lie
         q, k, v, p = q.resolve_neg(), k.resolve_neg(), v.resolve_neg(), None
     if scale < 0:

@@ -171,7 +171,7 @@ class Problem:
         return self.dtype.itemsize == 2 and self.D < NARROW
 
     def written_strides(self, at: int, like: int) -> tuple[int, ...]:
-        """Return the strides of what a kernel writes: of tensor `at`, which is there, or a new one's."""
+        """Return the strides of what a kernel writes: tensor `at` if it is there, else a new one."""
         return self.layout[at].strides if self.into else self.new_strides(like)
 
     def new_strides(self, which: int) -> tuple[int, ...]:

@@ -149,7 +149,7 @@ class Triton:
 
     def forward(self, q, k, v, p: Problem, scale: float, config=None, *, scores: Scores = NONE,
                 cu=UNPACKED, into=None):
-        """Return O, like q but contiguous, and lse (B, H, N_Q) float32; or `into`, with these keys in it.
+        """Return O, like q but contiguous, and lse (B, H, N_Q) float32; or `into`, with more keys.
 
         `cu` are where packed sequences begin in q, and in k and v; see `flash_fwd_kernel`.
         """

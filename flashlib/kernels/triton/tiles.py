@@ -112,7 +112,7 @@ def store_rows(tile, head, start, N, D, ROWS: tl.constexpr, HEAD_DIM: tl.constex
     inside = (n < N)[:, None] & (d < D)[None, :]
     if INTO:
         tile += tl.load(pointers, mask=inside, other=0.0)
-        tl.debug_barrier()                                  # of threads with the same number, all have it
+        tl.debug_barrier()                                  # all threads have read what one overwrites
     tl.store(pointers, tile.to(X.dtype.element_ty), mask=inside)
 
 

@@ -52,7 +52,8 @@ def run(P: int, what: str, *arguments, timeout_s: float = 120.0,
         raise ValueError(f"what: expected 'module:function', got {what!r}")
     with tempfile.TemporaryDirectory(prefix="flashlib") as name:
         folder = Path(name)
-        (folder / "call").write_bytes(pickle.dumps((P, module, function, arguments, timeout_s, backend)))
+        call = P, module, function, arguments, timeout_s, backend
+        (folder / "call").write_bytes(pickle.dumps(call))
         ranks = [_start(folder, rank) for rank in range(P)]
         try:
             first = _until_all_end(ranks, time.monotonic() + timeout_s)

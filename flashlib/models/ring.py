@@ -135,16 +135,14 @@ def tree_bytes(P: int, H: int, d: int) -> int:
 def memory(s: Sharing, method: str = "ring") -> int:
     """Return the bytes that a rank needs beyond its own shards of inputs and outputs.
 
-    ring: two rooms for K and V, O in float32 and a block's O; backward dQ in float32 and three
-    rooms for dK and dV as well. gather: K and V of all ranks, backward their gradients.  ulysses:
-    Q, K, V and O once more, backward their gradients.
+    ring: two rooms for K and V, and O in float32, into which each block is folded; backward dQ in
+    float32 instead, and three rooms for dK and dV. gather: K and V of all ranks, backward their
+    gradients as well. ulysses: Q, K, V and O once more, backward their gradients as well.
     """
     check_choice("method", method, METHODS)
     own = s.n * s.H * s.d
     if method == "ring":
-        if s.backward:
-            return 2 * s.kv_bytes + GRADIENT_BYTES * own + 3 * s.dkv_bytes
-        return 2 * s.kv_bytes + (GRADIENT_BYTES + s.element_bytes) * own
+        return 2 * s.kv_bytes + GRADIENT_BYTES * own + (3 * s.dkv_bytes if s.backward else 0)
     if method == "gather":
         return s.P * (s.kv_bytes + (s.dkv_bytes if s.backward else 0))
     return (2 if s.backward else 1) * (2 * own * s.element_bytes + s.kv_bytes)

@@ -150,7 +150,7 @@ def agree(ranks: Ranks, tensors: dict[str, torch.Tensor], options: Options | Non
         return
     mine = _fingerprint(tensors, options, error)
     cuda = "nccl" in ranks.backend and torch.cuda.is_available()
-    key = (id(ranks.group), ranks.rank, tuple(mine))
+    key = (ranks.group.group_name, ranks.rank, tuple(mine))
     if cuda and error is None and key in _agreed:
         return
     device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")

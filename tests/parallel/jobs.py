@@ -218,6 +218,25 @@ def backward_on_some(group, seconds):
     return ""
 
 
+def saved(group):
+    """Return the shapes of what is kept for the backward pass."""
+    *mine, _ = shards(group, tensors(24, 4, 2), "zigzag")
+    shapes: list[tuple[int, ...]] = []
+
+    def keep(x):
+        shapes.append(tuple(x.shape))
+        return x
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        ring_attention(*(x.requires_grad_() for x in mine), group=group, causal=True)
+    return sorted(shapes)
+
+
+def stranger(group):
+    """Call with a group that this process is not in."""
+    q, k, v, _ = shards(group, tensors(24, 4, 2), "zigzag")
+    ring_attention(q, k, v, group=GROUPS[2])
+
+
 def twice_differentiated(group):
     """Ask for a graph of the backward pass."""
     *mine, do = shards(group, tensors(24, 2, 2), "zigzag")

@@ -134,6 +134,17 @@ def test_every_rank_refuses_what_one_refuses_or_has_alone(pool, what, kind, mess
     assert all(pool.results(2, "without_gradients")), "the group still works"
 
 
+def test_only_what_a_rank_was_given_and_returns_is_kept(pool):
+    """q, k, v, O and lse: O(N/P), whatever the number of ranks."""
+    for shapes in pool.results(4, "saved"):
+        assert shapes == sorted([(2, 4, 6, 8), (2, 2, 6, 8), (2, 2, 6, 8), (2, 4, 6, 8), (2, 4, 6)])
+
+
+def test_a_group_without_this_process_is_refused(pool):
+    (kind, message), = pool.errors(1, "stranger")
+    assert kind == "ValueError" and "expected a ProcessGroup that this process belongs to" in message
+
+
 def test_a_second_derivative_is_refused(pool):
     for kind, message in pool.errors(2, "twice_differentiated"):
         assert kind == "NotImplementedError" and "double backward" in message

@@ -1,4 +1,4 @@
-"""The closed form of a state's bytes; that the kernel moves so many stands in its interpreter's tests."""
+"""The closed form of a state's bytes; the interpreter's tests count what the kernel moves."""
 
 from flashlib.models.folding import saved_bytes, state_bytes
 

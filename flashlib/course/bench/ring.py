@@ -26,7 +26,7 @@ from flashlib.course.bench.provenance import collect, options_for, write
 from flashlib.course.notebook import show
 
 H, HK, D = 32, 8, 128
-LENGTHS, MODES = (2**14, 2**15, 2**16, 2**17, 2**18), ("forward", "backward")
+SHORTEST, LONGEST, MODES = 2**14, 2**18, ("forward", "backward")
 MESSAGES = tuple(2**n for n in range(20, 30, 3))            # bytes: 1 MiB to 512 MiB
 RESERVES = (0, 4, 8, 16)                                    # SMs
 LIMIT = datetime.timedelta(seconds=120)
@@ -199,14 +199,15 @@ def links(device, dry, repeats):
     return rows
 
 
-def scale(device, dry, rounds, absent):
+def scale(device, dry, rounds, absent, longest=LONGEST):
     """Return rows of every length, mode and way; those of a mode alternate."""
     from flashlib.kernels import flash_attention
     from flashlib.parallel import shard
 
     P, rows = torch.distributed.get_world_size(), []
     repeats = 1 if dry else 3
-    for N, mode in itertools.product((64,) if dry else LENGTHS, MODES):
+    lengths = [64] if dry else [2**n for n in range(SHORTEST.bit_length() - 1, longest.bit_length())]
+    for N, mode in itertools.product(lengths, MODES):
         tensors, contexts, calls = whole(N, device), {}, {}
         calls["one"] = "one", caller(lambda q, k, v, causal: flash_attention(q, k, v, causal=causal),
                                      tensors, True, mode)
@@ -246,13 +247,14 @@ def _measured(contexts, peaks, device, repeats, named_call) -> float:
 
 def main(argv=None):
     """Check, measure, print tables and write the CSV files, on rank 0."""
-    options = options_for(__spec__, __doc__, argv, dry_run="toy sizes, on the CPU", rounds=3)
+    options = options_for(__spec__, __doc__, argv, dry_run="toy sizes, on the CPU", rounds=3,
+                          longest={"type": int, "default": LONGEST, "help": "tokens, a power of 2"})
     device, absent = device_for(options.dry_run), {}
     quiet()
     join(device)
     check(device, absent)
     carried = links(device, options.dry_run, 1 if options.dry_run else 10)
-    rows = scale(device, options.dry_run, options.rounds, absent)
+    rows = scale(device, options.dry_run, options.rounds, absent, options.longest)
     if torch.distributed.get_rank():
         return
     show.table(carried)

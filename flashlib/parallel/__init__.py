@@ -7,8 +7,17 @@
 
 `ring_attention` needs O(N/P) memory and any number of heads; `gather_attention` and
 `ulysses_attention` are its rivals, and `tree_decode` is for a few queries. All are exact, equal one
-device to rounding, give the same bits in every run for fixed P, and run on gloo (CPU) and NCCL. A rank
-that is lost, or that calls something else, ends in an error within the time limit of the process group.
+device to rounding, give the same bits in every run for fixed P, and run on gloo (CPU) and NCCL.
+
+Unlike torch's `context_parallel` nothing is patched: call them in place of attention, on every rank, and
+go on with the shard. What goes by position follows the layout: `shard` position ids, and labels after
+they were moved by one token. Causal is about positions in the whole sequence; "zigzag" is torch's
+head-and-tail order.
+
+Where ranks disagree, each raises the same ValueError before anything is sent. A rank that is lost, or
+that calls something else, ends in a RuntimeError on the others within the time limit of the group: on
+NCCL it is ten minutes and ends the process, so pass `timeout=` to `init_process_group`.
+
 `run` starts processes on this machine, from a notebook too. Taught in notebook 16.
 """
 

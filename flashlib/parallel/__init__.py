@@ -9,8 +9,8 @@
 `ulysses_attention` are its rivals, and `tree_decode` is for a few queries. All are exact, equal one
 device to rounding, give the same bits in every run for fixed P, and run on gloo (CPU) and NCCL.
 
-Unlike torch's `context_parallel` nothing is patched: call them in place of attention, on every rank, and
-go on with the shard. What goes by position follows the layout: `shard` position ids, and labels after
+Unlike torch's `context_parallel` nothing is patched: call them in place of attention, on every rank,
+and go on with the shard. What goes by position follows the layout: `shard` position ids, and labels after
 they were moved by one token. Causal is about positions in the whole sequence; "zigzag" is torch's
 head-and-tail order.
 

@@ -10,8 +10,8 @@
 device to rounding, give the same bits in every run for fixed P, and run on gloo (CPU) and NCCL.
 
 Unlike torch's `context_parallel` nothing is patched: call them in place of attention, on every rank,
-and go on with the shard. What goes by position follows the layout: `shard` position ids, and labels after
-they were moved by one token. Causal is about positions in the whole sequence; "zigzag" is torch's
+and go on with the shard. What goes by position follows the layout: `shard` position ids, and labels
+after they were moved by one token. Causal is about positions in the whole sequence; "zigzag" is torch's
 head-and-tail order.
 
 Where ranks disagree, each raises the same ValueError before anything is sent. A rank that is lost, or

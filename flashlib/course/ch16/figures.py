@@ -44,13 +44,16 @@ def timelines(panels: Mapping[str, Sequence[tuple]], lines: Sequence[str] = (), 
                                            for gpu in range(P)], fontsize=TINY)
         bare(ax, "left")
         if not last:
-            ax.set_xticklabels([])
+            ax.tick_params(axis="x", labelbottom=False)
         ax.tick_params(axis="x", labelsize=TINY)
         for gpu in range(P) if P <= 8 else ():
             ax.text(1.01, gpu + 0.4, f"{100 * busy[gpu]:.0f} %", transform=ax.get_yaxis_transform(),
                     fontsize=TINY, va="center_baseline", fontweight="bold" if busy[gpu] < 0.9 else None)
         said.append(f"{title}: busy " + ", ".join(f"GPU {g} {100 * b:.0f} %" for g, b in enumerate(busy)))
-    ax.set_xlabel("ms, simulated", fontsize=SMALL, labelpad=2)
+    long = end > 20_000
+    ax.xaxis.set_major_formatter(lambda x, _: f"{x / (1e3 if long else 1):,.3g}")
+    ax.set_xlabel(f"{'s' if long else 'ms'}, simulated; hatched: waiting; numbers: whose keys; below: what"
+                  " is sent", fontsize=SMALL, labelpad=2)
     return theme.describe(fig, f"Who works and who sends when, {P} GPUs. " + "; ".join(said) + ".")
 
 

@@ -37,7 +37,7 @@ def ring_backward(rank, P, kv, gradients):
     gradients(source, kv) returns what this rank's rows add to dK and dV of a rank's keys. The sum
     travels with its keys, and one hop more after the last step brings it home.
     """
-    after, before = (rank + 1) % P, (rank - 1) % P
+    after, before, dkv = (rank + 1) % P, (rank - 1) % P, None
     for step in range(P):
         source = (rank - step) % P
         if step + 1 < P:
@@ -49,7 +49,9 @@ def ring_backward(rank, P, kv, gradients):
             yield put(after, "dKV", dkv, before)
         if step + 1 < P:
             kv = yield get(before, "KV")
-    return (yield get(before, "dKV")) if P > 1 else dkv
+    if P > 1:
+        dkv = yield get(before, "dKV")
+    return dkv
 
 
 def exchange(rank, P, parcels, what="KV"):
@@ -138,11 +140,12 @@ def ring_attention_backward(Q, K, V, O, lse, dO, *, P, Br=16, Bc=16, causal=Fals
                     target += part
             return dkv
 
-        dk, dv = yield from ring_backward(rank, P, np.stack([K[at[rank]], V[at[rank]]]), gradients)
-        return dq, dk, dv
+        dkv = yield from ring_backward(rank, P, np.stack([K[at[rank]], V[at[rank]]]), gradients)
+        return dq, dkv
 
-    dQ, dK, dV = zip(*links.run([rank_program(rank) for rank in range(P)]), strict=True)
-    return unshard(dQ, layout), unshard(dK, layout), unshard(dV, layout)
+    dQ, dKV = zip(*links.run([rank_program(rank) for rank in range(P)]), strict=True)
+    dK, dV = unshard(dKV, layout, 1)
+    return unshard(dQ, layout), dK, dV
 
 
 def fold_rows(state, rows, O, lse) -> SoftmaxState:

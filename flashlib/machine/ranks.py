@@ -23,7 +23,7 @@ class Request:
     what: str
     payload: Any = None
     source: int | None = None
-    function: Callable[..., Any] | None = None
+    function: Callable[..., Any] = tuple
 
     def __str__(self) -> str:
         way = {"put": "to", "get": "from"}.get(self.kind, "on the keys of")

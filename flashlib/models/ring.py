@@ -152,10 +152,10 @@ def memory(s: Sharing, method: str = "ring") -> int:
 
 def step_seconds(s: Sharing, rates: Rates, rank: int, source: int) -> float:
     """Return the seconds of a rank's work on the keys of another, merging included."""
-    work = s.work(rank, source)
-    if not work:
+    found = block(s.layout, rank, source, s.n, s.causal)
+    if found is None:
         return 0.0
-    rows = block(s.layout, rank, source, s.n, s.causal)[0]
+    rows, work = found[0], s.work(rank, source)
     merged = s.H * s.d * (rows.stop - rows.start) * rates.merge_bytes
     if s.backward:                                         # dQ, and dK and dV of the block
         merged += 2 * s.Hk * s.d * s.n * rates.merge_bytes

@@ -181,8 +181,8 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("the sink is left out of l", "scores", "tl.exp2(sink_log2 - m_new)", "0.0 * m_new", "sink"),
     ("a sink cannot be the maximum", "scores", "tl.maximum(m_i, sink_log2)", "m_i + 0.0 * sink_log2",
      "sink"),
-    ("the sink is scaled", "forward", "of_head(SINK, b, h, H, SINK_DIMS))",
-     "of_head(SINK, b, h, H, SINK_DIMS) * scale_log2)", "sink"),
+    ("the sink is scaled", "forward", "of_head(SINK, b, h, H, DIMS[1]))",
+     "of_head(SINK, b, h, H, DIMS[1]) * scale_log2)", "sink"),
     ("every head has the sink of its group", "forward", "of_head(SINK, b, h,",
      "of_head(SINK, b, h // GROUP,", "sink"),
 )]

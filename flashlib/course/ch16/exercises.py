@@ -23,7 +23,7 @@ def _whole_numbers(got, what):
     row = given(got)
     if isinstance(row, slice | numbers.Number | str) or not hasattr(row, "__iter__"):
         raise Wrong(f"{what}: expected a list or an array of positions, got {row!r}")
-    row = np.concatenate([np.ravel(x) for x in row]) if any(np.ndim(x) for x in row) else list(row)
+    row = [x for part in list(row) for x in np.ravel(part)]
     if any(float(x) != int(x) for x in row):
         raise Wrong(f"{what}: positions are whole numbers, got {list(row)!r}")
     return [int(x) for x in row]
@@ -176,6 +176,8 @@ def _indices(x, n, what):
     found = _whole_numbers(x, what)
     if any(not -n <= at < n for at in found):
         raise Wrong(f"{what}: places in a shard are 0 to {n - 1}, got {found}")
+    if len({at % n for at in found}) < len(found):
+        raise Wrong(f"{what}: {found} names a place twice, so that pairs would meet twice")
     return [at % n for at in found]
 
 
@@ -196,29 +198,30 @@ def check_block(block):
                 if not isinstance(causal, bool | np.bool_):
                     raise Wrong(f"{what}: the third part is True or False, got {causal!r}")
                 rows, keys = (_indices(x, n, what) for x in (rows, keys))
-                seen = np.zeros((n, n), int)
-                np.add.at(seen, np.ix_(rows, keys), np.tri(
-                    len(rows), len(keys), len(keys) - len(rows), int) if causal else 1)
+                seen = np.zeros((n, n), bool)
+                seen[np.ix_(rows, keys)] = np.tri(len(rows), len(keys), len(keys) - len(rows),
+                                                  dtype=bool) if causal else True
                 _judge_block(what, seen, at[rank], at[source], rank, source, causal)
     return "each pair below the diagonal once, in P² calls, each with half of n × n pairs or so."
 
 
 def _judge_block(what, seen, queries, keys, rank, source, causal):
-    """Raise `Wrong` with the first pair that is missed, seen twice, or lies in the future."""
+    """Raise `Wrong` with the first pair that is missed or lies in the future."""
     for i, q in enumerate(queries):
         for j, k in enumerate(keys):
             if seen[i, j] == (k <= q):
                 continue
             pair = f"the query at position {q} and the key at position {k}"
-            if seen[i, j] > 1:
-                raise Wrong(f"{what}: {pair} meet {seen[i, j]} times")
+            if causal and rank != source:
+                why = " Positions of two shards lie apart: between them no causal mask fits."
+            elif seen[i, j]:
+                why = (" The own block needs its mask." if rank == source else
+                       " A later source is seen by the second half of rows only." if source > rank else
+                       " Nobody sees the second half of an earlier source.")
+            else:
+                why = ""
             if seen[i, j]:
-                why = " The own block needs its mask." if rank == source and not causal else (
-                    " A later source is seen by the second half of rows only." if source > rank else
-                    " Nobody sees the second half of an earlier source.")
                 raise Wrong(f"{what}: {pair} meet, and the key lies in the future.{why}")
-            why = " Positions lie apart, so that no mask fits between two shards." if (
-                causal and rank != source) else ""
             raise Wrong(f"{what}: {pair} never meet, and should.{why}")
 
 
@@ -229,14 +232,14 @@ def _judge_block(what, seen, queries, keys, rank, source, causal):
                  " behind you in the ring. How many hops is it from there to their owner?"))
 def check_backward(backward):
     """Accept `backward(rank, P, kv, gradients)`, a generator that returns dKV of the rank's own keys."""
-    if not inspect.isgeneratorfunction(backward):
-        raise Wrong("expected a generator: ask for messages by `yield put(…)` and `yield get(…)`")
     rng = np.random.default_rng(16)
     for P in (2, 4, 1, 3):
         own = rng.normal(size=(P, 2, 6, 4))
         links = Links()
-        programs = [backward(rank, P, own[rank].copy(), lambda kv, rank=rank: 2.0**rank * kv)
+        programs = [given(backward(rank, P, own[rank].copy(), lambda kv, rank=rank: 2.0**rank * kv))
                     for rank in range(P)]
+        if not all(map(inspect.isgenerator, programs)):
+            raise Wrong("expected a generator: ask for messages by `yield put(…)` and `yield get(…)`")
         try:
             results = links.run(programs)
         except Deadlock as error:

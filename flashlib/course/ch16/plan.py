@@ -74,7 +74,7 @@ def by_hosts(s: Sharing, rates: Rates, inside: float, outside: float) -> float:
 
 
 class Published(NamedTuple):
-    """What others report of their rings, in per cent of one GPU's speed on its share, P = 8."""
+    """What others report of their rings on eight GPUs, in per cent of eight times one GPU's speed."""
 
     machine: str
     what: str
@@ -83,6 +83,8 @@ class Published(NamedTuple):
     stripe: float
 
 
-# README of zhuzilin/ring-flash-attention at commit 8996282: 8,192 tokens a GPU, the heads of Llama-3 8B.
-PUBLISHED = (Published("8 H800", "forward", 52.1, 85, 74), Published("8 H800", "both ways", 53.9, 90, 83),
-             Published("8 A100", "forward", 51.4, 82, 70), Published("8 A100", "both ways", 52.5, 90, 83))
+# README of zhuzilin/ring-flash-attention at commit 01c8baf: the heads of Llama-3.1 8B.
+PUBLISHED = (Published("8 H800", "forward", 52.1, 85.2, 74.4),
+             Published("8 H800", "forward and backward", 53.9, 90.2, 82.9),
+             Published("8 A100", "forward", 51.4, 81.7, 69.6),
+             Published("8 A100", "forward and backward", 52.5, 89.8, 82.6))

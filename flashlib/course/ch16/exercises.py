@@ -9,8 +9,8 @@ from flashlib.course.exercises.core import Wrong, exercise, expect_close, given,
 from flashlib.errors import Deadlock
 from flashlib.machine.ranks import Links
 
-__all__ = ["check_backward", "check_block", "check_hides_from", "check_ring_step", "check_zigzag", "hint",
-           "solution"]
+__all__ = ["check_backward", "check_block", "check_hides_from", "check_ring_step", "check_zigzag",
+           "hint", "solution"]
 
 
 def _zigzag(rank, P, N):
@@ -42,8 +42,8 @@ def check_zigzag(zigzag):
             if got == right:
                 continue
             if sorted(got) == right:
-                raise Wrong(f"{what}: the right positions, but they have to rise, as {right}: a GPU's own"
-                            " block is masked by place")
+                raise Wrong(f"{what}: the right positions, but they have to rise, as {right}: a GPU's"
+                            " own block is masked by place")
             if got and max(got) >= N:
                 raise Wrong(f"{what}: position {max(got)} is past the end; the last one is {N - 1}")
             if len(got) != N // P:
@@ -56,16 +56,16 @@ def check_zigzag(zigzag):
             half = N // (2 * P)
             if got[:half] == right[:half] and got[half] - right[half] in (-1, 1, half, -half):
                 raise Wrong(f"{what}: the second chunk begins at {got[half]}, off by"
-                            f" {abs(got[half] - right[half])}: chunks are counted from 0, so the last is"
-                            " 2P − 1")
+                            f" {abs(got[half] - right[half])}: chunks are counted from 0, so the last"
+                            " is 2P − 1")
             raise Wrong(f"{what}: expected {right}, got {got}")
     for P, N in ((2, 6), (4, 12)):
         try:
             zigzag(0, P, N)
         except ValueError:
             continue
-        raise Wrong(f"P = {P}, N = {N}: {N} tokens do not make {2 * P} equal chunks, and nothing was said:"
-                    " raise a ValueError")
+        raise Wrong(f"P = {P}, N = {N}: {N} tokens do not make {2 * P} equal chunks, and nothing was"
+                    " said: raise a ValueError")
     return "the first GPU has the first words and the last ones."
 
 
@@ -78,8 +78,8 @@ def _seen(Q, K, V):
 
 
 @exercise("16.2", "Take in the keys that arrive", difficulty=2, minutes=15, solution="ring_step",
-          hints=("First the logits, scaled by 1/√d, and the new maximum of each row: of what was there and"
-                 " of what came.",
+          hints=("First the logits, scaled by 1/√d, and the new maximum of each row: of what was there"
+                 " and of what came.",
                  "What was there was measured from the old m: multiply l and o by exp(m − new m). o is"
                  " divided once, after the last step, and not here."))
 def check_ring_step(ring_step):
@@ -110,8 +110,8 @@ def _judge_step(what, got, right, before, new):
         raise Wrong(f"{what}: expected m and l of shape {right[1].shape} and o of {right[2].shape}, got"
                     f" {m.shape}, {l.shape}, {o.shape}")
     if any(np.isnan(x).any() for x in got):
-        raise Wrong(f"{what}: NaN. Before the first step m is −∞: exp(−∞ − (−∞)), or −∞ times 0, or exp of"
-                    " a large logit that no maximum was taken from")
+        raise Wrong(f"{what}: NaN. Before the first step m is −∞: exp(−∞ − (−∞)), or −∞ times 0, or exp"
+                    " of a large logit that no maximum was taken from")
     if np.allclose(o, right[2]) and np.allclose(l, right[1]) and np.allclose(m, right[0]):
         return
     Q, K, V = new
@@ -125,10 +125,10 @@ def _judge_step(what, got, right, before, new):
         raise Wrong(f"{what}: o is the mean of both: each shard weighs as much as its exponentials")
     S = Q @ K.T / np.sqrt(Q.shape[1]) - right[0][:, None]
     if np.allclose(o, before[2] + np.exp(S) @ V) or np.allclose(l, before[1] + np.exp(S).sum(axis=1)):
-        raise Wrong(f"{what}: the old l or o is added as it was: it was measured from the old maximum, and"
-                    " has to be multiplied by exp(old m − new m)")
+        raise Wrong(f"{what}: the old l or o is added as it was: it was measured from the old maximum,"
+                    " and has to be multiplied by exp(old m − new m)")
     if np.allclose(o, before[2] + part[2]):
-        raise Wrong(f"{what}: o is the plain sum of two states that were measured from different maxima")
+        raise Wrong(f"{what}: o is the plain sum of states that were measured from different maxima")
     for name, found, wanted in (("m", m, right[0]), ("l", l, right[1]), ("o", o, right[2])):
         expect_close(found, wanted, f"{what}: {name}", rtol=1e-8, atol=1e-10)
 
@@ -151,9 +151,9 @@ def check_hides_from(hides_from):
         if abs(got - right) <= max(1.0, 1e-6 * right):              # rounded to whole tokens, up or not
             continue
         mistakes = {
-            right / 2: "a causal zigzag step has half of the n × n pairs: half the work, twice the tokens",
-            right * 2: "twice too many: keys and values are 2·n·H_k·d numbers, and Q·Kᵀ and P·V 4·d FLOPs"
-                       " a pair",
+            right / 2: "a causal zigzag step has half of the n × n pairs, so it takes twice the tokens",
+            right * 2: "twice too many: keys and values are 2·n·H_k·d numbers, and Q·Kᵀ and P·V 4·d"
+                       " FLOPs a pair",
             right / 4: "a quarter: did one matrix product count in place of two, or K without V?",
             right * 8: "eight times: W is in bytes a second, not in bits",
             right / 8: "an eighth: W is in bytes a second, not in bits",
@@ -164,8 +164,8 @@ def check_hides_from(hides_from):
         for wrong, why in mistakes.items():
             if np.isclose(got, wrong, rtol=1e-3):
                 raise Wrong(f"{what}: {why}")
-        raise Wrong(f"{what}: expected a step of {right:,.0f} tokens to take as long as its message, got"
-                    f" {got:,.0f}")
+        raise Wrong(f"{what}: expected a step of {right:,.0f} tokens to take as long as its message,"
+                    f" got {got:,.0f}")
     return "a GPU with more tokens than that never waits for this link."
 
 
@@ -183,9 +183,9 @@ def _indices(x, n, what):
 
 @exercise("16.4", "Plan one call for each shard that arrives", difficulty=3, minutes=20,
           solution="block",
-          hints=("In a zigzag a shard's first half lies before the middle of the sequence and its second"
-                 " half behind it. Draw two GPUs and eight words.",
-                 "An earlier source: all rows see its first half, and nobody its second. A later source:"
+          hints=("In a zigzag a shard's first half lies before the middle of the sequence and its"
+                 " second half behind it. Draw two GPUs and eight words.",
+                 "An earlier source: all rows see its first half, and nobody its second. A later one:"
                  " only the second half of rows sees anything, and sees all. The own one is causal."))
 def check_block(block):
     """Accept `block(rank, source, n) -> (rows, keys, causal)`, places in a shard of n tokens."""
@@ -226,12 +226,12 @@ def _judge_block(what, seen, queries, keys, rank, source, causal):
 
 
 @exercise("16.5", "Bring the gradients home", difficulty=3, minutes=25, solution="backward",
-          hints=("Let dK, dV follow their keys: add your share to what comes from the rank before, and send"
-                 " the sum on. Which step has nothing to add to?",
-                 "After the last step you hold the sum of the keys that you have then, those of the rank"
-                 " behind you in the ring. How many hops is it from there to their owner?"))
+          hints=("Let dK, dV follow their keys: add your share to what comes from the rank before, and"
+                 " send the sum on. Which step has nothing to add to?",
+                 "After the last step you hold the sum of the keys that you have then, those of the"
+                 " rank behind you in the ring. How many hops is it from there to their owner?"))
 def check_backward(backward):
-    """Accept `backward(rank, P, kv, gradients)`, a generator that returns dKV of the rank's own keys."""
+    """Accept `backward(rank, P, kv, gradients)`, a generator that returns dKV of its own keys."""
     rng = np.random.default_rng(16)
     for P in (2, 4, 1, 3):
         own = rng.normal(size=(P, 2, 6, 4))
@@ -263,16 +263,16 @@ def _judge_home(what, got, own, rank):
     shares, *_ = np.linalg.lstsq(own.reshape(P, -1).T, found.ravel(), rcond=None)
     off = np.abs(shares @ own.reshape(P, -1) - found.ravel()).max()
     if off > 1e-5:
-        raise Wrong(f"{what}: this is no sum of shares (off by {off:.1g}). Is it summed in 16 bits, or is"
-                    " something added to that is no gradient?")
+        raise Wrong(f"{what}: this is no sum of shares (off by {off:.1g}). Is it summed in 16 bits, or"
+                    " is something added to that is no gradient?")
     shares = np.round(shares).astype(int)
     others = [source for source in range(P) if source != rank and shares[source]]
     if len(others) == 1 and shares[others[0]] == 2**P - 1 and not shares[rank]:
-        raise Wrong(f"{what}: a whole sum, but of the keys of rank {others[0]}: one hop is missing at the"
-                    " end")
+        raise Wrong(f"{what}: a whole sum, but of the keys of rank {others[0]}: one hop is missing at"
+                    " the end")
     if others:
-        raise Wrong(f"{what}: shares of the keys of rank {others[0]} are in it. A sum has to stay with its"
-                    " keys: did you work on keys that had moved on, or on your own in every step?")
+        raise Wrong(f"{what}: shares of the keys of rank {others[0]} are in it. A sum has to stay with"
+                    " its keys: did you work on keys that had moved on, or on your own in every step?")
     if shares[rank] == 2**P - 1:
         return
     missing = [r for r in range(P) if not shares[rank] >> r & 1] if 0 <= shares[rank] < 2**P else []

@@ -49,11 +49,12 @@ def timelines(panels: Mapping[str, Sequence[tuple]], lines: Sequence[str] = (), 
         for gpu in range(P) if P <= 8 else ():
             ax.text(1.01, gpu + 0.4, f"{100 * busy[gpu]:.0f} %", transform=ax.get_yaxis_transform(),
                     fontsize=TINY, va="center_baseline", fontweight="bold" if busy[gpu] < 0.9 else None)
-        said.append(f"{title}: busy " + ", ".join(f"GPU {g} {100 * b:.0f} %" for g, b in enumerate(busy)))
+        said.append(f"{title}: busy " + ", ".join(
+            f"GPU {g} {100 * share:.0f} %" for g, share in enumerate(busy)))
     long = end > 20_000
     ax.xaxis.set_major_formatter(lambda x, _: f"{x / (1e3 if long else 1):,.3g}")
-    ax.set_xlabel(f"{'s' if long else 'ms'}, simulated; hatched: waiting; numbers: whose keys; below: what"
-                  " is sent", fontsize=SMALL, labelpad=2)
+    ax.set_xlabel(f"{'s' if long else 'ms'}, simulated; hatched: waiting; numbers: whose keys; below:"
+                  " what is sent", fontsize=SMALL, labelpad=2)
     return theme.describe(fig, f"Who works and who sends when, {P} GPUs. " + "; ".join(said) + ".")
 
 
@@ -110,13 +111,13 @@ def hides(tokens: Sequence[int], work_s: Sequence[float], links: Mapping[str, Se
     ax.set_yticks([0.01, 0.1, 1, 10, 100], ["0.01", "0.1", "1", "10", "100"])
     ax.set_ylabel("ms of a step, computed", fontsize=SMALL)
     ax.set_xlabel("tokens of a GPU; right of its dot a link hides behind the work", fontsize=SMALL)
-    return theme.describe(fig, "Seconds of a step's work and of its message against the tokens of a GPU."
+    return theme.describe(fig, "Seconds of a step's work and of its message against tokens of a GPU."
                                f" The message hides: {'; '.join(said)}.")
 
 
 @styled
 def scale(curves: Mapping[str, Mapping[int, float]], note: str) -> Figure:
-    """Draw the efficiency of P GPUs, a curve for each way, in the order from best to worst at the end."""
+    """Draw the efficiency of P GPUs, a curve for each way to use them."""
     fig, ax = theme.subplots(height=3.2)
     said = []
     for n, (name, found) in enumerate(curves.items()):

@@ -29,7 +29,8 @@ def draw(P=4, N=65536, link="NVLink", layout="zigzag", group=4, sends="while GPU
              f"a step: {_time(work)} of work, {_time(message)} on the link; hidden from {from_n:,.0f}"
              f" tokens a GPU, here {s.n:,}",
              f"each GPU sends {human_bytes(ring.traffic(s))}; beyond its own shards it needs"
-             f" {human_bytes(ring.memory(s))}, to gather all keys {human_bytes(ring.memory(s, 'gather'))}"]
+             f" {human_bytes(ring.memory(s))}, to gather all keys"
+             f" {human_bytes(ring.memory(s, 'gather'))}"]
     return figures.timelines({f"{layout}, {link}": plan.bars(schedule)}, lines, wrong=share < 0.8)
 
 

@@ -1,15 +1,17 @@
-"""What several GPUs take, by rates that are recorded or published; hosts of eight GPUs; published runs."""
+"""What several GPUs take, by rates recorded or published; hosts of eight GPUs; published runs."""
 
 from typing import NamedTuple
 
 import numpy as np
 
+from flashlib.algorithms.state import SoftmaxState
 from flashlib.course.notebook.data import measurements
 from flashlib.models import ring
 from flashlib.models.ring import Rates, Sharing
+from flashlib.numerics import round_to
 
-# Bytes a second in one direction of one GPU. NVLink: copies between two H100s of one host, as published in
-# NVIDIA/nccl#1264 (376 to 380 GB/s); the sheet says 450. The others: what the name says, nothing lost.
+# Bytes a second in one direction of one GPU. NVLink: copies between two H100s of one host, published
+# in NVIDIA/nccl#1264 (376 to 380 GB/s); the sheet says 450. The others: what the name says, no losses.
 LINKS = {"NVLink": 376e9, "PCIe 5": 64e9, "400 Gb/s network": 50e9, "100 Gb/s network": 12.5e9}
 HOST = 8                                                    # GPUs that NVLink joins
 
@@ -36,7 +38,7 @@ def over_links(s: Sharing, rates: Rates, links_bytes_per_s) -> float:
     free. links_bytes_per_s[r] is the rate from GPU r to the next.
     """
     if s.layout != "zigzag":
-        raise ValueError(f"s: expected the layout 'zigzag', in which all GPUs work alike, got {s.layout!r}")
+        raise ValueError(f"s: expected the layout 'zigzag', where GPUs work alike, got {s.layout!r}")
     own = ring.step_seconds(s, rates, 0, 0)
     other = ring.step_seconds(s, rates, 1, 0) if s.P > 1 else 0.0
     message = s.kv_bytes / np.broadcast_to(np.asarray(links_bytes_per_s, float), s.P)
@@ -88,3 +90,15 @@ PUBLISHED = (Published("8 H800", "forward", 52.1, 85.2, 74.4),
              Published("8 H800", "forward and backward", 53.9, 90.2, 82.9),
              Published("8 A100", "forward", 51.4, 81.7, 69.6),
              Published("8 A100", "forward and backward", 52.5, 89.8, 82.6))
+
+
+def rounded_error(Q, K, V, P, exact) -> float:
+    """Return the RMS error of a ring that keeps O in bfloat16, over that of one rounding."""
+    state = None
+    for k, v in zip(np.split(K, P), np.split(V, P), strict=True):
+        part = SoftmaxState.of(Q @ k.T / np.sqrt(Q.shape[1]), v)
+        state = part if state is None else state.merge(part)
+        O, lse = state.finish()                            # what stays between two steps
+        state = SoftmaxState(lse, np.ones_like(lse), np.asarray(round_to(O, "bfloat16"), float))
+    once = np.asarray(round_to(exact, "bfloat16"), float)
+    return float(np.sqrt(np.mean((state.o - exact)**2) / np.mean((once - exact)**2)))

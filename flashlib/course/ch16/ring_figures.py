@@ -1,4 +1,4 @@
-"""Pictures of chapter 16 of who holds what: words on two GPUs, four GPUs in a ring, shared triangles."""
+"""Pictures of who holds what: words on two GPUs, four GPUs in a ring, triangles shared out."""
 
 import colorsys
 from collections.abc import Mapping, Sequence
@@ -11,14 +11,14 @@ from flashlib.course.plots.parts import boxes, rect, whole
 from flashlib.course.plots.theme import EDGE, GREY, INK, SMALL, TINY, Figure, styled
 
 # A GPU's hue, also that of its keys: these are no tensors.
-_FEW = ("#5B7F95", "#A0703B", "#4F7A5B", "#A0527A")
+_HUES = ("#5B7F95", "#A0703B", "#4F7A5B", "#A0527A")
 _LATER = "#F4F4F4"
 
 
 def hue(gpu: int, P: int) -> str:
     """Return the hue of one of P GPUs, round the circle of hues if there are more than four."""
-    if P <= len(_FEW):
-        return _FEW[gpu]
+    if len(_HUES) >= P:
+        return _HUES[gpu]
     return theme.to_hex(colorsys.hls_to_rgb(gpu / P, 0.5 if gpu % 2 else 0.42, 0.36))
 
 

@@ -24,7 +24,8 @@ def why_not(names: tuple[str, ...] = ("torch", "triton")) -> str | None:
     if not absent:
         return None
     remedy = ("install the course's requirements" if platform.system() == "Linux"
-              else "install torch" if "triton" not in absent else "Triton exists for Linux only: use a Linux machine, WSL or Colab")
+              else "install torch" if "triton" not in absent
+              else "Triton exists for Linux only: use a Linux machine, WSL or Colab")
     return f"{' and '.join(absent)} cannot be imported here ({remedy})."
 
 
@@ -74,7 +75,8 @@ def replay(name: str, remark: str = REMARK, said: str | None = None) -> None:
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             if cell["cell_type"] == "code":
                 _recorded[_key("".join(cell["source"]))] = cell["outputs"]
-    print(f"{said or why_not()} Cells that begin with '{remark}' show what the course recorded, not a run.")
+    print(f"{said or why_not()} Cells that begin with '{remark}' show what the course recorded, not a"
+          " run.")
     try:
         from IPython import get_ipython
     except ImportError:

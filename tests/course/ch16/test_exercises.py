@@ -74,7 +74,8 @@ def divided(state, *kv):
 
 
 def forgetful(state, Q, K, V):
-    return right.ring_step((np.full(len(Q), -np.inf), np.zeros(len(Q)), np.zeros_like(state[2])), Q, K, V)
+    nothing = np.full(len(Q), -np.inf), np.zeros(len(Q)), np.zeros_like(state[2])
+    return right.ring_step(nothing, Q, K, V)
 
 
 def mean(state, Q, K, V):
@@ -137,7 +138,9 @@ def listed(rank, source, n):
 def open_ended(rank, source, n):
     if rank == source:
         return slice(None), slice(None), True
-    return (slice(None), slice(n // 2), False) if source < rank else (slice(n // 2, None), slice(None), False)
+    if source < rank:
+        return slice(None), slice(n // 2), False
+    return slice(n // 2, None), slice(None), False
 
 
 def short(rank, P, kv, gradients):
@@ -313,7 +316,8 @@ def test_the_solutions_are_the_library_s():
 
     for P in (1, 2, 4):
         for rank in range(P):
-            assert np.array_equal(right.zigzag(rank, P, 8 * P), layouts.positions("zigzag", rank, P, 8 * P))
+            expected = layouts.positions("zigzag", rank, P, 8 * P)
+            assert np.array_equal(right.zigzag(rank, P, 8 * P), expected)
             for source in range(P):
                 assert right.block(rank, source, 8) == layouts.block("zigzag", rank, source, 8, True)
     assert right.hides_from(7e14, 4e11, 32, 8) == ring.hides_from(7e14, 4e11, 32, 8)

@@ -151,7 +151,7 @@ def ring_attention_backward(Q, K, V, O, lse, dO, *, P, Br=16, Bc=16, causal=Fals
 def fold_rows(state, rows, O, lse) -> SoftmaxState:
     """Return a state whose `rows` have also seen what a call of attention made O and lse of."""
     m, l, o = state.m.copy(), state.l.copy(), state.o.copy()
-    part = SoftmaxState(lse, (lse != -np.inf).astype(O.dtype), O)
+    part = SoftmaxState(lse, np.ones_like(lse), O)
     both = SoftmaxState(m[rows], l[rows], o[rows]).merge(part)
     m[rows], l[rows], o[rows] = both.m, both.l, both.o
     return SoftmaxState(m, l, o)

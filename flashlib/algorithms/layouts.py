@@ -30,8 +30,8 @@ def check_layout(layout: str, P: int, N: int) -> int:
     P, N = check_block("P", P), check_block("N", N)
     parts = 2 * P if layout == "zigzag" else P
     if N % parts:
-        what = "2·P, two chunks for each of the ranks," if layout == "zigzag" else "P"
-        raise ValueError(f"N: expected a multiple of {what} {parts}, for layout {layout!r}, got {N}")
+        raise ValueError(f"N: expected a multiple of {'2·P' if parts > P else 'P'} = {parts} for layout"
+                         f" {layout!r}, got {N}")
     return N // P
 
 

@@ -1,4 +1,4 @@
-"""Attention over several ranks equals one, its links carry what the closed form says, and no rank hangs."""
+"""Attention over several ranks equals one; links carry what the closed form says; no rank hangs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def covered(layout, P, n, window):
                 i, j = at[rank][rows], at[source][keys]
                 first, stop = seen.keys_of(np.arange(len(i)), len(i), len(j))
                 sees = (first[:, None] <= np.arange(len(j))) & (np.arange(len(j)) < stop[:, None])
-                assert sees.any(1).all() and sees.any(0).all() or window == Window(None, 0)
+                assert (sees.any(1).all() and sees.any(0).all()) or window == Window(None, 0)
                 count[np.ix_(i, j)] += sees
     return count
 
@@ -174,8 +174,8 @@ def test_a_deadlock_is_named():
     def nothing(*_):
         pass
     ranks = [ring.ring_forward(rank, 3, np.zeros(2), nothing) for rank in range(3)]
-    with pytest.raises(Deadlock, match="rank 0 waits to put KV to rank 1; rank 1 waits to put KV to rank 2"
-                       "; rank 2 waits to put KV to rank 0"):
+    with pytest.raises(Deadlock, match="rank 0 waits to put KV to rank 1; rank 1 waits to put KV to"
+                       " rank 2; rank 2 waits to put KV to rank 0"):
         Links(rendezvous=True).run(ranks)
 
 
@@ -210,9 +210,8 @@ def iter_of(request):
 
 
 @pytest.mark.parametrize("options, message", [
-    ({"P": 3}, "N: expected a multiple of 2·P, two chunks for each of the ranks, 6, for layout 'zigzag',"
-               " got 8"),
-    ({"P": 3, "layout": "stripe"}, "N: expected a multiple of P 3, for layout 'stripe', got 8"),
+    ({"P": 3}, "N: expected a multiple of 2·P = 6 for layout 'zigzag', got 8"),
+    ({"P": 3, "layout": "stripe"}, "N: expected a multiple of P = 3 for layout 'stripe', got 8"),
     ({"P": 2, "layout": "spiral"}, r"layout: expected one of \('contiguous', 'zigzag', 'stripe'\)"),
     ({"P": 0}, "P: expected a whole number of at least 1, got 0"),
 ])

@@ -61,7 +61,8 @@ def test_traffic_of_the_rivals_is_what_they_send():
             ring_rivals.tree_decode(q[h, :1].astype(np.float32), *(
                 x[h // 2].astype(np.float32) for x in (k, v)), P=P, links=decoded)
         for links, expected in ((gathered, ring.traffic(s, "gather")),
-                                (swapped, ring.traffic(s, "ulysses")), (decoded, ring.tree_bytes(P, 8, 2))):
+                                (swapped, ring.traffic(s, "ulysses")),
+                                (decoded, ring.tree_bytes(P, 8, 2))):
             assert sum(links.bytes.values()) == P * expected
 
 
@@ -85,7 +86,7 @@ def test_from_that_length_on_the_link_is_hidden(H, Hk, backward, zigzag):
 
 
 def test_the_published_thresholds():
-    """Tokens a GPU for H = 32 over NVLink at 370 GB/s: the roofline of chapter 01 with another slope."""
+    """Tokens a GPU for H = 32, over NVLink at 370 GB/s and InfiniBand at 45."""
     assert ring.hides_from(690e12, 370e9, 32, 8, zigzag=False) == pytest.approx(466.2, abs=0.1)
     assert ring.hides_from(690e12, 370e9, 32, 32, zigzag=False) == pytest.approx(1864.9, abs=0.1)
     assert ring.hides_from(690e12, 45e9, 32, 8) == pytest.approx(7666.7, abs=0.1)

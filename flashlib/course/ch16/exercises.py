@@ -133,40 +133,43 @@ def _judge_step(what, got, right, before, new):
         expect_close(found, wanted, f"{what}: {name}", rtol=1e-8, atol=1e-10)
 
 
-@exercise("16.3", "From how many tokens on does a link hide?", difficulty=2, minutes=10,
+@exercise("16.3", "Hide the link of the backward pass", difficulty=2, minutes=10,
           solution="hides_from",
-          hints=("A zigzag step works on half of n × n pairs, 4·d FLOPs each, for H heads. What does it"
-                 " send?",
-                 "It sends n keys and n values of H_k heads, d numbers each, 2 bytes a number. Set both"
-                 " times equal and solve for n."))
+          hints=("Forward, half of n × n pairs take 4·d FLOPs each, for H heads. Here 2.5 times that."
+                 " How many bytes go over the link?",
+                 "2·n·H_k·d numbers of keys and values in 2 bytes, as many of their gradients in 4. Set"
+                 " both times equal and solve for n."))
 def check_hides_from(hides_from):
     """Accept `hides_from(F, W, H, H_k) -> tokens`: FLOP/s, bytes/s, heads and key heads."""
-    cases = ((690e12, 376e9, 32, 8), (690e12, 50e9, 32, 8), (690e12, 50e9, 32, 32), (1e15, 1e11, 64, 4))
+    cases = ((440e12, 376e9, 32, 8), (440e12, 50e9, 32, 8), (440e12, 50e9, 32, 32), (1e15, 1e11, 64, 4))
     for F, W, H, H_k in cases:
         what = f"F = {F:.3g} FLOP/s, W = {W:.3g} B/s, H = {H}, H_k = {H_k}"
         got = given(hides_from(F, W, H, H_k))
         if isinstance(got, bool) or not isinstance(got, numbers.Real):
             raise Wrong(f"{what}: expected a number of tokens, got {got!r}")
-        got, right = float(got), 2 * H_k / H * F / W
+        got, right = float(got), 2.4 * H_k / H * F / W
         if abs(got - right) <= max(1.0, 1e-6 * right):              # rounded to whole tokens, up or not
             continue
         mistakes = {
+            right / 2.4 * 2: "this is the forward pass",
             right / 2: "a causal zigzag step has half of the n × n pairs, so it takes twice the tokens",
-            right * 2: "twice too many: keys and values are 2·n·H_k·d numbers, and Q·Kᵀ and P·V 4·d"
-                       " FLOPs a pair",
-            right / 4: "a quarter: did one matrix product count in place of two, or K without V?",
+            right * 2: "twice too many: Q·Kᵀ and P·V are 4·d FLOPs a pair, not 2·d",
+            right * 2.5: "the backward pass has 2.5 times the work",
+            right / 3: "dK and dV go over the link, too",
+            right / 1.5: "dK and dV are in float32, 4 bytes a number",
+            right * 4 / 3: "only dK and dV are in 4 bytes a number; K and V are in 2",
             right * 8: "eight times: W is in bytes a second, not in bits",
             right / 8: "an eighth: W is in bytes a second, not in bits",
-            2 * F / W: "this is right for as many key heads as heads; only the H_k key heads travel",
-            2 * H / H_k * F / W: "H and H_k have changed places: few key heads make a light message",
-            128 * right: "d cancels: work and message both grow with it", right / 128: "d cancels: work"
-            " and message both grow with it"}
+            2.4 * F / W: "this is right for as many key heads as heads; only the H_k key heads travel",
+            2.4 * H / H_k * F / W: "H and H_k have changed places: few key heads, a light message",
+            128 * right: "d cancels: work and message both grow with it",
+            right / 128: "d cancels: work and message both grow with it"}
         for wrong, why in mistakes.items():
             if np.isclose(got, wrong, rtol=1e-3):
                 raise Wrong(f"{what}: {why}")
         raise Wrong(f"{what}: expected a step of {right:,.0f} tokens to take as long as its message,"
                     f" got {got:,.0f}")
-    return "a GPU with more tokens than that never waits for this link."
+    return "its message is three times as heavy, its work 2.5 times: hardly later than forward."
 
 
 def _indices(x, n, what):

@@ -24,8 +24,8 @@ def ring_step(state, Q, K, V):
 
 
 def hides_from(F, W, H, H_k):
-    """16.3: 2·n·H_k·d·2 / W = 2·H·n²·d / F, solved for n."""
-    return 2 * H_k / H * F / W
+    """16.3: 2·n·H_k·d·(2 + 4) / W = 2.5·2·H·n²·d / F, solved for n."""
+    return 12 / 5 * H_k / H * F / W
 
 
 def block(rank, source, n):

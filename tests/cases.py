@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, settings
 import flashlib as fl
 from flashlib import algorithms
 
-
 # What needs several ranks is compared with one in tests/algorithms/test_ring.py.
 SEVERAL_RANKS = {"layouts", "ring", "ring_rivals"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import time
 from typing import Any
 
@@ -21,6 +20,7 @@ from flashlib.parallel import (
     unshard,
 )
 
+GROUPS: dict[Any, Any] = {}     # all that this process is in, or not
 OPERATIONS = {"ring": ring_attention, "gather": gather_attention, "ulysses": ulysses_attention}
 
 
@@ -47,7 +47,7 @@ def both_passes(operation, mine, do, **options):
 
 
 def compare(group, operation, N, H, Hk, options, strided=False):
-    """Return the largest error of O, dQ, dK and dV against one device in float64, and same bits twice."""
+    """Return the largest error of O, dQ, dK and dV against one device, and whether bits repeat."""
     whole = tensors(N, H, Hk)
     layout = options.get("layout", "contiguous" if operation == "ulysses" else "zigzag")
     *mine, do = shards(group, whole, layout, strided)
@@ -62,7 +62,7 @@ def compare(group, operation, N, H, Hk, options, strided=False):
             "bytes": sum(links.bytes.values()), "to": sorted({to for _, to in links.bytes})}
 
 
-def rounding(group, operation, dtype, N=256, options=None):
+def rounding(group, operation, dtype, N=240):
     """Return each tensor's root mean square error of all ranks, and that of one device, in 16 bits."""
     whole, layout = tensors(N, 4, 2, 32, dtype, B=1), "zigzag"
     exact = [x.double().requires_grad_() for x in whole[:3]]
@@ -87,7 +87,8 @@ def lse_and_its_gradient(group, layout):
     truth = torch.autograd.grad((O * whole[3]).sum() + (lse * weight).sum(), one)
     mine = [x.detach().requires_grad_() for x in shards(group, whole[:3], layout)]
     o, l = ring_attention(*mine, group=group, causal=True, layout=layout, return_lse=True)
-    do, w = shard(whole[3], group=group, layout=layout), shard(weight, group=group, layout=layout, dim=0)
+    do = shard(whole[3], group=group, layout=layout)
+    w = shard(weight, group=group, layout=layout, dim=0)
     got = torch.autograd.grad((o * do).sum() + (l * w).sum(), mine)
     only_lse = torch.autograd.grad(ring_attention(*mine, group=group, return_lse=True,
                                                   layout=layout)[1].sum(), mine)
@@ -111,7 +112,7 @@ def decode(group, Hk):
 
 
 def one_tensor_thrice(group):
-    """q is k is v: one gradient, the sum of three."""
+    """Q is k is v: one gradient, the sum of three."""
     x = tensors(24, 2, 2)[0]
     one = x.clone().requires_grad_()
     truth, = torch.autograd.grad(flash_attention(one, one, one, causal=True).sum(), one)
@@ -130,7 +131,7 @@ def without_gradients(group):
 
 def two_groups_at_once(group):
     """Forward on two groups, then backward the other way round."""
-    other = dist.new_group(dist.get_process_group_ranks(group), use_local_synchronization=True)
+    other = GROUPS["2 again"]
     *mine, do = shards(group, tensors(24, 2, 2), "zigzag")
     a, b = ([x.detach().requires_grad_() for x in mine] for _ in range(2))
     first = ring_attention(*a, group=group, causal=True)
@@ -148,7 +149,7 @@ def over_a_mesh(group):
 
 
 def round_trip(group, layout):
-    """unshard undoes shard, along every dimension."""
+    """Unshard undoes shard, along every dimension."""
     x = torch.arange(2 * 24 * 3).view(2, 24, 3)
     back = unshard(shard(x, group=group, layout=layout, dim=1), group=group, layout=layout, dim=1)
     return torch.equal(back, x)
@@ -189,15 +190,12 @@ def disagree(group, what):
 
 
 def silent(group, seconds):
-    """Rank 1 does not call: the others do not wait for ever, and say who is missing."""
-    ranks = dist.get_process_group_ranks(group)
-    limited = dist.new_group(ranks, timeout=datetime.timedelta(seconds=seconds),
-                             use_local_synchronization=True)
-    q, k, v, _ = shards(limited, tensors(24, 2, 2), "zigzag")
+    """Rank 1 does not call: the others do not wait for ever, and say so."""
+    q, k, v, _ = shards(group, tensors(24, 2, 2), "zigzag")
     began = time.monotonic()
     if dist.get_rank(group) != 1:
         try:
-            ring_attention(q, k, v, group=limited)
+            ring_attention(q, k, v, group=group)
         except RuntimeError as error:
             return str(error), time.monotonic() - began
         return "it ended", 0.0
@@ -207,12 +205,9 @@ def silent(group, seconds):
 
 def backward_on_some(group, seconds):
     """Rank 1 runs no backward: the others say which message is missing."""
-    ranks = dist.get_process_group_ranks(group)
-    limited = dist.new_group(ranks, timeout=datetime.timedelta(seconds=seconds),
-                             use_local_synchronization=True)
-    *mine, do = shards(limited, tensors(24, 2, 2), "zigzag")
+    *mine, do = shards(group, tensors(24, 2, 2), "zigzag")
     mine = [x.requires_grad_() for x in mine]
-    o = ring_attention(*mine, group=limited)
+    o = ring_attention(*mine, group=group)
     if dist.get_rank(group) != 1:
         try:
             torch.autograd.grad(o, mine, do)
@@ -229,6 +224,12 @@ def twice_differentiated(group):
     mine = [x.requires_grad_() for x in mine]
     torch.autograd.grad(ring_attention(*mine, group=group), mine, do, create_graph=True)
 
+
+def planted(group, name, check=None):
+    """Plant a bug and say what its check noticed."""
+    from tests.parallel import mutated
+
+    return mutated.outcome(group, name, check)
 
 
 def fail_on_rank_1(how):

@@ -6,8 +6,8 @@ so that a rank of the group is not the rank of the process.
 
 from __future__ import annotations
 
+import datetime
 import faulthandler
-import importlib
 import multiprocessing
 import os
 import sys
@@ -15,9 +15,11 @@ import tempfile
 import traceback
 
 P_MOST = 4
-MEMBERS = {1: [2], 2: [1, 3], 3: [0, 2, 3], 4: [0, 1, 2, 3]}
-TIME_LIMIT_S = 20.0
-PATIENCE_S = 120.0
+MEMBERS = {1: [2], 2: [1, 3], 3: [0, 2, 3], 4: [0, 1, 2, 3], "2 again": [1, 3],
+           "forward": [0, 2, 3], "backward": [0, 2, 3]}
+TIME_LIMIT_S = {"forward": 2.0, "backward": 4.0}            # of groups that a test breaks
+LONG_S = 20.0
+PATIENCE_S = 60.0
 
 
 def work(rank, folder, pipe):
@@ -27,16 +29,19 @@ def work(rank, folder, pipe):
 
     if sys.platform in launch.LOOPBACK:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", launch.LOOPBACK[sys.platform])
-    launch.join(folder, rank, P_MOST, TIME_LIMIT_S)
+    launch.join(folder, rank, P_MOST, LONG_S)
     import torch.distributed as dist
 
-    groups = {P: dist.new_group(members) for P, members in MEMBERS.items()}
+    from tests.parallel import jobs
+
+    for name, members in MEMBERS.items():                   # all ranks make all groups
+        limit = datetime.timedelta(seconds=TIME_LIMIT_S.get(name, LONG_S))
+        jobs.GROUPS[name] = dist.new_group(members, timeout=limit)
     pipe.send("ready")
     while (job := pipe.recv()) is not None:
-        P, function, arguments = job
-        module, _, name = function.partition(":")
+        group, function, arguments = job
         try:
-            pipe.send(("done", getattr(importlib.import_module(module), name)(groups[P], *arguments)))
+            pipe.send(("done", getattr(jobs, function)(jobs.GROUPS[group], *arguments)))
         except Exception as error:
             pipe.send(("raised", (type(error).__name__, str(error), traceback.format_exc())))
 
@@ -46,7 +51,7 @@ class Pool:
 
     def __init__(self):
         self.folder = tempfile.TemporaryDirectory()
-        context, self.ranks = multiprocessing.get_context("spawn"), []
+        context, self.ranks, self.lost = multiprocessing.get_context("spawn"), [], ""
         for rank in range(P_MOST):
             here, there = context.Pipe()
             process = context.Process(target=work, args=(rank, self.folder.name, there), daemon=True)
@@ -55,35 +60,39 @@ class Pool:
         for rank, (_, pipe) in enumerate(self.ranks):
             assert self._hear(rank, pipe) == "ready"
 
-    def __call__(self, P, function, *arguments):
-        """Run a function on the group of P; return ("done", result) or ("raised", …) by rank."""
-        members = MEMBERS[P]
+    def __call__(self, group, function, *arguments):
+        """Run a function on a group; return ("done", result) or ("raised", …) by rank."""
+        assert not self.lost, self.lost
+        members = MEMBERS[group]
         for rank in members:
-            self.ranks[rank][1].send((P, f"tests.parallel.jobs:{function}", arguments))
+            self.ranks[rank][1].send((group, function, arguments))
         return [self._hear(rank, self.ranks[rank][1]) for rank in members]
 
-    def results(self, P, function, *arguments):
-        """Run a function on the group of P; return what each rank returned."""
-        answers = self(P, function, *arguments)
+    def results(self, group, function, *arguments):
+        """Run a function on a group; return what each rank returned."""
+        answers = self(group, function, *arguments)
         failed = [f"rank {rank}:\n{answer[2]}" for rank, (how, answer) in enumerate(answers)
                   if how == "raised"]
         assert not failed, "\n".join(failed)
         return [answer for _, answer in answers]
 
-    def errors(self, P, function, *arguments):
+    def errors(self, group, function, *arguments):
         """Run a function that fails on all ranks; return (type, message) by rank."""
-        answers = self(P, function, *arguments)
+        answers = self(group, function, *arguments)
         assert all(how == "raised" for how, _ in answers), answers
         return [answer[:2] for _, answer in answers]
 
-    @staticmethod
-    def _hear(rank, pipe):
-        assert pipe.poll(PATIENCE_S), f"rank {rank} says nothing"
+    def _hear(self, rank, pipe):
+        if not pipe.poll(PATIENCE_S):
+            self.lost = f"rank {rank} says nothing since an earlier test"
+            raise AssertionError(f"rank {rank} says nothing")
         return pipe.recv()
 
     def close(self):
         for process, pipe in self.ranks:
-            pipe.send(None)
+            if process.is_alive():
+                pipe.send(None)
+        for process, _ in self.ranks:
             process.join(5)
             process.kill()
         self.folder.cleanup()

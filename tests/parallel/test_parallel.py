@@ -13,6 +13,7 @@ import torch
 from flashlib import parallel
 from flashlib.models import ring as model
 from flashlib.parallel import ring_attention
+from tests.parallel import mutated
 
 P_S = [2, 3, 4]
 LAYOUTS = ["contiguous", "zigzag", "stripe"]
@@ -52,7 +53,7 @@ def test_gathered_keys_equal_one_device(pool, P, layout, causal):
 @pytest.mark.parametrize("options", MASKS, ids=MASK_IDS)
 @pytest.mark.parametrize("P", [1, *P_S])
 def test_exchanged_heads_equal_one_device(pool, P, options):
-    found = pool.results(P, "compare", "ulysses", 24, 12, 0 if P == 0 else 12 if P == 3 else 4, options)
+    found = pool.results(P, "compare", "ulysses", 24, 12, 12 if P == 3 else 4, options)
     assert largest(found) < 1e-12
     s = model.Sharing(P, 24, H=12, Hk=12 if P == 3 else 4, d=8, element_bytes=8)
     assert {of["bytes"] for of in found} == {2 * 2 * model.traffic(s, "ulysses")}
@@ -117,10 +118,12 @@ def test_unshard_undoes_shard(pool, layout):
     ("layout", "ValueError", "layout: rank 1 has 'stripe' where rank 0 has 'zigzag'"),
     ("window", "ValueError", "window: rank 1 has (3, 0) where rank 0 has (None, 0)"),
     ("impl", "ValueError", "impl: rank 1 has 'referen' where rank 0 has 'auto'"),
-    ("operation", "ValueError", "operation: rank 1 has gather_attention where rank 0 has ring_attention"),
+    ("operation", "ValueError", "operation: rank 1 has gather_attention where rank 0 has"
+     " ring_attention"),
     ("requires_grad", "ValueError", "requires_grad: rank 1 has True where rank 0 has False"),
     ("odd", "ValueError", "rank 0: N: expected a multiple of 2·P = 4 for layout 'zigzag', got 22"),
-    ("ulysses heads", "ValueError", "rank 0: k: expected a number of heads that the 2 ranks divide, got 1"),
+    ("ulysses heads", "ValueError", "rank 0: k: expected a number of heads that the 2 ranks divide,"
+     " got 1"),
     ("gather stripe", "ValueError", "whose rows are runs, got 'stripe'"),
 ])
 def test_every_rank_refuses_what_one_refuses_or_has_alone(pool, what, kind, message):
@@ -137,16 +140,37 @@ def test_a_second_derivative_is_refused(pool):
 
 
 def test_a_silent_rank_ends_in_an_error_and_not_in_a_hang(pool):
-    for rank, (message, took) in enumerate(pool.results(3, "silent", 2.0)):
+    for rank, (message, took) in enumerate(pool.results("forward", "silent", 3.0)):
         if rank != 1:
             assert "the ranks could not be compared" in message and "is late, has ended" in message
-            assert took < 6
+            assert took < 15
 
 
 def test_a_rank_without_a_backward_pass_is_named(pool):
-    first, _, last = pool.results(3, "backward_on_some", 2.0)
+    first, _, last = pool.results("backward", "backward_on_some", 5.0)
     assert "KV from rank 1 is missing" in last or "could not send" in last
     assert "is missing" in first or "could not send" in first
+
+
+@pytest.mark.parametrize("check", mutated.CHECKS)
+def test_without_a_bug_a_check_says_nothing(pool, check):
+    assert pool.results(3, "planted", None, check) == ["", "", ""]
+
+
+@pytest.mark.parametrize("name", mutated.MUTANTS)
+def test_a_planted_bug_is_noticed(pool, name):
+    """By its named check, on one rank at least."""
+    assert any(pool.results(3, "planted", name))
+
+
+def test_the_list_of_bugs_is_long_and_uses_every_check():
+    assert len(mutated.MUTANTS) == 17
+    assert {mutant.check for mutant in mutated.MUTANTS.values()} == mutated.CHECKS.keys()
+
+
+def test_what_takes_too_long_is_ended_and_named():
+    with pytest.raises(TimeoutError, match="no end within the time limit on rank 0 of 1"):
+        parallel.run(1, "time:sleep", 60, timeout_s=1)
 
 
 def test_a_rank_that_raises_is_named_with_its_traceback():

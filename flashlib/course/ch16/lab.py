@@ -53,4 +53,4 @@ def ring_lab(P=4, N=65536, link="NVLink", layout="zigzag", group=4, sends="while
         "layout": base.choice(LAYOUTS, layout, "layout"),
         "group": base.choice(base.including(group, GROUPS), group, "query heads a key head"),
         "sends": base.choice(list(HIDDEN), sends, "messages travel"),
-    }, draw, note="Simulated, with one H200's recorded rates; no run on several GPUs is recorded.")
+    }, draw, note="Simulated, with one H200's recorded rates.")

@@ -178,10 +178,10 @@ def rates_of(recorded, sm_bytes_per_s) -> Rates:
 
 
 def several_queries(recorded) -> list[dict]:
-    """Return µs of each shape of several queries in `decode_h200`: reading, ours, torch's two."""
+    """Return µs of each shape of several queries in `decode_h200`: reading, ours, and the libraries."""
     found: dict[str, dict] = {}
     for row in recorded.where(harness="rotating").rows:
-        if row["N_q"] > 1 and row["impl"] in ("sum", "ours", "sdpa_flash", "sdpa_cudnn"):
+        if row["N_q"] > 1 and row["impl"] in ("sum", "ours", "fa3", "sdpa_flash", "sdpa_cudnn"):
             shape = (f"B {row['B']}, {row['N_q']} queries, group {row['H'] // row['H_k']},"
                      f" {row['N_k']:,} keys, d {row['d']}")
             found.setdefault(shape, {"shape": shape})[row["impl"]] = round(1e6 * row["seconds"], 1)
@@ -217,17 +217,4 @@ def paged(splits, shapes, sizes) -> list[dict]:
         took = {row["impl"]: row["seconds"] for row in rows if row["seconds"]}
         found.append({"sequences": B, "keys": N_k}
                      | {f"page {p}": f"{took[f'ours_page_{p}'] / took['ours']:.2f}" for p in sizes})
-    return found
-
-
-def beside(recorded, rates) -> list[dict]:
-    """Return predicted and recorded µs of each shape of one query in `decode_h200`, d = 128."""
-    found = []
-    for row in recorded.where(impl="ours", harness="rotating", N_q=1, d=128).rows:
-        case = Case(row["B"], row["N_k"], row["H_k"], row["H"] // row["H_k"])
-        parts = ours(case)
-        predicted = rates.seconds(case, parts)
-        found.append({"sequences": case.B, "key heads": case.H_k, "group": case.group,
-                      "keys": case.N_k, "parts": parts, "predicted µs": 1e6 * predicted,
-                      "recorded µs": 1e6 * row["seconds"], "ratio": predicted / row["seconds"]})
     return found

@@ -96,6 +96,8 @@ def backward(q, k, v, o, lse, do, dlse, window: Window, scale: float, impl: str,
     softcap, alibi, sink = scores or (None, None, None)
     if into is not None and not (sink is None and cu is None):
         raise ValueError("into: expected no sink and no packed sequences beside sums")
+    if delta is not None and into is None:
+        raise ValueError("delta: expected sums to add to beside it, into=, got none")
     if q.numel() == 0 or k.numel() == 0:
         if into is not None:
             return into
@@ -116,7 +118,8 @@ def backward(q, k, v, o, lse, do, dlse, window: Window, scale: float, impl: str,
     q, scale = positive(q, scale)
     p = Problem.of(q, k, v, o, do, *(into or ()), window=window, scores=kind_of(softcap, alibi, sink),
                    sequences=None if cu is None else len(cu[0]) - 1, into=into is not None)
-    more = {name: x for name, x in (("cu", cu), ("into", into), ("delta", delta)) if x is not None}
+    more = {name: x for name, x in (("cu", cu), ("into", into)) if x is not None}
+    o = o if delta is None else delta                       # backends take either
     if negative and into is not None:
         into[0].neg_()                                      # of −q, until it is returned
     dq, *others = choose(p, impl, "backward").backward(q, k, v, o, lse, do, dlse, p, scale,

@@ -103,6 +103,8 @@ def test_other_refusals_name_the_argument():
     with pytest.raises(ValueError, match=r"into: expected no sink and no packed .* beside sums"):
         ops.backward(q, k, v, q, LSE, q, None, Window(), 1.0, "auto", None, None, torch.zeros(1, 2),
                      into=(O, O, O))
+    with pytest.raises(ValueError, match="delta: expected sums to add to beside it, into=, got none"):
+        ops.backward(q, k, v, None, LSE, q, None, Window(), 1.0, "auto", delta=LSE)
 
 
 def test_who_folds_on_a_hopper(hopper):

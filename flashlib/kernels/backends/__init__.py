@@ -41,7 +41,7 @@ class Backend(Protocol):
         """Return dq, dk, dv, contiguous, in the dtype of their tensors; dlse may be None.
 
         With a sink its gradient comes fourth, (B, H). Where it does not refuse a problem with `into`,
-        it takes that as a keyword, dq, dk and dv in float32 to add to, and `delta`, (B, H, N_Q).
+        it takes that as a keyword, dq, dk and dv in float32 to add to, and delta, (B, H, N_Q), for o.
         """
         ...
 

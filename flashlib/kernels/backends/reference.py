@@ -103,16 +103,17 @@ def forward(q, k, v, *, window: Window, scale: float, scores: Scores = NONE, int
 
 @without_autocast
 def backward(q, k, v, o, lse, do, dlse, *, window: Window, scale: float, scores: Scores = NONE,
-             into=None, delta=None):
+             into=None):
     """Return dq, dk, dv in the dtype of their tensors, and with a sink its own; dlse may be None.
 
-    Or add to `into`, three sums as wide as lse, and return them; `delta` None is computed.
+    Or add to `into`, three sums as wide as lse, and return them. For o there may be delta, (B, H, N_q).
     """
     H, H_K = q.shape[1], k.shape[1]
     slopes = None if scores.alibi is None else by_head(scores.alibi, len(q), H)
     Q, K, V, dO = (_heads(x, H) for x in (q, k, v, do))
     Q = Q * scale
-    if delta is None:
+    delta = o
+    if o.ndim == 4:
         delta = (dO * _heads(o, H)).sum(-1, keepdim=True)
         if dlse is not None:
             delta -= dlse.reshape(delta.shape)
@@ -181,11 +182,11 @@ class Reference:
         return o, lse
 
     def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None, *,
-                 scores: Scores = NONE, cu=None, into=None, delta=None):
-        """Return dq, dk, dv, and with a sink its gradient; or `into`."""
+                 scores: Scores = NONE, cu=None, into=None):
+        """Return dq, dk, dv, and with a sink its gradient; or `into`. For o there may be delta."""
         options = {"window": p.window, "scale": scale, "scores": scores}
         if cu is None:
-            return backward(q, k, v, o, lse, do, dlse, **options, into=into, delta=delta)
+            return backward(q, k, v, o, lse, do, dlse, **options, into=into)
         dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
         for rows, keys in _packed(*cu):
             Q, O, dO, LSE, dLSE = (x if x is None else x[:, :, rows] for x in (q, o, do, lse, dlse))

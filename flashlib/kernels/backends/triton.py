@@ -165,22 +165,23 @@ class Triton:
         return o, lse
 
     def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None, *,
-                 scores: Scores = NONE, cu=UNPACKED, into=None, delta=None):
+                 scores: Scores = NONE, cu=UNPACKED, into=None):
         """Return dq, dk, dv, contiguous, in the dtype of their tensors; dlse may be None.
 
-        Or add to `into`, and return that; `delta` None is computed.
+        Or add to `into`, and return that. In place of o there may be delta, (B, H, N_Q).
         """
         if p.narrow:
             q, k, v, o, do = (x.float() for x in (q, k, v, o, do))
-            *found, = self.backward(q, k, v, o, lse, do, dlse, _wide(p, q, k, v, o, do, *(into or ())),
-                                    scale, config, scores=scores, cu=cu, into=into, delta=delta)
+            wide = _wide(p, q, k, v, o if o.ndim == 4 else do, do, *(into or ()))
+            *found, = self.backward(q, k, v, o, lse, do, dlse, wide, scale, config, scores=scores,
+                                    cu=cu, into=into)
             return into or (*(x.to(p.dtype) for x in found[:3]), *found[3:])
         lse = statistics(lse)
         dlse = None if dlse is None else statistics(dlse)
         launches = plans.launches_for(self, p, "backward", config, dlse is not None)
         dq, dk, dv = into or (_new(p, x) for x in (q, k, v))
-        sums = torch.empty_like(lse) if delta is None else statistics(delta)
-        if delta is None:
+        sums = torch.empty_like(lse) if o.ndim == 4 else statistics(o)
+        if o.ndim == 4:
             launches["delta"](o, do, dlse, sums)
         factors = *cu, scale, scale * LOG2E, *as_kernels_read(scores)[:2]
         for part, written in (("dkdv", (dk, dv)), ("dk", (dk, None)), ("dv", (None, dv))):

@@ -15,7 +15,8 @@ FEW_BYTES = 16                                              # of dK and dV at 12
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("head_dim", [128, pytest.param(64, marks=pytest.mark.matrix)])
+@pytest.mark.matrix
+@pytest.mark.parametrize("head_dim", [128, 64])
 def test_they_keep_their_state_in_registers_and_copy_by_descriptor(head_dim):
     cases = {case: lens.request(case[0], arch="H100", dtype="bfloat16", head_dim=case[1],
                                 causal=case[2], sequences=16)

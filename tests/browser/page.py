@@ -57,9 +57,9 @@ ACTIVATE = f"""async index => {{
 REDRAWN = """([image, before]) =>
     image.style.display === 'none'
     || (image.src !== before && image.complete && image.naturalWidth > 0)"""
-# Nothing that is on its way can be taken for the next control's picture. The kernel takes one thing after
-# the other: what it is asked now it answers after the last message, and, asked again, after the one that
-# the page kept back until then.
+# Nothing that is on its way can be taken for the next control's picture. The kernel takes one thing
+# after the other: what it is asked now it answers after the last message, and, asked again, after the
+# one that the page kept back until then.
 ANSWERED = f"""async () => {{
     const kernel = {PANEL}.sessionContext.session.kernel;
     for (let n = 0; n < 2; n++)

@@ -40,6 +40,9 @@ test: $(stamp) ## set up, then run the tests
 test-lens: $(stamp) ## compile the kernels for every other generation, dtype and setting
 	OMP_NUM_THREADS=1 $(py) -m pytest $(spread) -m matrix $(TEST_ARGS)
 
+test-more: $(stamp) ## plant bugs in the kernels, and try more dtypes and settings than make test does
+	OMP_NUM_THREADS=1 $(py) -m pytest $(spread) -m more $(TEST_ARGS)
+
 test-browser: $(stamp) ## move every control of every lab in JupyterLab, in Chromium
 	@$(py) -c "import playwright" 2>/dev/null || { echo "Installing playwright (165 MB) into .venv ..."; \
 	    $(py) -m pip install -q -r tests/browser/requirements.txt -c requirements.lock; }
@@ -114,5 +117,5 @@ $(stamp): requirements.txt requirements.lock pyproject.toml scripts/setup_env.py
 	@PYTHON="$(PYTHON)" TORCH="$(TORCH)" sh scripts/setup.sh
 
 FORCE:
-.PHONY: help lab test test-lens test-browser test-transformers setup notebooks lint explorer types bench \
+.PHONY: help lab test test-lens test-more test-browser test-transformers setup notebooks lint explorer types bench \
         bench-course lock site test-site clean FORCE

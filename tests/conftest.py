@@ -19,20 +19,20 @@ settings.load_profile("ci" if os.environ.get("CI") else "course")
 
 
 # The files that take longest, those first: one process would end on one of them, and the other wait.
-LONG = ("lens/test_defaults.py", "lens/test_gluon.py", "kernels/test_gluon_interpreted_backward.py",
-        "lens/test_gluon_settings.py", "lens/test_gluon_backward.py", "kernels/test_interpreter.py",
-        "lens/test_decode.py", "teaching/test_editions.py", "kernels/test_gluon_mutants.py",
-        "kernels/test_gluon_interpreted.py", "kernels/test_decode_kernels.py",
-        "teaching/test_grade.py", "lens/test_report.py", "models/test_traffic.py",
-        "algorithms/test_attention.py", "scripts/test_render_notebooks.py",
-        "lens/test_gluon_requests.py", "models/test_fp8.py", "algorithms/test_properties.py",
-        "algorithms/test_windows.py", "mutants/test_mutants.py", "kernels/test_kernel_mutants.py",
-        "kernels/test_softmax.py", "teaching/test_grade_guard.py", "mutants/test_window_mutants.py",
-        "mutants/test_backward_mutants.py", "course/exercises/test_interpreted.py",
-        "kernels/test_reference.py", "kernels/test_compile.py", "course/ch05/test_lab.py",
-        "course/ch02/test_lab.py", "kernels/test_backends.py",
-        "course/bench/test_backward_order.py", "course/ch12/test_kernels.py",
-        "course/ch09/test_exercises.py", "parallel/test_parallel.py", "algorithms/test_backward.py")
+LONG = ("parallel/test_parallel.py", "kernels/test_interpreter.py", "kernels/test_gluon_interpreted_backward.py",
+        "algorithms/test_attention.py", "models/test_traffic.py", "kernels/test_gluon_interpreted.py",
+        "lens/test_gluon.py", "scripts/test_render_notebooks.py", "teaching/test_grade.py",
+        "lens/test_defaults.py", "lens/test_report.py", "kernels/test_decode_kernels.py",
+        "algorithms/test_properties.py", "teaching/test_editions.py", "course/ch05/test_lab.py",
+        "kernels/test_reference.py", "algorithms/test_windows.py", "kernels/test_packed_kernels.py",
+        "kernels/test_softmax.py", "kernels/test_compile.py", "lens/test_gluon_backward.py",
+        "lens/test_scores.py", "kernels/test_backends.py", "lens/test_decode.py",
+        "teaching/test_grade_guard.py", "lens/test_gluon_requests.py", "course/ch02/test_lab.py",
+        "course/exercises/test_interpreted.py", "course/ch06/test_lab.py",
+        "course/ch09/test_exercises.py", "course/ch12/test_kernels.py", "algorithms/test_backward.py",
+        "kernels/test_gluon_mutants.py", "kernels/test_kernel_mutants.py", "mutants/test_mutants.py",
+        "teaching/test_grade_warden.py", "models/test_fp8.py", "mutants/test_window_mutants.py",
+        "mutants/test_backward_mutants.py")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -34,8 +34,15 @@ def quicken():
             dtypes[dtype.name] = np_dtype(dtype)
         return dtypes[dtype.name]
 
+    def patch_attr(obj, name, member, builder, scope):
+        def given(*args, **options):
+            options["_semantic"] = interpreter.interpreter_semantic
+            return member(*args, **options)
+        scope.set_attr(obj, name, given)
+
     def block_type(self, element_ty, shape):
-        key = element_ty.name, *(n.value if isinstance(n, core.constexpr) else n for n in shape)
+        sizes = shape.values if type(shape) is core.tuple else shape
+        key = element_ty.name, *[n.value if type(n) is core.constexpr else n for n in sizes]
         if key not in blocks or type(element_ty) is not core.dtype:     # no pointer
             describe(self, element_ty, shape)
             shape = core.tuple([core.constexpr(n) for n in self.shape])
@@ -47,6 +54,7 @@ def quicken():
         self.shape, self.numel = type.wrapped if type.is_block() else scalar
 
     interpreter._patch_lang, interpreter._get_np_dtype = patch_once, dtype_of
+    interpreter._patch_attr = patch_attr
     core.block_type.__init__, core.tensor.__init__ = block_type, tensor
     _quicken_operators()
 
@@ -59,18 +67,34 @@ def _quicken_operators():
     sanitize, check = Semantic.binary_op_sanitize_overflow_impl, Semantic.binary_op_type_checking_impl
     broadcast, cast = Semantic.broadcast_impl_value, Semantic.cast
     equal, element = core.dtype.__eq__, core.block_type.with_element_ty
-    whole, known = frozenset(core.dtype.SINT_TYPES + core.dtype.UINT_TYPES), {}
+    whole, known, numbers = frozenset(core.dtype.SINT_TYPES + core.dtype.UINT_TYPES), {}, {}
 
     def overflow(self, lhs, rhs, binary_op):
         if self.builder.options.debug:
             sanitize(self, lhs, rhs, binary_op)
 
     def operands(self, lhs, rhs, *allow, **options):
-        if type(lhs) is type(rhs) is core.tensor and not options and len(allow) < 3:
+        if options or len(allow) > 2:
+            return check(self, lhs, rhs, *allow, **options)
+        if type(lhs) is type(rhs) is core.tensor:
             one = lhs.type.scalar
             if type(one) is core.dtype and one.name == rhs.type.scalar.name:
                 return together(self, lhs, rhs)
-        return check(self, lhs, rhs, *allow, **options)
+        elif type(rhs) in (int, float) and type(lhs) is core.tensor and type(lhs.dtype) is core.dtype:
+            return beside(self, lhs, rhs)
+        elif type(lhs) in (int, float) and type(rhs) is core.tensor and type(rhs.dtype) is core.dtype:
+            return beside(self, rhs, lhs)[::-1]
+        return check(self, lhs, rhs, *allow)
+
+    def beside(self, x, number):
+        shape = x.shape if x.type.is_block() else None
+        key = x.dtype.name, id(shape), type(number), number, number == 0 and str(number)    # −0.0
+        if key not in numbers:
+            same, made = check(self, x, number)
+            if same is not x:
+                return same, made
+            numbers[key] = made, shape                      # kept, as `patched` keeps what it names
+        return x, numbers[key][0]
 
     def together(self, lhs, rhs):
         a, b = lhs.type, rhs.type

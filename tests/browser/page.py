@@ -57,15 +57,15 @@ ACTIVATE = f"""async index => {{
 REDRAWN = """([image, before]) =>
     image.style.display === 'none'
     || (image.src !== before && image.complete && image.naturalWidth > 0)"""
-# Nothing that is on its way can be taken for the next control's picture.
-STEADY = """async image => {
-    const start = performance.now();
-    for (let last = null, since = start; performance.now() - since < 400;) {
-        if (image.src !== last) [last, since] = [image.src, performance.now()];
-        if (since - start > 10000) throw new Error('the picture keeps changing');
-        await new Promise(resolve => setTimeout(resolve, 20));
-    }
-}"""
+# Nothing that is on its way can be taken for the next control's picture. The kernel takes one thing
+# after the other: what it is asked now it answers after the last message, and, asked again, after the
+# one that the page kept back until then.
+ANSWERED = f"""async () => {{
+    const kernel = {PANEL}.sessionContext.session.kernel;
+    for (let n = 0; n < 2; n++)
+        await kernel.requestExecute({{code: '', silent: true, store_history: false}}).done;
+}}"""
+COMPLETE = "image => image.complete && image.naturalWidth > 0"
 # Sizes follow the window's one frame later.
 FRAMES = """() => new Promise(resolve =>
     requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(resolve, 50))))"""
@@ -241,7 +241,10 @@ class Lab:
         if kind == "play":
             self._stop(control)
             self.played = True
-        image.evaluate(STEADY)
+        self.notebook.page.evaluate(ANSWERED)
+        self.notebook.page.evaluate(FRAMES)
+        if image.is_visible():                              # else an error took its place
+            self.notebook.page.wait_for_function(COMPLETE, arg=image)
         self.notebook.page.wait_for_function(KERNEL)
         assert not self.alerts(), f"{name} ({kind}): {self.alerts()}"
         return seconds

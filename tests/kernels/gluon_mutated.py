@@ -1,6 +1,7 @@
 """The Gluon kernels with the bugs of `gluon_bugs` planted, and what the interpreter says of each.
 
-Run as a module it prints JSON: mutant → what its named check said; "" means that nothing was noticed.
+Run as a module, with "true" or "planted", it prints JSON: check or mutant → what was said of it, "" if
+nothing was.
 """
 
 from __future__ import annotations

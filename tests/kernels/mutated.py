@@ -1,6 +1,7 @@
 """Bugs planted in the kernels' sources, and the checks that must catch them, in the interpreter.
 
-Run as a module it prints JSON: mutant → what its named check said; "" means that nothing was noticed.
+Run as a module, with "true" or "planted", it prints JSON: check or mutant → what was said of it, "" if
+nothing was.
 """
 
 from __future__ import annotations

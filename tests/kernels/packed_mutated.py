@@ -1,6 +1,7 @@
 """What the Triton kernels must do with packed sequences, in the interpreter, and bugs planted in them.
 
-Run as a module it prints JSON: check or mutant → what it said; "" means that nothing was noticed.
+Run as a module, with "true" or "planted", it prints JSON: check or mutant → what was said of it, "" if
+nothing was.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 import warnings
 
@@ -20,19 +21,20 @@ def outcome(check, failures=AssertionError):
     return ""
 
 
-def everything(checks, mutants, install, failures=AssertionError):
-    """Yield (name, outcome): each check on the true kernels, then each mutant's.
+def everything(half, checks, mutants, install, failures=AssertionError):
+    """Yield (name, outcome): each check on the true kernels, or each mutant's.
 
     Args:
+        half: "true" for the true kernels, or "planted" for the bugs.
         checks: name → function.  mutants: with `name`, and `check`, the name of one.
         install: a function of a folder, and of a mutant or nothing, that puts the kernels in place.
         failures: the exceptions by which a check says that it has noticed something.
     """
     with tempfile.TemporaryDirectory() as folder:
         install(folder)
-        for name, check in checks.items():
-            yield f"true {name}", outcome(check, failures)
-        for mutant in mutants:
+        for name, check in checks.items() if half == "true" else ():
+            yield name, outcome(check, failures)
+        for mutant in mutants if half == "planted" else ():
             try:
                 install(folder, mutant)
             except LookupError as error:
@@ -42,7 +44,7 @@ def everything(checks, mutants, install, failures=AssertionError):
 
 
 def report(*given) -> None:
-    """Print as JSON what `everything` finds."""
+    """Print as JSON what `everything` finds of the half that the command line names."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")                         # NumPy's, on a mutant's way
-    print(json.dumps(dict(everything(*given))))
+    print(json.dumps(dict(everything(sys.argv[1], *given))))

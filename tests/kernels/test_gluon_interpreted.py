@@ -88,8 +88,9 @@ ENTRIES = {**configs.GLUON, "short 64": configs.SHORT_64, "short 128": configs.S
 
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("tau, ping_pong, overlap, under", [
-    (None, True, True, True), (0.0, False, True, True), (8.0, True, False, True),
-    (0.5, True, True, False)])
+    (None, True, True, True), (0.5, True, True, False),
+    *(pytest.param(*switches, marks=pytest.mark.more)
+      for switches in ((0.0, False, True, True), (8.0, True, False, True)))])
 def test_every_entry_of_the_tables_is_right_with_its_switches(entry, tau, ping_pong, overlap, under):
     config = ENTRIES[entry]
     D = entry[0] if isinstance(entry, tuple) else int(entry.split()[1])

@@ -35,7 +35,8 @@ from tests.kernels.test_gluon_interpreted import (  # noqa: E402
 __all__ = ["switched_on"]                                   # a fixture
 
 
-@pytest.mark.parametrize("D", [32, 40, 64, 96, 128, 192, 256])
+@pytest.mark.parametrize("D", [32, 64, 128, 256,
+                               *(pytest.param(D, marks=pytest.mark.more) for D in (40, 96, 192))])
 @pytest.mark.parametrize("causal, window", MASKS)
 def test_the_backward_is_right_on_every_shape(D, causal, window):
     for seed, shape in enumerate(SHAPES[:4]):

@@ -2,6 +2,7 @@
 
 import flashlib.lens as lens
 from flashlib.lens.assembly import matrix_in_ptx
+from tests.lens.toolchain import WORKERS
 
 HOPPER, PIPELINED = "flash_fwd_hopper_kernel", "flash_fwd_pipelined_kernel"
 FP8 = "flash_fwd_fp8_kernel"
@@ -14,6 +15,12 @@ HEAD_DIMS = {"bfloat16": (32, 64, 128, 256), "float16": (32, 64, 128, 256),
 def compile_one(kernel=HOPPER, **choices):
     """Compile at d = 128, by default for so few keys that two warpgroups have tiles of 128 × 128."""
     return lens.compile(kernel, arch="H200", head_dim=128, **{"Nk": 1024} | choices)
+
+
+def compile_each(kernel, calls):
+    """Compile a kernel for each of these choices: one compiling process starts for all of them."""
+    cases = [lens.request(kernel, arch="H200", **choices) for choices in calls]
+    return lens.compile_many(cases, workers=WORKERS)
 
 
 def shapes(report):

@@ -1,7 +1,8 @@
 """Every configuration that `flash_attention` takes by itself, compiled: what must hold without a GPU.
 
 Compiled in one go for a generation: half a minute on two cores the first time, and seconds from
-Triton's cache. `make test` compiles for Hopper, `make test-lens` for the others.
+Triton's cache. `make test` compiles heads of 128 columns for Hopper, `make test-lens` the
+others, and the other generations.
 """
 
 import functools
@@ -20,34 +21,39 @@ pytest.importorskip("torch")                                # of which backends 
 
 pytestmark = [needs_triton, pytest.mark.slow]
 
-GENERATIONS = (pytest.param("sm_80", marks=pytest.mark.matrix), "sm_90",
-               pytest.param("sm_100", marks=pytest.mark.matrix))
+HEADS, OTHERS = (128,), (16, 32, 64, 256)
+EACH = (pytest.param("sm_80", HEADS + OTHERS, marks=pytest.mark.matrix), ("sm_90", HEADS),
+        pytest.param("sm_100", HEADS + OTHERS, marks=pytest.mark.matrix))
+GENERATIONS = (*EACH, pytest.param("sm_90", OTHERS, marks=pytest.mark.matrix))
 FAMILY_IN_SASS = {"mma": "HMMA", "wgmma": "HGMMA", "tcgen05": "UTCHMMA"}
 
 # Here Triton 3.7.1 (not 3.6) makes ptxas serialize the wgmmas, C7515.
 HOPPER_SERIALIZED = {("flash_bwd_dkdv_kernel", 16, False)}
 SUMS = ("flash_bwd_delta_kernel", "flash_bwd_statistics_kernel", "flash_bwd_sum_kernel")
+every_default = pytest.mark.parametrize("arch, heads", GENERATIONS)
 
 
 @functools.cache
-def compiled(arch, dtype):
+def compiled(arch, heads):
     """Return (case, report) for all defaults of a generation, and on Hopper Triton's as well.
 
     Calls whose tensors the copy engine cannot read, or impl="triton", run it there.
     """
-    cases = lens.defaults(arch, dtype)
+    dtype = "bfloat16"
+    cases = lens.defaults(arch, dtype, head_dims=heads)
     if arch == "sm_90":
         have = {(case.kernel, case.given["head_dim"], case.given.get("causal")) for case in cases}
         cases += [lens.request("flash_fwd_kernel", arch=arch, dtype=dtype, head_dim=d, causal=causal)
-                  for d in (16, 32, 64, 128, 256) for causal in (False, True)
+                  for d in heads for causal in (False, True)
                   if ("flash_fwd_kernel", d, causal) not in have]
         cases += [lens.request(name, arch=arch, dtype=dtype, head_dim=256, causal=causal, **one)
                   for causal in (False, True) for name, one in (
                       ("flash_bwd_dq_kernel", {}), ("flash_bwd_dkdv_kernel", {"want_dv": False}),
                       ("flash_bwd_dkdv_kernel", {"want_dk": False}))
-                  if ("flash_bwd_dq_kernel", 256, causal) not in have]
+                  if 256 in heads and ("flash_bwd_dq_kernel", 256, causal) not in have]
         cases += [lens.request(name, arch=arch, dtype=dtype, head_dim=d, causal=causal)
-                  for name in ("flash_bwd_dkdv_kernel", "flash_bwd_dq_kernel") for d in (32, 64, 128)
+                  for name in ("flash_bwd_dkdv_kernel", "flash_bwd_dq_kernel")
+                  for d in heads if d in (32, 64, 128)
                   for causal in (False, True) if (name, d, causal) not in have]
     return list(zip(cases, lens.compile_many(cases, workers=WORKERS), strict=True))
 
@@ -65,9 +71,9 @@ def part(case):
     return case.kernel if not one else f"{case.kernel}[{other[one[0]]}]"
 
 
-@pytest.mark.parametrize("arch", GENERATIONS)
-def test_defaults_use_the_matrix_instructions_of_their_generation(arch):
-    for case, report in compiled(arch, "bfloat16"):
+@every_default
+def test_defaults_use_the_matrix_instructions_of_their_generation(arch, heads):
+    for case, report in compiled(arch, heads):
         if case.kernel in SUMS:                             # nothing to multiply
             assert report.matrix_family is None
             continue
@@ -77,25 +83,25 @@ def test_defaults_use_the_matrix_instructions_of_their_generation(arch):
         assert all(name.startswith(f"{family}.") and "f16" in name for name in found), str(case)
 
 
-@pytest.mark.parametrize("arch", GENERATIONS)
-def test_the_machine_code_has_them_too(arch):
-    for case, report in compiled(arch, "bfloat16"):
+@pytest.mark.parametrize("arch, heads", EACH)
+def test_the_machine_code_has_them_too(arch, heads):
+    for case, report in compiled(arch, heads):
         if case.given["head_dim"] == 128 and case.kernel not in SUMS:
             name = FAMILY_IN_SASS[ARCHS[arch].matrix]
             assert any(found.startswith(name) for found in report.matrix_instructions), str(case)
 
 
-@pytest.mark.parametrize("arch", GENERATIONS)
-def test_no_16_bit_default_spills(arch):
+@every_default
+def test_no_16_bit_default_spills(arch, heads):
     """But for the fused backward, which may outside of its loops: see `test_gluon_backward`."""
-    held = [pair for pair in compiled(arch, "bfloat16")
+    held = [pair for pair in compiled(arch, heads)
             if pair[0].kernel != "flash_bwd_fused_hopper_kernel"]
     assert not (table := spills(held)), "\n".join(table)
 
 
-@pytest.mark.parametrize("arch", GENERATIONS)
-def test_every_default_fits_its_generation(arch):
-    for case, report in compiled(arch, "bfloat16"):
+@every_default
+def test_every_default_fits_its_generation(arch, heads):
+    for case, report in compiled(arch, heads):
         assert report.fits, f"{case}: {report.shared_bytes} of {report.shared_limit_bytes} B"
         assert report.registers <= 255
         assert report.occupancy().programs >= 1
@@ -103,18 +109,18 @@ def test_every_default_fits_its_generation(arch):
             assert report.shared_bytes <= hardware.get(gpu).sram_bytes
 
 
-@pytest.mark.parametrize("arch", GENERATIONS)
-def test_wgmma_is_serialized_only_where_that_is_listed(arch):
+@every_default
+def test_wgmma_is_serialized_only_where_that_is_listed(arch, heads):
     """C7512 and its kin cost speed without a word; ptxas says them only when asked."""
     warned = {(part(case), case.given["head_dim"], case.given.get("causal", False)): report.warnings
-              for case, report in compiled(arch, "bfloat16") if "serialized" in str(report.warnings)}
+              for case, report in compiled(arch, heads) if "serialized" in str(report.warnings)}
     assert not {key: words for key, words in warned.items()
                 if arch != "sm_90" or key not in HOPPER_SERIALIZED}
 
 
-@pytest.mark.parametrize("arch", GENERATIONS[1:])
-def test_tiles_that_are_walked_come_by_bulk_copies(arch):
-    for case, report in compiled(arch, "bfloat16"):
+@pytest.mark.parametrize("arch, heads", GENERATIONS[1:])
+def test_tiles_that_are_walked_come_by_bulk_copies(arch, heads):
+    for case, report in compiled(arch, heads):
         if case.kernel not in SUMS:
             assert "cp.async.bulk.tensor.4d" in report.ptx, str(case)
             if case.given["head_dim"] == 128:
@@ -123,7 +129,7 @@ def test_tiles_that_are_walked_come_by_bulk_copies(arch):
 
 @pytest.mark.matrix
 def test_before_hopper_tiles_come_by_asynchronous_copies():
-    for case, report in compiled("sm_80", "bfloat16"):
+    for case, report in compiled("sm_80", HEADS + OTHERS):
         if case.kernel != "flash_bwd_delta_kernel" and case.call.num_stages > 1:
             assert "cp.async.cg.shared.global" in report.ptx, str(case)
             if case.given["head_dim"] == 128:

@@ -1,9 +1,9 @@
 """The Gluon kernels for Hopper, compiled for sm_90 without a GPU: what must hold of their code.
 
 Every entry of the tables for Gluon, each under all masks that use it: about a minute on two cores the
-first time, and seconds from Triton's cache. `make test` compiles every entry in bfloat16 and 8 bits,
-for numbers of keys that no tile divides, where each loop over keys stands twice; other numbers, and
-float16, are for `make test-lens`.
+first time, and seconds from Triton's cache. `make test` compiles those of 128 columns in bfloat16 and
+8 bits, for numbers of keys that no tile divides, where each loop over keys stands twice; other heads
+and numbers, and float16, are for `make test-lens`.
 """
 
 import functools
@@ -33,17 +33,19 @@ SOURCE = Path(flashlib.kernels.__file__).parent / "gluon" / "forward.py"
 # Keys, many and few; at some d there are other entries for few, in 16 bits.
 KEYS = {"ragged": (RAGGED, 1000), "whole": (WHOLE, 1024)}
 FEW = (64, 128)
-every_dtype = pytest.mark.parametrize("dtype, keys", [
-    pytest.param(dtype, keys, marks=[pytest.mark.matrix] * (dtype == "float16" or keys == "whole"))
-    for dtype, keys in itertools.product(HEAD_DIMS, KEYS)])
+AT_ONCE = (("bfloat16", "ragged", (128,)), ("float8_e4m3", "ragged", (128,)))
+every_dtype = pytest.mark.parametrize("dtype, keys, heads", [
+    pytest.param(dtype, keys, heads, marks=[pytest.mark.matrix] * ((dtype, keys, heads) not in AT_ONCE))
+    for dtype, keys in itertools.product(HEAD_DIMS, KEYS)
+    for heads in ((128,), tuple(d for d in HEAD_DIMS[dtype] if d != 128))])
 
 
 @functools.cache
-def compiled(dtype, keys):
-    """Return (case, report) for every entry of a dtype's table, under every mask, for such keys."""
+def compiled(dtype, keys, heads):
+    """Return (case, report) for the entries of a dtype's table of such heads, under every mask."""
     kernel, (many, few) = FP8 if dtype == "float8_e4m3" else HOPPER, KEYS[keys]
     cases = [lens.request(kernel, arch="H200", dtype=dtype, head_dim=head_dim, causal=causal, Nk=Nk)
-             for head_dim, causal in itertools.product(HEAD_DIMS[dtype], (False, True))
+             for head_dim, causal in itertools.product(heads, (False, True))
              for Nk in ((many, few) if kernel == HOPPER and head_dim in FEW else (many,))]
     return list(zip(cases, lens.compile_many(cases, workers=WORKERS), strict=True))
 
@@ -54,16 +56,16 @@ def head_dim(case):
 
 
 @every_dtype
-def test_every_entry_of_the_tables_is_compiled(dtype, keys):
+def test_every_entry_of_the_tables_is_compiled(dtype, keys, heads):
     from flashlib.kernels.configs import FP8 as FP8_CONFIGS
     from flashlib.kernels.configs import GLUON, gluon_config_for
 
     fp8 = dtype == "float8_e4m3"
     found = {(head_dim(case), *(case.call.arguments[name] for name in ("IS_CAUSAL", "RAGGED")))
-             for case, _ in compiled(dtype, keys)}
+             for case, _ in compiled(dtype, keys, heads)}
     assert found == {(d, causal, keys == "ragged") for d, _ in (FP8_CONFIGS if fp8 else GLUON)
-                     for causal in (False, True)}
-    for case, _ in () if fp8 else compiled(dtype, keys):
+                     for causal in (False, True) if (d == 128) == (heads == (128,))}
+    for case, _ in () if fp8 else compiled(dtype, keys, heads):
         a = case.call.arguments
         table = gluon_config_for(head_dim(case), a["IS_CAUSAL"], a["N_K"])
         for name in set(table._fields) & set(a):
@@ -71,30 +73,30 @@ def test_every_entry_of_the_tables_is_compiled(dtype, keys):
 
 
 @every_dtype
-def test_nothing_spills(dtype, keys):
+def test_nothing_spills(dtype, keys, heads):
     bad = [f"{case}, {case.call.arguments['N_K']} keys: {report.spill_store_bytes} B stored,"
            f" {report.spill_load_bytes} B loaded"
-           for case, report in compiled(dtype, keys) if report.spills]
+           for case, report in compiled(dtype, keys, heads) if report.spills]
     assert not bad, "\n".join(bad)
 
 
 @every_dtype
-def test_ptxas_warns_of_nothing(dtype, keys):
+def test_ptxas_warns_of_nothing(dtype, keys, heads):
     """C7512 and its kin: wgmma that wait for each other, or a setmaxnreg that does not count."""
-    assert not {str(case): r.warnings for case, r in compiled(dtype, keys) if r.warnings}
+    assert not {str(case): r.warnings for case, r in compiled(dtype, keys, heads) if r.warnings}
 
 
 @every_dtype
-def test_shared_memory_suffices(dtype, keys):
-    for case, report in compiled(dtype, keys):
+def test_shared_memory_suffices(dtype, keys, heads):
+    for case, report in compiled(dtype, keys, heads):
         assert report.shared_bytes <= hardware.get("H200").sram_bytes == 232_448, str(case)
         assert report.occupancy("H200").programs >= 1, str(case)
 
 
 @every_dtype
-def test_matrix_instructions_have_the_shapes_of_the_tiles(dtype, keys):
+def test_matrix_instructions_have_the_shapes_of_the_tiles(dtype, keys, heads):
     name, depth = ("QGMMA", 32) if dtype == "float8_e4m3" else ("HGMMA", 16)
-    for case, report in compiled(dtype, keys):
+    for case, report in compiled(dtype, keys, heads):
         a = case.call.arguments
         assert shapes(report) == {f"m64n{n}k{depth}" for n in (a["BLOCK_N"], head_dim(case))}, str(case)
         assert report.matrix_family == "wgmma"
@@ -103,8 +105,8 @@ def test_matrix_instructions_have_the_shapes_of_the_tiles(dtype, keys):
 
 
 @every_dtype
-def test_tiles_come_and_go_by_the_copy_engine(dtype, keys):
-    for case, report in compiled(dtype, keys):
+def test_tiles_come_and_go_by_the_copy_engine(dtype, keys, heads):
+    for case, report in compiled(dtype, keys, heads):
         assert re.search(r"cp\.async\.bulk\.tensor\.4d\.shared\S*\.global", report.ptx), str(case)
         assert re.search(r"cp\.async\.bulk\.tensor\.4d\.global\.shared", report.ptx), str(case)
         assert report.loads_by_width["UTMALDG 4D"] and report.stores_by_width["UTMASTG 4D"], str(case)
@@ -113,8 +115,8 @@ def test_tiles_come_and_go_by_the_copy_engine(dtype, keys):
 
 
 @every_dtype
-def test_registers_move_from_the_producer_to_the_consumers(dtype, keys):
-    for case, report in compiled(dtype, keys):
+def test_registers_move_from_the_producer_to_the_consumers(dtype, keys, heads):
+    for case, report in compiled(dtype, keys, heads):
         consumers = case.call.arguments["CONSUMERS"]
         registers = 160 if consumers == 3 else 224 if head_dim(case) == 256 else 232
         cap = case.call.options["maxnreg"]
@@ -196,9 +198,9 @@ def require_carried(case, report):
 
 
 @every_dtype
-def test_the_loop_over_query_tiles_carries_its_variables(dtype, keys):
+def test_the_loop_over_query_tiles_carries_its_variables(dtype, keys, heads):
     """Triton's front end once took what a loop assigns for a constant of the first round."""
-    for case, report in compiled(dtype, keys):
+    for case, report in compiled(dtype, keys, heads):
         require_carried(case, report)
 
 

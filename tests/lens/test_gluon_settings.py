@@ -3,13 +3,24 @@
 Settings that no table has, for `make test-lens`.
 """
 
+import functools
 import itertools
 import re
 
 import pytest
 
 import flashlib.lens as lens
-from tests.lens.gluon_cases import FP8, HEAD_DIMS, HOPPER, PIPELINED, RAGGED, WHOLE, compile_one, shapes
+from tests.lens.gluon_cases import (
+    FP8,
+    HEAD_DIMS,
+    HOPPER,
+    PIPELINED,
+    RAGGED,
+    WHOLE,
+    compile_each,
+    compile_one,
+    shapes,
+)
 from tests.lens.toolchain import WORKERS, needs_triton
 
 pytest.importorskip("torch")                                # the tables stand beside the launch
@@ -32,11 +43,11 @@ def test_one_binary_serves_all_heads_and_lengths(kernel, head_dim):
 
     dtype = "float8_e4m3" if kernel == FP8 else "bfloat16"
     config = FP8_CONFIGS[head_dim, True] if kernel == FP8 else gluon_config_for(head_dim, True, 4096)
-    found = {lens.compile(kernel, arch="H200", dtype=dtype, head_dim=head_dim, causal=True,
-                          config=config, **sizes).ptx
-             for sizes in (dict(heads=16), dict(heads=12, kv_heads=4), dict(heads=1, Nq=1),
-                           dict(heads=3, Nq=4001, Nk=8192))}
-    assert len(found) == 1
+    given = dict(dtype=dtype, head_dim=head_dim, causal=True, config=config)
+    found = compile_each(kernel, [given | sizes for sizes in (
+        dict(heads=16), dict(heads=12, kv_heads=4), dict(heads=1, Nq=1),
+        dict(heads=3, Nq=4001, Nk=8192))])
+    assert len({report.ptx for report in found}) == 1
 
 
 def loops_of_products(sass):
@@ -92,14 +103,18 @@ def test_ptxas_moves_the_exponentials_below_the_wait_for_p_times_v():
         assert min(exps) > waits[1]
 
 
-@pytest.mark.parametrize("consumers, choices", [
+TURNS = (
     (3, {"head_dim": 64}), (3, {"head_dim": 128, "PING_PONG": True}),
     (3, {"head_dim": 128, "PING_PONG": False}), (3, {"head_dim": 64, "OVERLAP": False, "causal": True}),
     (2, {"head_dim": 256}), (2, {"head_dim": 128, "Nk": 1024}),
-    (2, {"head_dim": 128, "Nk": 1024, "PING_PONG": False})], ids=str)
+    (2, {"head_dim": 128, "Nk": 1024, "PING_PONG": False}))
+with_turns = functools.cache(lambda: compile_each(HOPPER, [choices for _, choices in TURNS]))
+
+
+@pytest.mark.parametrize("consumers, choices", TURNS, ids=str)
 def test_turns_have_barriers_of_their_own(consumers, choices):
     """Triton numbers its barriers from 0; a turn is one of the last three, for two warpgroups."""
-    report = lens.compile(HOPPER, arch="H200", **choices)
+    report = with_turns()[TURNS.index((consumers, choices))]
     found = {(word, int(number, 16), threads) for word, number, threads in re.findall(
         r"\bBAR\.(SYNC|ARV)\S* (0x[0-9a-f]+)(?:, (0x[0-9a-f]+))?", report.sass)}
     turns = {(word, 13 + c, "0x100") for word in ("SYNC", "ARV") for c in range(consumers)}
@@ -112,13 +127,15 @@ def test_turns_have_barriers_of_their_own(consumers, choices):
 def test_emulated_exponentials_leave_the_special_function_unit(causal):
     """Of 64 columns a thread and softmax; with a mask the loop without one alone is emulated."""
     consumers, softmaxes, elements = 2, 1 if causal else 3, 128 * 64 // 128
-    counts = [exponentials(compile_one(causal=causal, EMULATED=n)) for n in (0, 1, 2)]
+    reports = compile_each(HOPPER, [{"head_dim": 128, "Nk": 1024, "causal": causal, "EMULATED": n}
+                                    for n in (0, 1, 2)])
+    counts = [exponentials(report) for report in reports]
     quarter = consumers * softmaxes * elements // 4
     assert counts[0] - counts[1] == counts[1] - counts[2] == quarter
     if not causal:                                          # the rest: what to rescale 2 rows by
         assert counts[0] == 4 * quarter + consumers * (softmaxes + 1) * 2
     for n in (1, 2):
-        report = compile_one(causal=causal, EMULATED=n)
+        report = reports[n]
         assert report.ptx.count("add.rm.f32") == n * quarter      # shl and add.s32 become one:
         assert len(re.findall(r"\bLEA [^;]* 0x17 |\bIMAD [^;]* 0x800000,", report.sass)) == n * quarter
         assert not report.warnings, report.warnings
@@ -126,8 +143,7 @@ def test_emulated_exponentials_leave_the_special_function_unit(causal):
 
 @pytest.mark.parametrize("head_dim", [32, 64, 128, 256])
 def test_with_a_stale_maximum_a_warp_skips_what_needs_no_rescaling(head_dim):
-    always, sometimes = (lens.compile(HOPPER, arch="H200", head_dim=head_dim, TAU=tau)
-                         for tau in (0.0, 8.0))
+    always, sometimes = compile_each(HOPPER, [{"head_dim": head_dim, "TAU": tau} for tau in (0.0, 8.0)])
     registers = head_dim // 2                               # of O, in each of 128 threads
     at_once = min(registers, 64)
     loops = always.warps // 4 - 1                          # a consumer each
@@ -148,8 +164,8 @@ def test_with_a_stale_maximum_a_warp_skips_what_needs_no_rescaling(head_dim):
 @pytest.mark.parametrize("consumers, choices", [
     (2, {"head_dim": 128, "Nk": 1024}), (3, {"head_dim": 128}), (2, {"head_dim": 256})], ids=str)
 def test_with_a_stale_maximum_threads_meet_only_where_one_grows(consumers, choices, causal):
-    always, sometimes = (lens.compile(HOPPER, arch="H200", **choices, TAU=tau, causal=causal)
-                         for tau in (0, 8))
+    always, sometimes = compile_each(HOPPER, [choices | {"TAU": tau, "causal": causal}
+                                              for tau in (0, 8)])
     steps = consumers * (3 + causal)                        # first, last, loops
     met = r"vote\.sync\.any\.pred grows, grows, -1;.*?@!grows bra\.uni DONE;(.*?)DONE:"
     blocks = re.findall(met, sometimes.ptx, re.S)

@@ -1,11 +1,14 @@
 """Kernels with softcap, ALiBi and sinks compile for Hopper in the table's tiles, without spilling."""
 
+import functools
+
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from flashlib import lens
+from tests.lens.toolchain import WORKERS
 
 ALL = {"softcap": True, "alibi": True}
 REQUESTS = [
@@ -18,10 +21,17 @@ REQUESTS = [
 ]
 
 
-@pytest.mark.parametrize("name, choices", REQUESTS, ids=lambda x: x if isinstance(x, str) else None)
-def test_it_does_not_spill(name, choices):
-    compiled = lens.compile(name, arch="H100", **choices)
-    assert not compiled.spills and compiled.fits, compiled
+@functools.cache
+def compiled():
+    """Return the reports, from as few compiling processes as there are cores for."""
+    cases = [lens.request(name, arch="H100", **choices) for name, choices in REQUESTS]
+    return lens.compile_many(cases, workers=WORKERS)
+
+
+@pytest.mark.parametrize("number", range(len(REQUESTS)), ids=lambda n: f"{n}-{REQUESTS[n][0]}")
+def test_it_does_not_spill(number):
+    report = compiled()[number]
+    assert not report.spills and report.fits, report
 
 
 def test_what_is_asked_for_is_in_the_label():

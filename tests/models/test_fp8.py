@@ -74,6 +74,7 @@ def test_the_table_orders_the_recipes_as_the_paper_does(small):
 
 
 @pytest.mark.slow
+@pytest.mark.more
 def test_the_table_at_the_papers_size():
     """N = 16,384, d = 128, four seeds of 512 queries, as the notebook prints it: own row, and gain."""
     table = fp8.error_table(rows=512)

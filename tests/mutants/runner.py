@@ -34,6 +34,7 @@ def examine(mutants, checks, build, *, at_least, patched=patched, blind=None):
             with np.errstate(all="ignore"), pytest.raises(AssertionError):  # another error fails here
                 checks[mutant.caught_by](built)
 
+        @pytest.mark.more
         @every_mutant
         def test_the_checks_that_cannot_see_it_pass(self, mutant):
             assert mutant.caught_by not in mutant.survives

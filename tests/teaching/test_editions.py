@@ -113,6 +113,7 @@ def test_the_search_finds_a_solution_wherever_it_hides():
     assert leaks(as_text, READY) and leaks(as_output, READY)
 
 
+@pytest.mark.more
 def test_every_stub_fails_in_the_students_course(student):
     for chapter in READY:
         names = [e.name for e in of_chapter(chapter.number)]
@@ -122,6 +123,7 @@ def test_every_stub_fails_in_the_students_course(student):
         assert all("not answered yet" in message for _, message in graded.values()), graded
 
 
+@pytest.mark.more
 def test_every_solution_passes_there(student, tmp_path):
     """The same notebooks, each stub replaced: so it is the stubs that failed above."""
     for chapter in READY:

@@ -46,8 +46,8 @@ def to_webp(path, small):
                        loop=image.info.get("loop", 0), lossless=True, method=4,
                        minimize_size=True)
         last.save(path.with_suffix(".still.webp"), "WEBP", lossless=True, method=4)
-    last.thumbnail((280, 280))
-    last.save(small / new.name, "WEBP", quality=45, method=6)
+    last.thumbnail((220, 220))
+    last.save(small / new.name, "WEBP", quality=35, method=6)
     path.unlink()
     return new.name, image.size, count
 

@@ -8,7 +8,7 @@ from terms import TERMS
 
 _SKIP_TAGS = ("script", "style", "annotation", "svg", "form", "button")
 _SKIP_CLASSES = ("katex-html", "headerlink", "facts", "lab-note", "chapters", "gallery", "begin",
-                 "race", "ratios", "answers")
+                 "race", "ratios", "answers", "cell_output")
 _VOID = ("br", "img", "input", "hr", "meta", "link", "wbr", "col", "source")
 _INLINE = ("span", "a", "em", "strong", "code", "b", "i", "mi", "mo", "mn", "mrow", "sub", "sup")
 

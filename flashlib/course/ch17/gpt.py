@@ -21,7 +21,7 @@ def standard(q, k, v):
 
 
 def sdpa(q, k, v):
-    """torch's own attention, which picks an implementation."""
+    """Attention as torch has it: SDPA, which picks an implementation."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
@@ -36,7 +36,7 @@ def left_out(q, k, v):
 
 
 def turned(x, at):
-    """Turn each pair of columns (i, i + D/2) of x (B, N, H, D) by an angle that grows with its place."""
+    """Turn each pair of columns (i, i + D/2) of x (B, N, H, D) by an angle that grows with `at`."""
     half = x.shape[-1] // 2
     rate = torch.exp(-math.log(1e4) / half * torch.arange(half, device=x.device))
     angle = (at[:, None] * rate)[:, None]                   # (N, 1, D/2)

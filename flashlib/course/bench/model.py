@@ -146,7 +146,8 @@ def step_times(sizes, device, kinds, compiled, rounds, say):
             runs = times.get(name)
             seconds = statistics.median(runs) if runs else None
             rows.append({**harness.case_of((sizes.T // N, sizes.H, N, sizes.C // sizes.H), impl=name),
-                         "compiled": int(compiled), "seconds": seconds, "seconds_low": min(runs) if runs else None,
+                         "compiled": int(compiled), "seconds": seconds,
+                         "seconds_low": min(runs) if runs else None,
                          "seconds_high": max(runs) if runs else None, "rounds": rounds,
                          "tokens_per_s": sizes.T / seconds if seconds else None,
                          "extra_bytes": memory.get(name), "status": status[name]})
@@ -258,7 +259,8 @@ def main(argv=None):
     absent = attentions(device)[1]
     head = collect(options.command, dtype="float32 weights, bfloat16 by autocast",
                    **{f"absent_{name}": why for name, why in absent.items()},
-                   model=f"a GPT of {sizes.L} layers, {sizes.C} columns, {sizes.H} heads, {kinds} characters")
+                   model=f"a GPT of {sizes.L} layers, {sizes.C} columns, {sizes.H} heads,"
+                   f" {kinds} characters")
     copy = harness.copy_ceiling(harness.clock_for(device), device)
 
     def keep(name, rows, **more):

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from flashlib.course.ch17.text import batches
 from flashlib.kernels import KVCache, flash_attention
 
 
@@ -121,3 +122,44 @@ class GPT(nn.Module):
             new = torch.multinomial(likely, 1)
             tokens = torch.cat((tokens, new), 1)
         return tokens
+
+
+def trained(attention, numbers, kinds, *, steps=60, L=4, C=128, H=4, N=128, B=8, seed=0):
+    """Return a model that was trained on a text, as numbers, and its loss at each step."""
+    torch.manual_seed(seed)
+    model, drawn, losses = GPT(kinds, L, C, H, attention), batches(numbers, N, B, seed), []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95))
+    for _ in range(steps):
+        loss = model.loss(torch.from_numpy(next(drawn)))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return model, losses
+
+
+def kept_bytes(attention, B, H, N, D):
+    """Return the bytes that one call of an attention keeps for its backward."""
+    held = {}
+
+    def keep(x):
+        held[x.untyped_storage().data_ptr()] = x.untyped_storage()
+        return x
+
+    q, k, v = (torch.randn(B, H, N, D, requires_grad=True) for _ in range(3))
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        attention(q, k, v)
+    return sum(storage.nbytes() for storage in held.values())
+
+
+def first_leak(model, tokens):
+    """Return a (row, place) of tokens (N,) at which the model looks ahead, None where it nowhere does."""
+    with torch.no_grad():
+        right = model(tokens[None])[0]
+        for at in range(len(tokens) - 1, 0, -1):
+            other = tokens.clone()
+            other[at] = (other[at] + 1) % model.embed.num_embeddings
+            changed = (model(other[None])[0, :at] != right[:at]).any(-1)
+            if changed.any():
+                return int(changed.nonzero()[0]), at
+    return None

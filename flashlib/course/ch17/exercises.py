@@ -27,10 +27,10 @@ def _number(got, what):
 
 
 @exercise("17.1", "What does twice the rate buy?", difficulty=1, minutes=10, solution="gain",
-          hints=("What share of a layer's time is attention, if both run at the same rate? Which part of"
-                 " the time stays as it was?",
-                 "over = N / (12·C) is attention's time over the matrices'. The time was 1 + over and is"
-                 " 1 + over / faster."))
+          hints=("What share of a layer's time is attention, if both run at the same rate? Which part"
+                 " of the time stays as it was?",
+                 "over = N / (12·C) is attention's time over the matrices'. The time was 1 + over and"
+                 " is 1 + over / faster."))
 def check_gain(gain):
     """Accept `gain(N, C, faster) -> ratio` of the layer's times, both at the same FLOP/s at first."""
     for N, C, faster in _GAINS:
@@ -39,23 +39,23 @@ def check_gain(gain):
         if _near(got, value):
             continue
         if _near(got, faster):
-            raise Wrong(f"{what}: {got:.3g} is what attention gains; the matrices are as slow as before")
+            raise Wrong(f"{what}: {got:.3g} is attention's gain; the matrices are as slow as before")
         if _near(got, over / (1 + over)):
-            raise Wrong(f"{what}: {got:.3g} is attention's share of the time; what does the layer gain?")
+            raise Wrong(f"{what}: {got:.3g} is attention's share; what does the layer gain?")
         if _near(got, 1 / value):
             raise Wrong(f"{what}: {got:.3g} is the new time over the old one; a gain is old over new")
         if _near(got, 1 / (1 - over + over / faster)):
-            raise Wrong(f"{what}: N / (12·C) is attention over the matrices, not over both: the share is"
-                        " over / (1 + over)")
+            raise Wrong(f"{what}: N / (12·C) is attention over the matrices, not over both: the share"
+                        " is over / (1 + over)")
         if _near(got, right.gain(2 * N, C, faster)):
-            raise Wrong(f"{what}: {got:.4g} is without a causal mask: a query sees N / 2 keys on average")
+            raise Wrong(f"{what}: {got:.4g} is without a causal mask: a query sees N / 2 keys")
         raise Wrong(f"{what}: got {got:.4g}, expected {value:.4g}")
     return "half a layer's attention at 65,536 tokens, a few percent at 2,048."
 
 
 @exercise("17.2", "What does backward find kept?", difficulty=2, minutes=15, solution="kept",
           hints=("Backward needs Q, K and V in any case. What else does the softmax's derivative need?",
-                 "Standard: P of every head and sequence. Ours: O, and lse in float32, to compute P again."
+                 "Standard: P of every head and sequence. Ours: O, and lse in float32."
                  " Q, K, V and O have B·N·C elements each."))
 def check_kept(kept):
     """Accept `kept(B, H, N, C, element_bytes) -> (standard, ours)` in bytes, one layer's attention."""
@@ -103,7 +103,7 @@ def check_tokens_per_s(tokens_per_s):
                                (cache, "the weights are read as well, all of them for each token"),
                                (weights + cache / 2, "K and V are two caches"),
                                (weights + cache / L, "every one of the layers has a cache of its own"),
-                               ((weights + cache) / element_bytes, "an element has element_bytes bytes")):
+                               ((weights + cache) / element_bytes, "elements have element_bytes bytes")):
             if _near(got, rate / (element_bytes * other)):
                 raise Wrong(f"{what}: {got:,.0f} tokens/s: {mistake}")
         if _near(got, 1 / value):

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from flashlib.course.ch17.race import Lead
 from flashlib.course.plots import theme
 from flashlib.course.plots.parts import beside
-from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, Figure, styled
+from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, Figure, human_bytes, styled
 
 # Attention is no tensor: a color, a marker and a name for each implementation.
 LOOKS = {"ours": (INK, "o", "ours"), "sdpa_flash": ("#5B7F95", "s", "SDPA FLASH"),
          "sdpa_cudnn": ("#8A6D3B", "^", "SDPA cuDNN"), "sdpa": ("#5B7F95", "s", "SDPA"),
          "standard": ("#7A5C86", "D", "standard"), "left_out": (GREY, "x", "no attention")}
-_MOST = 1.3                                                 # of the race's axis; what lies beyond is said
+_LEAST, _MOST = 0.7, 1.3                                   # of the race's axis; what lies beyond is said
 _DENSE, _ATTENTION = "#B9C6D6", "#5B7F95"
 
 
@@ -31,17 +31,18 @@ def race(groups: Mapping[str, Sequence[Lead]], source: str) -> Figure:
         ax.axvline(1, color=GREY, lw=0.9, zorder=0)
         for y, lead in enumerate(ordered):
             color = INK if lead.ratio > 1 else OVER
-            ax.text(0.715, y, lead.shape, fontsize=TINY, va="center", ha="right", color=INK)
+            ax.text(_LEAST - 0.005, y, lead.shape, fontsize=TINY, va="center", ha="right", color=INK)
             if lead.ratio > _MOST:
                 beside(ax, f"{lead.ratio:.1f} →", (_MOST, y), (0, 0), fontsize=TINY, ha="right")
                 continue
-            ax.plot([max(lead.low, 0.72), min(lead.high, _MOST)], [y, y], color=color, lw=1.1)
+            ax.plot([max(lead.low, _LEAST), min(lead.high, _MOST)], [y, y], color=color, lw=1.1)
             ax.plot(lead.ratio, y, "o" if lead.ratio > 1 else "X", color=color, ms=4.2)
-        ax.set(xlim=(0.72, _MOST + 0.01), ylim=(-0.7, most - 0.3), yticks=[])
+        ax.set(xlim=(_LEAST, _MOST + 0.01), ylim=(-0.7, most - 0.3), yticks=[])
         ax.spines["left"].set_visible(False)
         ax.set_title(f"{title}: ahead in {ahead} of {len(found)}", fontsize=8.5, loc="right")
         worst = ordered[0]
-        said.append(f"{title}: ahead in {ahead} of {len(found)}, least {worst.ratio:.2f} at {worst.shape}")
+        said.append(f"{title}: ahead in {ahead} of {len(found)},"
+                    f" least {worst.ratio:.2f} at {worst.shape}")
     axes[0].set_xlabel("our speed over the best other's", fontsize=SMALL)
     fig.text(0.995, 0.01, source, fontsize=TINY, color=GREY, ha="right", va="bottom")
     return theme.describe(fig, f"Our speed over the fastest other implementation, by shape. "
@@ -50,17 +51,19 @@ def race(groups: Mapping[str, Sequence[Lead]], source: str) -> Figure:
 
 @styled
 def losses(curves: Mapping[str, Sequence[float]], uniform: float, *, every: int = 1) -> Figure:
-    """Draw the loss over steps, one line an attention; lines that lie on one another are dashed in turn."""
+    """Draw the loss over steps, one line an attention, drawn so that all can be seen."""
     fig, ax = theme.subplots(height=2.6)
     for n, (name, values) in enumerate(curves.items()):
         color, _, words = LOOKS.get(name, (INK, "o", name))
         ax.plot([every * i for i in range(len(values))], values, color=color,
                 lw=4.5 - 1.5 * n if n < 3 else 1, ls=("-", "--", ":")[n % 3], label=words)
     ax.axhline(uniform, color=GREY, lw=0.8, ls=":")
-    beside(ax, f"all characters alike: {uniform:.2f}", (0, uniform), (2, -6), fontsize=TINY, color=GREY)
+    beside(ax, f"all characters alike: {uniform:.2f}", (0, uniform), (14, -6), fontsize=TINY,
+           color=GREY)
     ax.set(xlabel="step", ylabel="loss, nats a character")
     ax.legend(frameon=False, fontsize=SMALL)
-    said = "; ".join(f"{name} from {values[0]:.3f} to {values[-1]:.3f}" for name, values in curves.items())
+    said = "; ".join(f"{name} from {values[0]:.3f} to {values[-1]:.3f}"
+                     for name, values in curves.items())
     return theme.describe(fig, f"Training losses over steps. {said}.")
 
 
@@ -80,6 +83,10 @@ def over_length(series: Mapping[str, Mapping[int, float]], ylabel: str, *,
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.set_xticks(lengths, [f"{x:,}" for x in lengths])
+    low, high = (f(y for points in series.values() for y in points.values()) for f in (min, max))
+    ticks = [t for n in range(-4, 13) for t in (10.0**n, 2 * 10.0**n, 5 * 10.0**n)
+             if 0.6 * low <= t <= 1.6 * high]
+    ax.set_yticks(ticks, [human_bytes(t) if t > 1e4 else f"{t:g}" for t in ticks])
     ax.minorticks_off()
     ax.set(xlabel="length N", ylabel=ylabel)
     ax.legend(frameon=False, fontsize=SMALL)
@@ -97,8 +104,8 @@ def step(bars: Mapping[str, tuple[float, float]], lines: Sequence[str]) -> Figur
     for y, (_name, (dense, attention)) in enumerate(bars.items()):
         ax.barh(y, dense, color=_DENSE, height=0.6)
         ax.barh(y, attention, left=dense, color=_ATTENTION, height=0.6, hatch="//", ec="white", lw=0)
-        beside(ax, f"{1e3 * (dense + attention):.3g} ms, {attention / (dense + attention):.0%} attention",
-               (dense + attention, y), (4, 0), fontsize=TINY)
+        total = dense + attention
+        beside(ax, f"{1e3 * total:.3g} ms, {attention / total:.0%} attention", (total, y), (4, 0), fontsize=TINY)
     most = max(map(sum, bars.values()))
     ax.set(xlim=(0, 1.45 * most), ylim=(len(bars) - 0.4, -0.6), xlabel="s a step and layer, predicted;"
            " hatched: attention")

@@ -153,7 +153,7 @@ def kept_bytes(attention, B, H, N, D):
 
 
 def first_leak(model, tokens):
-    """Return a (row, place) of tokens (N,) at which the model looks ahead, None where it nowhere does."""
+    """Return a (row, place) of tokens (N,) at which the model looks ahead, or None."""
     with torch.no_grad():
         right = model(tokens[None])[0]
         for at in range(len(tokens) - 1, 0, -1):

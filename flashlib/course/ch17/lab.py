@@ -14,7 +14,7 @@ FIRST = next(iter(MODELS))
 
 
 def draw(model=FIRST, N=4096, before=200, after=400, gpu="H200"):
-    """Draw a layer's forward at two rates of attention, in TFLOP/s, and say share, gain and tokens/s."""
+    """Draw a layer's forward at two rates of attention, in TFLOP/s; say share, gain, tokens/s."""
     (L, C), sheet = MODELS[model], hardware.get(gpu)
     dense_rate = REACHED * float(sheet.matmul_flops_per_s["bfloat16"])
     dense = TOKENS * 24 * C * C / dense_rate

@@ -9,7 +9,7 @@ ASIDE = ("ours", "ours_triton", "ours_auto", "ours_causal", "ours_page_16", "our
 
 
 class Lead(NamedTuple):
-    """Our speed over the best other's at one shape: the median, and the least and most of its rounds."""
+    """Our speed over the best other's at one shape: the median, and the range of the rounds."""
 
     shape: str
     ratio: float
@@ -61,7 +61,7 @@ def share(N, C, rates=1.0):
 
 
 def speedup(part, faster):
-    """Return how much faster the whole is if a part of its time runs `faster` times as fast (Amdahl)."""
+    """Return how much faster the whole is if a part of it runs `faster` times as fast (Amdahl)."""
     return 1 / (1 - part + part / faster)
 
 
@@ -76,7 +76,7 @@ def parameters(L, C, kinds):
 
 
 def saved_bytes(N, B, H, element_bytes=4, mask_bytes=1):
-    """Return the bytes of N × N that standard attention keeps for backward in one layer: P and the mask.
+    """Return the bytes of N × N that standard attention keeps in one layer: P and the mask.
 
     The mask is shared by all heads and sequences.
     """

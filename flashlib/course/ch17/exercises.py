@@ -103,7 +103,7 @@ def check_tokens_per_s(tokens_per_s):
                                (cache, "the weights are read as well, all of them for each token"),
                                (weights + cache / 2, "K and V are two caches"),
                                (weights + cache / L, "every one of the layers has a cache of its own"),
-                               ((weights + cache) / element_bytes, "elements have element_bytes bytes")):
+                               ((weights + cache) / element_bytes, "an element is element_bytes")):
             if _near(got, rate / (element_bytes * other)):
                 raise Wrong(f"{what}: {got:,.0f} tokens/s: {mistake}")
         if _near(got, 1 / value):

@@ -11,7 +11,7 @@ from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, Figure, hu
 LOOKS = {"ours": (INK, "o", "ours"), "sdpa_flash": ("#5B7F95", "s", "SDPA FLASH"),
          "sdpa_cudnn": ("#8A6D3B", "^", "SDPA cuDNN"), "sdpa": ("#5B7F95", "s", "SDPA"),
          "standard": ("#7A5C86", "D", "standard"), "left_out": (GREY, "x", "no attention")}
-_LEAST, _MOST = 0.7, 1.3                                   # of the race's axis; what lies beyond is said
+_LEAST, _MOST = 0.7, 1.3                                  # of the race's axis; what lies beyond is said
 _DENSE, _ATTENTION = "#B9C6D6", "#5B7F95"
 
 
@@ -102,12 +102,14 @@ def step(bars: Mapping[str, tuple[float, float]], lines: Sequence[str]) -> Figur
     """Draw a step's time as two pieces, matrices and attention, in seconds, one bar a case."""
     fig, ax = theme.subplots(height=2.5)
     for y, (_name, (dense, attention)) in enumerate(bars.items()):
+        dense, attention = 1e3 * dense, 1e3 * attention
         ax.barh(y, dense, color=_DENSE, height=0.6)
         ax.barh(y, attention, left=dense, color=_ATTENTION, height=0.6, hatch="//", ec="white", lw=0)
         total = dense + attention
-        beside(ax, f"{1e3 * total:.3g} ms, {attention / total:.0%} attention", (total, y), (4, 0), fontsize=TINY)
-    most = max(map(sum, bars.values()))
-    ax.set(xlim=(0, 1.45 * most), ylim=(len(bars) - 0.4, -0.6), xlabel="s a step and layer, predicted;"
+        beside(ax, f"{total:.3g} ms, {attention / total:.0%} attention", (total, y), (4, 0),
+               fontsize=TINY)
+    most = 1e3 * max(map(sum, bars.values()))
+    ax.set(xlim=(0, 1.45 * most), ylim=(len(bars) - 0.4, -0.6), xlabel="ms a layer, predicted;"
            " hatched: attention")
     ax.set_yticks(range(len(bars)), list(bars))
     fig.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=9)

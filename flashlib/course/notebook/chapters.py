@@ -88,8 +88,8 @@ _TABLE = {
         ("Go around the ring", "What when the sequence does not fit one GPU?"),
         ("Race the best, in a real model",
          "How far from the best kernels are we, and what does a faster attention buy a model?", 45,
-         "the race with its losing shapes, Amdahl's law, a GPT on one page, a trained model that answers,"
-         " causality lost and found")),
+         "the race with its losing shapes, Amdahl's law, a GPT on one page, a trained model that"
+         " answers, causality lost and found")),
 }
 PARTS = tuple(_TABLE)
 

@@ -2,11 +2,10 @@
 
 import pytest
 
+from flashlib.course.bench import model
 from flashlib.course.notebook.data import read_measurement
 
 torch = pytest.importorskip("torch")
-
-from flashlib.course.bench import model
 
 
 @pytest.fixture(scope="module")

@@ -35,8 +35,8 @@ LAYERS = [
     {"course.plots"},
     {"course.chapter.figures", "course.chapter.kernels", "course.chapter.ranks"},
     {"course.widgets", "course.exercises", "course.bench"},
-    {"course.chapter.lab", "course.chapter.exercises", "course.chapter.solutions", "course.chapter.smol",
-     "__main__"},
+    {"course.chapter.lab", "course.chapter.exercises", "course.chapter.solutions",
+     "course.chapter.smol", "__main__"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 FIGURES = {"course.plots", "models", "machine", "machine.trace", "machine.traffic", "hardware", "masks",

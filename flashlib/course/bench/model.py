@@ -77,7 +77,7 @@ def folded(attention, N):
 
 def model_for(sizes, device, kinds, compiled, seed=0):
     """Return a model and its optimizer; `compiled` compiles all of a layer but its attention."""
-    from flashlib.course.ch17.gpt import GPT
+    from flashlib.course.ch17.gpt import GPT, compile_layers
 
     torch.manual_seed(seed)
     model = GPT(kinds, sizes.L, sizes.C, sizes.H, None).to(device)
@@ -85,16 +85,6 @@ def model_for(sizes, device, kinds, compiled, seed=0):
         compile_layers(model)
     tuned = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), fused=device == "cuda")
     return model, tuned
-
-
-def compile_layers(model):
-    """Compile both halves of every layer, one graph for each, in place."""
-    import torch
-
-    torch._dynamo.config.recompile_limit = 64
-    for block in model.blocks:
-        block.before = torch.compile(block.before, dynamic=False)
-        block.after = torch.compile(block.after, dynamic=False)
 
 
 def trained(model, optimizer, x, at):

@@ -88,7 +88,10 @@ _TABLE = {
         ("Go around the ring",
          "What when one GPU takes too long for a text: what travels, and who waits?", 45,
          "timelines of four GPUs, triangles shared out, when a link hides, real processes"),
-        ("Race the best", "How far from the best kernels in the world are we?")),
+        ("Race the best, in a real model",
+         "How far from the best kernels are we, and what does a faster attention buy a model?", 45,
+         "the race with its losing shapes, Amdahl's law, a GPT on one page, a trained model that"
+         " answers, causality lost and found")),
 }
 PARTS = tuple(_TABLE)
 

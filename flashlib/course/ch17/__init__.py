@@ -1,0 +1,1 @@
+"""Chapter 17: the race, and a model in which attention is an argument."""

@@ -3,15 +3,15 @@
     python slides/build.py OUT [CHAPTER ...]        what `make slides` calls
     python slides/build.py OUT --cells 04           which cells a chapter offers, and what they printed
 
-A deck is `slides/04.md`: slides are apart by `---` on a line of its own, HTML comments are speaker notes.
-A cell is named by the eight digits of its id:
+A deck is `slides/04.md`: slides apart by `---` on a line of its own, speaker notes as HTML comments. A
+cell is named by the eight digits of its id:
 
     ![w:900](b9c5560b)              its first figure, (b9c5560b#2) its second; the text of both is kept
     {{9358f8c2: safe +([\\d,]+)}}    what this pattern finds in its printed text, or the pattern's group
     {{9358f8c2}}                    on its own line: all that it printed; {{9358f8c2 1-4}}: lines 1 to 4
     {{code 4dba9645 1-9}}           lines of its source
 
-A cell that is gone, a figure that it lacks, a pattern that finds nothing: the build stops and names them.
+A cell that is gone, a figure that it lacks, a pattern that finds nothing: the build stops and says so.
 """
 
 import argparse

@@ -93,6 +93,10 @@ test-site: $(site) $(stamp) ## build the site, then test it: links, weights, eve
 	@cd site/explorer && npm install --no-package-lock --no-audit --no-fund --silent
 	@$(py) -m pytest -m site tests/site/explorer $(TEST_ARGS)
 
+book: $(site) ## build the site, then print it as one PDF, _book/flashattention.pdf (needs Chromium)
+	@.venv-site/bin/python site/build.py _site
+	@.venv-site/bin/python site/book.py _site _book/flashattention.pdf
+
 slides: slides/node_modules/.ready $(stamp) ## build a deck for each chapter into _slides, HTML and PDF
 	@$(py) slides/build.py _slides $(SLIDES_ARGS)
 
@@ -107,7 +111,8 @@ slides/node_modules/.ready: slides/package.json
 	@touch $@
 
 clean: ## remove .venv and caches; work/ is yours and stays
-	rm -rf .venv .venv-site .venv.lock _site _slides build dist site/node_modules slides/node_modules site/explorer/node_modules \
+	rm -rf .venv .venv-site .venv.lock _site _slides _book build dist site/node_modules \
+	    slides/node_modules site/explorer/node_modules \
 	    .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -129,4 +134,4 @@ $(stamp): requirements.txt requirements.lock pyproject.toml scripts/setup_env.py
 
 FORCE:
 .PHONY: help lab test test-lens test-browser test-transformers setup notebooks lint explorer types bench \
-        bench-course lock site test-site slides test-slides clean FORCE
+        bench-course lock site test-site book slides test-slides clean FORCE

@@ -3,7 +3,7 @@
     python site/book.py _site OUT.pdf       what `make book` calls
 
 A browser prints each page; the parts are joined, numbered through, and get an outline by chapter and
-heading. Links between chapters become plain text, because the files that they lead to are not in a book.
+heading. Links between chapters become plain text: the files that they lead to are not in a book.
 """
 
 import html
@@ -37,7 +37,8 @@ _PLAIN = """<!doctype html><meta charset="utf-8"><style>
 @font-face{font-family:Inter;src:url(_static/fonts/inter-latin-wght-normal.woff2);font-weight:100 900}
 body{font:11pt/1.5 Inter,sans-serif;color:#222;margin:0}
 .title{height:240mm;display:flex;flex-direction:column;justify-content:center;break-after:page}
-h1{font-size:34pt;line-height:1.15;letter-spacing:-.02em;margin:0 0 8mm}.title p{font-size:14pt;color:#555}
+h1{font-size:34pt;line-height:1.15;letter-spacing:-.02em;margin:0 0 8mm}
+.title p{font-size:14pt;color:#555}
 h2{font-size:18pt;margin:0 0 6mm}h3{font-size:11pt;color:#35775a;margin:5mm 0 1mm}
 .row{display:flex;gap:3mm}.row i{flex:1;border-bottom:1px dotted #bbb;margin-bottom:1.6mm}
 .sheet{height:297mm;position:relative;break-after:page}
@@ -53,8 +54,8 @@ def contents(parts, chapters, firsts):
         rows += [f'<div class="row"><span>{c.number} · {html.escape(c.title)}</span><i></i>'
                  f"<span>{firsts[c.number]}</span></div>" for c in chapters if c.part == part]
     return (f'{_PLAIN}<div class="title"><h1>{TITLE}</h1><p>The course as a book. What it states was'
-            " computed by the notebooks that it was printed from, recorded on the GPUs that it names, or is"
-            " cited.</p></div>"
+            " computed by the notebooks that it was printed from, recorded on the GPUs that it names, or"
+            " is cited.</p></div>"
             f"<h2>Contents</h2>{''.join(rows)}")
 
 
@@ -99,7 +100,8 @@ def bind(printer, parts, chapters, say=print):
     printed = {}
     for chapter in chapters:
         printed[chapter.number] = printer.page(f"{Path(chapter.file).stem}.html")
-        say(f"{chapter.number} · {chapter.title}: {len(printed[chapter.number].pages)} pages", flush=True)
+        count = len(printed[chapter.number].pages)
+        say(f"{chapter.number} · {chapter.title}: {count} pages", flush=True)
     printed["questions"] = printer.page("questions.html")
     printed["glossary"] = printer.page("glossary.html")
     front = printer.text(contents(parts, chapters, dict.fromkeys(printed, 0)))
@@ -133,7 +135,8 @@ def main(built, out):
         sys.exit("The book is printed by a browser: install Chromium or Chrome.")
     chapters, parts = prep.chapters()
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chrome, args=["--headless", "--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=chrome,
+                                             args=["--headless", "--no-sandbox"])
         book = bind(Printer(browser, built), parts, chapters)
         browser.close()
     Path(out).parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,8 @@ def bound(part, browser):
     chapters, parts = part("prep").chapters()
     chosen = [c for c in chapters if c.number in ("04", "05")]
     parts = [name for name in parts if name in {c.part for c in chosen}]
-    return book.bind(book.Printer(browser, BUILT), parts, chosen, lambda *words, **options: None), chosen
+    printer = book.Printer(browser, BUILT)
+    return book.bind(printer, parts, chosen, lambda *words, **options: None), chosen
 
 
 def test_pages_are_numbered_and_the_contents_name_the_first_of_each_chapter(bound):

@@ -54,7 +54,7 @@ def contents(parts, chapters, firsts):
         rows += [f'<div class="row"><span>{c.number} · {html.escape(c.title)}</span><i></i>'
                  f"<span>{firsts[c.number]}</span></div>" for c in chapters if c.part == part]
     return (f'{_PLAIN}<div class="title"><h1>{TITLE}</h1><p>The course as a book. What it states was'
-            " computed by the notebooks that it was printed from, recorded on the GPUs that it names, or"
+            " computed by the notebooks that it was printed from, recorded on GPUs that it names, or"
             " is cited.</p></div>"
             f"<h2>Contents</h2>{''.join(rows)}")
 

@@ -3,6 +3,7 @@
 PYTHON    ?=
 TORCH     ?=
 LAB_ARGS  ?=
+SLIDES_ARGS ?=
 TEST_ARGS ?=
 NB        ?=
 
@@ -95,8 +96,26 @@ test-site: $(site) $(stamp) ## build the site, then test it: links, weights, eve
 	@cd site/explorer && npm install --no-package-lock --no-audit --no-fund --silent
 	@$(py) -m pytest -m site tests/site/explorer $(TEST_ARGS)
 
+book: $(site) ## build the site, then print it as one PDF, _book/flashattention.pdf (needs Chromium)
+	@.venv-site/bin/python site/build.py _site
+	@.venv-site/bin/python site/book.py _site _book/flashattention.pdf
+
+slides: slides/node_modules/.ready $(stamp) ## build a deck for each chapter into _slides, HTML and PDF
+	@$(py) slides/build.py _slides $(SLIDES_ARGS)
+
+test-slides: slides ## build the slides, then look at every one of them in Chromium
+	@$(py) -c "import playwright" 2>/dev/null || \
+	    $(py) -m pip install -q -r tests/browser/requirements.txt -c requirements.lock
+	@$(py) -m pytest -m slides tests/slides $(TEST_ARGS)
+
+slides/node_modules/.ready: slides/package.json
+	@command -v npm >/dev/null || { echo "Slides are made by Marp: install node 18 or newer with npm."; exit 1; }
+	cd slides && npm install --no-package-lock --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
 clean: ## remove .venv and caches; work/ is yours and stays
-	rm -rf .venv .venv-site .venv.lock _site build dist site/node_modules site/explorer/node_modules \
+	rm -rf .venv .venv-site .venv.lock _site _slides _book build dist site/node_modules \
+	    slides/node_modules site/explorer/node_modules \
 	    .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -118,4 +137,4 @@ $(stamp): requirements.txt requirements.lock pyproject.toml scripts/setup_env.py
 
 FORCE:
 .PHONY: help lab test test-lens test-more test-browser test-transformers setup notebooks lint explorer types bench \
-        bench-course lock site test-site clean FORCE
+        bench-course lock site test-site book slides test-slides clean FORCE

@@ -51,7 +51,7 @@ def page_lines(page: Callable) -> list[str]:
 
 # What the compiler knows of a bfloat16 call, d <= 64, without windows, sinks, softcaps or packed
 # sequences: the listings leave out the branches that this decides.
-PLAIN = {"sequences": None, "SINK": None, "window": None, "EARLY_V": False,
+PLAIN = {"sequences": None, "SINK": None, "window": None, "EARLY_V": False, "INTO": False,
          "len(logits[1]) > 0": False, "O.dtype.element_ty == tl.float16": False}
 
 

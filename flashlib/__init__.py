@@ -30,7 +30,7 @@ _HOMES = {
 }
 _MODULES = {
     **{name: name for name in ("hardware", "integrations", "kernels", "lens", "masks", "models",
-                               "numerics", "quant")},
+                               "numerics", "parallel", "quant")},
     "data": "course.notebook.data",
     **{name: f"course.{name}" for name in ("exercises", "plots", "widgets")},
 }

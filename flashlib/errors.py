@@ -1,4 +1,4 @@
-"""What the paper machine refuses: tiles that do not fit, and reads of what no load brought."""
+"""What the paper machine refuses: tiles that do not fit, reads of what no load brought, deadlocks."""
 
 
 class SRAMOverflow(ValueError):
@@ -21,3 +21,7 @@ class SRAMOverflow(ValueError):
 
 class HBMReadError(TypeError, AttributeError):
     """Something was read that no load had brought into SRAM."""
+
+
+class Deadlock(RuntimeError):
+    """Ranks wait for one another for ever; the message says who waits for whom."""

@@ -32,7 +32,7 @@ LONG = ("lens/test_defaults.py", "lens/test_gluon.py", "kernels/test_gluon_inter
         "kernels/test_reference.py", "kernels/test_compile.py", "course/ch05/test_lab.py",
         "course/ch02/test_lab.py", "kernels/test_backends.py",
         "course/bench/test_backward_order.py", "course/ch12/test_kernels.py",
-        "course/ch09/test_exercises.py", "algorithms/test_backward.py")
+        "course/ch09/test_exercises.py", "parallel/test_parallel.py", "algorithms/test_backward.py")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,21 +5,21 @@ here are refused, but for dtypes and layouts, which are Gluon's own.
 """
 
 import functools
-import math
 import re
 
 import numpy as np
 import torch
 from triton.experimental.gluon import language as gl
 
-from flashlib.interpreter.memory import Barriers, Buffer, Place, View
+from flashlib.interpreter.hopper import Hopper
+from flashlib.interpreter.memory import Barrier, Buffer, Phases, View
 from flashlib.interpreter.tasks import Hazard, Task, join, line
 from flashlib.interpreter.values import (
-    Other,
     Tensor,
-    common,
     elementwise,
     expand_dims,
+    ints,
+    reduced,
     rounded,
     value_of,
 )
@@ -28,54 +28,65 @@ THREADS = 32                                                # of a warp
 TURN = re.compile(r"barrier\.(sync|arrive) (\d+), (\d+);")
 
 
-# Of a number and NaN the larger is the number, as in `max.f32`.
-ELEMENTWISE = {"maximum": np.fmax, "minimum": np.fmin, "abs": np.abs, "log2": np.log2, "log": np.log,
-               "exp2": np.exp2, "exp": np.exp}
-REDUCTIONS = {"max": np.fmax.reduce, "min": np.fmin.reduce, "sum": np.sum}
+def _each(fn):
+    return functools.partial(elementwise, fn)
 
 
-def reduced(fn, x, axis):
-    """Return a tensor without one axis; the result's layout is the slice along it."""
-    layout = Other() if isinstance(x.layout, Other) else gl.SliceLayout(axis, x.layout)
-    return Tensor(rounded(fn(x.data, axis=axis), x.dtype), x.dtype, layout)
+def _along(fn):
+    return functools.partial(reduced, fn)
 
 
-class Language:
-    """The functions, bound to a program."""
+def full(shape, value, dtype, layout=None):
+    """Return a tensor of one value."""
+    return Tensor(rounded(np.full(ints(shape), value_of(value)), dtype), dtype, layout)
 
-    expand_dims, static_range = staticmethod(expand_dims), range
+
+# What needs nothing of the program. Of a number and NaN the larger is the number (PTX `max.f32`).
+PURE = {
+    "maximum": _each(np.fmax), "minimum": _each(np.fmin), "abs": _each(np.abs),
+    "where": _each(np.where), "log": _each(np.log), "log2": _each(np.log2), "sum": _along(np.sum),
+    "max": _along(np.fmax.reduce), "min": _along(np.fmin.reduce),
+    "full": full, "zeros": lambda shape, dtype, layout=None: full(shape, 0, dtype, layout),
+    "arange": lambda start, end, layout=None: Tensor(np.arange(start, end), gl.int32, layout),
+    "convert_layout": lambda x, layout, assert_trivial=False: Tensor(x.data, x.dtype, layout),
+    "expand_dims": expand_dims,
+    "cdiv": lambda a, b: (a + b - 1) // b,                  # of what is not negative
+    "constexpr": lambda value=None: value,                  # everything is constant here
+    "static_range": range,
+    "thread_barrier": lambda: None, "barrier": lambda: None,            # here a task is one thread
+}
+
+
+class Language(Hopper):
+    """The functions of `gl`, too, bound to a program."""
 
     def __init__(self, program, meanings):
-        self.program, self._meanings = program, meanings
+        super().__init__(program)
+        self._meanings = meanings
 
     def __getattr__(self, name):
-        if name in ELEMENTWISE:
-            return functools.partial(self._elementwise, name)
-        if name in REDUCTIONS:
-            return functools.partial(reduced, REDUCTIONS[name])
+        if name in PURE:
+            return PURE[name]
         found = getattr(gl, name, None)
         if isinstance(found, gl.dtype) or (isinstance(found, type) and name.endswith("Layout")):
             return found
         raise Hazard(f"{line()}: the interpreter does not know gl.{name}")
 
-    def _elementwise(self, name, *operands):
-        """Do one of `ELEMENTWISE`, and count exponentials (`ex2.approx`, here as NumPy rounds it)."""
-        made = elementwise(ELEMENTWISE[name], *operands)
-        if name in ("exp2", "exp"):
-            self.program.count("exponentials", made.data.size)
-        return made
+    def exp2(self, x, fn=np.exp2):
+        """Return 2ˣ, and count it (PTX `ex2.approx`, which rounds a bit less well)."""
+        self.program.count("exponentials", np.size(value_of(x)))
+        return elementwise(fn, x)
 
-    @staticmethod
-    def constexpr(value=None):
-        """Return the value: everything is constant here."""
-        return value
+    def exp(self, x):
+        """Return eˣ, on the same unit."""
+        return self.exp2(x, np.exp)
 
     def program_id(self, axis):
-        """Return the program's number."""
+        """Return the program's number (PTX `%ctaid`)."""
         return Tensor(self.program.identity[0] if axis == 0 else 0, gl.int32)
 
     def num_programs(self, axis):
-        """Return how many programs were launched."""
+        """Return how many programs were launched (PTX `%nctaid`)."""
         return Tensor(self.program.identity[1] if axis == 0 else 1, gl.int32)
 
     def num_warps(self):
@@ -83,77 +94,41 @@ class Language:
         return self.program.current.warps
 
     @staticmethod
-    def cdiv(a, b):
-        """Return a / b, rounded up, for numbers that are not negative."""
-        return (a + b - 1) // b
-
-    @staticmethod
-    def full(shape, value, dtype, layout=None):
-        """Return a tensor of one value."""
-        shape = [int(value_of(n)) for n in shape]
-        return Tensor(rounded(np.full(shape, value_of(value)), dtype), dtype, layout)
-
-    def zeros(self, shape, dtype, layout=None):
-        """Return a tensor of zeros."""
-        return self.full(shape, 0, dtype, layout)
-
-    @staticmethod
-    def arange(start, end, layout=None):
-        """Return start … end."""
-        return Tensor(np.arange(start, end), gl.int32, layout)
-
-    @staticmethod
-    def where(condition, a, b):
-        """Choose element by element."""
-        chosen = (a, b) if isinstance(a, Tensor) or isinstance(b, Tensor) else (condition, a, b)
-        dtype, _ = common(chosen)
-        return elementwise(np.where, condition, a, b, dtype=dtype)
-
-    @staticmethod
-    def convert_layout(x, layout, assert_trivial=False):
-        """Return the tensor in another layout."""
-        return Tensor(x.data, x.dtype, layout)
-
-    @staticmethod
     def load(pointer, mask=True, other=0):
-        """Read global memory through pointers."""
-        offsets = value_of(pointer.offset)
-        mask_ = np.broadcast_to(value_of(mask), np.shape(offsets))
-        at = pointer.memory.at(np.asarray(offsets), mask_)
-        found = pointer.memory.flat[at]
-        data = (found.float() if found.dtype.is_floating_point else found.long()).numpy()
-        data = np.where(mask_, data, value_of(other)).astype(data.dtype)
+        """Read global memory through pointers (PTX `ld.global`)."""
+        mask, at = pointer.lanes(mask)
+        found = pointer.numbers[at]
+        found = (found.float() if found.dtype.is_floating_point else found.long()).numpy()
+        data = np.full(mask.shape, value_of(other), found.dtype)
+        data[mask] = found
         layout = pointer.offset.layout if isinstance(pointer.offset, Tensor) else None
-        return Tensor(data, pointer.memory.dtype, layout)
+        return Tensor(data, pointer.element_ty, layout)
 
-    def store(self, pointer, value, mask=True):
-        """Write global memory through pointers."""
-        offsets = np.asarray(value_of(pointer.offset))
-        mask_ = np.broadcast_to(value_of(mask), offsets.shape)
-        at = pointer.memory.at(offsets, mask_)
-        self._put(pointer.memory, at, mask_, np.broadcast_to(value_of(value), offsets.shape))
-
-    def _put(self, memory, at, mask, data):
-        chosen = torch.from_numpy(np.array(np.asarray(data)[mask]))
-        memory.flat[at[torch.from_numpy(np.array(mask))]] = chosen.to(memory.flat.dtype)
+    @staticmethod
+    def store(pointer, value, mask=True):
+        """Write global memory through pointers (PTX `st.global`)."""
+        mask, at = pointer.lanes(mask)
+        data = np.broadcast_to(value_of(value), mask.shape)[mask]
+        pointer.numbers[at] = torch.from_numpy(data).to(pointer.numbers.dtype)
 
     def atomic_add(self, pointer, value, mask=True):
-        """Add to global memory; return what was there."""
+        """Add to global memory; return what was there (PTX `atom.add`)."""
         before = self.load(pointer, mask)
-        offsets = np.asarray(value_of(pointer.offset))
-        mask_ = np.broadcast_to(value_of(mask), offsets.shape)
-        data = np.broadcast_to(value_of(value), offsets.shape)
-        flat = pointer.memory.flat.numpy()
-        np.add.at(flat, offsets[mask_], np.asarray(data)[mask_].astype(flat.dtype))
-        self.program.note("atomic", pointer.memory.name)
+        mask, at = pointer.lanes(mask)
+        data = np.broadcast_to(value_of(value), mask.shape)[mask]
+        flat = pointer.numbers
+        flat.index_add_(0, at, torch.from_numpy(data).to(flat.dtype))
+        self.program.note("atomic", pointer.name)
         return before
 
     def allocate_shared_memory(self, dtype, shape, layout, value=None):
-        """Return shared memory: of 64-bit numbers in the layout of barriers, barriers."""
-        if type(layout).__name__ == "MBarrierLayout":
-            made = Barriers(self.program, math.prod(shape))
-            return View(made, made.data) if len(shape) > 1 else Place(made, 0)
-        buffer = Buffer(self.program, dtype, [int(value_of(n)) for n in shape])
+        """Return shared memory, which begins as NaN; in the layout of barriers, barriers."""
+        shape = ints(shape)
+        if isinstance(layout, self.MBarrierLayout):
+            array = Buffer(self.program, dtype, np.empty(shape[0], object))
+            array.data[:] = [Barrier(array, i) for i in range(shape[0])]
+            return View(array, array.data) if len(shape) > 1 else array.data[0]
+        buffer = Buffer(self.program, dtype, np.full(shape, np.nan, np.float32))
         view = View(buffer, buffer.data)
         if value is not None:
             view.store(value)
@@ -165,26 +140,21 @@ class Language:
             raise ValueError(f"{line()}: warp_specialize expected warps and registers of"
                              f" {len(partitions) - 1} workers, got {len(worker_num_warps)} and"
                              f" {len(worker_num_regs)}")
-        program = self.program
+        main, tasks = self.program.current, []
         names = [fn.__name__ for fn, _ in partitions]
-        tasks = []
+        warps = main.warps, *worker_num_warps
         for i, (fn, arguments) in enumerate(partitions):
             twins = names.count(names[i]) > 1
             name = f"{names[i]} {names[:i].count(names[i])}" if twins else names[i]
-            warps = program.warps if i == 0 else worker_num_warps[i - 1]
-            tasks.append(Task(program, name, program.current.clock, warps,
-                              lambda fn=fn, arguments=arguments: fn(*arguments)))
-        program.run(tasks)
-
-    def thread_barrier(self):
-        """Let all threads of a task meet: here a task is one thread."""
-
-    barrier = thread_barrier
+            tasks.append(Task(self.program, name, main.clock, warps[i]))
+            tasks[i].begin(functools.partial(fn, *arguments))
+        self.program.pause(lambda: all(task.done for task in tasks))
+        for task in tasks:
+            join(main.clock, task.clock)
 
     def inline_asm_elementwise(self, asm, constraints, args, dtype, is_pure, pack):
         """Do what a piece of PTX means: a barrier of the hardware, or what `meanings` says of it."""
-        turn = TURN.match(asm)
-        if turn:
+        if turn := TURN.match(asm):
             self._meet(turn[1] == "sync", int(turn[2]), int(turn[3]))
             return args[-1]
         meaning = self._meanings(asm)
@@ -192,30 +162,24 @@ class Language:
             raise Hazard(f"{line()}: the interpreter knows no meaning of this PTX: {asm[:60]}")
         several = isinstance(dtype, tuple)
         dtypes = dtype if several else (dtype,)
-        found = elementwise(lambda *x: np.zeros(np.broadcast_shapes(*map(np.shape, x))), *args)
-        results = meaning(self.program, *(value_of(x) for x in args))
-        results = results if several else (results,)
-        made = tuple(Tensor(rounded(np.broadcast_to(x, found.shape), d), d, found.layout)
-                     for x, d in zip(results, dtypes, strict=True))
+        like = elementwise(lambda *x: np.zeros(np.broadcast_shapes(*map(np.shape, x))), *args)
+        results = meaning(self.program, *map(value_of, args))
+        made = tuple(Tensor(rounded(np.broadcast_to(x, like.shape), d), d, like.layout)
+                     for x, d in zip(results if several else (results,), dtypes, strict=True))
         return made if several else made[0]
 
     def _meet(self, sync: bool, number: int, threads: int):
         """Arrive at one of the sixteen barriers of the hardware (PTX `barrier`), and wait if `sync`."""
-        program = self.program
-        task = program.current
-        state = program.named.setdefault(number, {"here": 0, "turn": 0, "coming": {}, "come": {}})
-        turn, name = state["turn"], f"barrier {number}"
-        join(state["coming"], task.clock)
-        state["here"] += task.warps * THREADS
-        task.advance()
-        if state["here"] > threads:
+        program, task, name = self.program, self.program.current, f"barrier {number}"
+        barrier = program.named.setdefault(number, Phases())
+        barrier.count, phase = threads, barrier.phase
+        barrier.arrive(task, task.warps * THREADS)
+        if barrier.arrived > threads:
             raise Hazard(f"{line()}: {task.name} is one too many at {name}, which expects {threads}"
                          " threads")
-        if state["here"] == threads:
-            join(state["come"], state["coming"])
-            state.update(here=0, turn=turn + 1, coming={})
+        barrier.complete()
         program.note("arrive", name)
         if sync:
-            program.wait(lambda: state["turn"] > turn,
-                         f"{name}: {state['here']} of {threads} threads have come")
-            join(task.clock, state["come"])
+            program.wait(lambda: barrier.phase > phase,
+                         f"{name}: {barrier.arrived} of {threads} threads have come")
+            join(task.clock, barrier.come)

@@ -1,157 +1,128 @@
 """Shared memory, slot by slot, with who last wrote and who has read; and the barriers in it."""
 
-from math import prod
-
-import numpy as np
-
-from flashlib.interpreter.tasks import Hazard, assigned, join, line
-from flashlib.interpreter.values import Tensor, value_of
-
-
-class Slot:
-    """One tile of shared memory as the hazards see it: the last write, and reads since.
-
-    Accesses are `Agent.tick()`s. `by_copy`: the copy engine wrote it. `fenced`: what threads wrote can
-    be seen by the copy engine and the matrix units (the asynchronous proxy of PTX).
-    """
-
-    def __init__(self):
-        self.write, self.reads = None, {}
-        self.by_copy, self.fenced = False, True
-
-    def read(self, who, moment, name: str, *, asynchronous=False, product=False) -> None:
-        """Record a read, or raise Hazard.
-
-        A product may read what nobody has written: it is NaN, and so is what comes of it.
-        """
-        key, _, by, where = moment
-        self.reads[key] = moment
-        if self.write is None:
-            if product:
-                return
-            raise Hazard(f"{where}: {by} reads {name}, which nobody has written")
-        writer, tick, writer_name, writer_line = self.write
-        if who.clock.get(writer, 0) < tick:
-            raise Hazard(f"{where}: {by} reads {name} while {writer_name} of {writer_line} may still"
-                         " write it: " + ("wait for the barrier at which the copy arrives"
-                                          if self.by_copy else "a barrier between them is missing"))
-        if asynchronous and not self.fenced:
-            raise Hazard(f"{where}: {by} reads {name}, which {writer_name} wrote at {writer_line}:"
-                         " fence_async_shared() is missing between the two")
-
-    def overwrite(self, who, moment, name: str, by_copy: bool) -> None:
-        """Record a write, or raise Hazard."""
-        _, _, by, where = moment
-        for key, tick, reader, read_at in self.reads.values():
-            if who.clock.get(key, 0) < tick:
-                raise Hazard(f"{where}: {by} overwrites {name} while {reader} of {read_at} may still"
-                             " read it: it has not been waited for, or its slot was given back too"
-                             " early")
-        if self.write is not None and who.clock.get(self.write[0], 0) < self.write[1]:
-            raise Hazard(f"{where}: {by} overwrites {name} while {self.write[2]} of {self.write[3]} may"
-                         " still write it: nobody has waited for it")
-        if self.write is not None and by_copy and not self.fenced:
-            raise Hazard(f"{where}: {by} overwrites {name}, which {self.write[2]} wrote at"
-                         f" {self.write[3]}: fence_async_shared() is missing between the two")
-        self.write, self.reads, self.by_copy, self.fenced = moment, {}, by_copy, by_copy
+from flashlib.interpreter.tasks import Access, Hazard, assigned, join, line
+from flashlib.interpreter.values import Tensor, bytes_of, ints, value_of
 
 
 class Buffer:
-    """What one `allocate_shared_memory` returned; it begins as NaN."""
+    """What one `allocate_shared_memory` returned: its data, and its slots as the hazards see them."""
 
-    def __init__(self, program, dtype, shape):
-        self.program, self.dtype, self.name = program, dtype, assigned(program.taken)
-        self.data = np.full(shape, np.nan, np.float32)
-        self.slots = {}
+    def __init__(self, program, dtype, data):
+        self.program, self.dtype, self.data = program, dtype, data
+        self.name, self.slots = assigned(program.taken), {}
 
-    def slot(self, key) -> Slot:
-        """Return a slot's record."""
-        return self.slots.setdefault(key, Slot())
+
+class Slot:
+    """One tile of shared memory: the last write, and reads since.
+
+    `fenced`: what was written can be seen by the copy engine and the matrix units, which go through
+    another proxy to memory than threads (PTX ISA, "Async proxy").
+    """
+
+    def __init__(self, buffer, key):
+        self.buffer, self.key, self.fenced = buffer, key, True
+        self.write: Access | None = None
+        self.reads: dict = {}                               # the last of each agent
+
+    name = property(lambda self: self.buffer.name + "".join(f" slot {k}" for k in self.key))
+
+    def read(self, who, unwritten: bool = False) -> None:
+        """Record a read, or raise Hazard; `unwritten`: it may be of what nobody has written."""
+        self.reads[who.key] = access = who.access()
+        if self.write is not None:
+            self._require_over(self.write, access, "reads", "write", (
+                "wait for the barrier at which the copy arrives" if self.write.who.asynchronous
+                else "a barrier between them is missing"))
+            self._require_fence(self.write, access, "reads")
+        elif not unwritten:
+            raise Hazard(f"{access.where}: {who.name} reads {self.name}, which nobody has written")
+
+    def overwrite(self, who) -> None:
+        """Record a write, or raise Hazard."""
+        access = who.access()
+        for read in self.reads.values():
+            self._require_over(read, access, "overwrites", "read", (
+                "it has not been waited for, or its slot was given back too early"))
+        if self.write is not None:
+            self._require_over(self.write, access, "overwrites", "write", "nobody has waited for it")
+            self._require_fence(self.write, access, "overwrites")
+        self.write, self.reads, self.fenced = access, {}, who.asynchronous
+        if not who.asynchronous:
+            who.unfenced.append(self)
+            who.advance()
+
+    def _require_over(self, before, now, does, may, why):
+        if now.who.clock.get(before.who.key, 0) < before.moment:
+            raise Hazard(f"{now.where}: {now.who.name} {does} {self.name} while {before.who.name} of"
+                         f" {before.where} may still {may} it: {why}")
+
+    def _require_fence(self, before, now, does):
+        if now.who.asynchronous and not self.fenced:
+            raise Hazard(f"{now.where}: {now.who.name} {does} {self.name}, which {before.who.name}"
+                         f" wrote at {before.where}: fence_async_shared() is missing between the two")
 
 
 class View:
     """A buffer, or a part of it, in some shape: what Gluon calls a shared memory descriptor."""
 
     def __init__(self, buffer, data, key=()):
-        self.buffer, self.data, self.key = buffer, data, key
+        self.buffer, self.data = buffer, data
+        self.slot = buffer.slots.setdefault(key, Slot(buffer, key))
         self.dtype, self.shape = buffer.dtype, list(data.shape)
+        self.nbytes = bytes_of(self.shape, self.dtype)      # in the kernel's own dtype
 
-    @property
-    def name(self) -> str:
-        """Return what messages call it."""
-        return self.buffer.name + "".join(f" slot {k}" for k in self.key)
-
-    @property
-    def nbytes(self) -> int:
-        """Return its size in the kernel's own dtype."""
-        return prod(self.shape) * self.dtype.primitive_bitwidth // 8
-
-    def called(self, name: str) -> None:
-        """Let messages say the name of the field that holds it."""
-        self.buffer.name = name
+    name = property(lambda self: self.slot.name)
 
     def index(self, i):
         """Return one of what lies along the first axis."""
         i = int(value_of(i))
         if not 0 <= i < self.shape[0]:
             raise Hazard(f"{line()}: {self.name} has {self.shape[0]} slots, got number {i}")
-        if isinstance(self.buffer, Barriers):
-            return Place(self.buffer, i)
-        return View(self.buffer, self.data[i], (*self.key, i))
+        part = self.data[i]
+        return part if isinstance(part, Barrier) else View(self.buffer, part, (*self.slot.key, i))
 
     def reshape(self, shape):
         """Return the same memory in another shape."""
-        return View(self.buffer, self.data.reshape([int(value_of(n)) for n in shape]), self.key)
+        return View(self.buffer, self.data.reshape(ints(shape)), self.slot.key)
 
     def permute(self, order):
         """Return the same memory with its axes in another order."""
-        return View(self.buffer, self.data.transpose(order), self.key)
+        return View(self.buffer, self.data.transpose(order), self.slot.key)
 
     def slice(self, start, length, dim=0):
         """Return a part along an axis; hazards are still those of the whole slot."""
         start = int(value_of(start))
         part = (slice(None),) * dim + (slice(start, start + length),)
-        return View(self.buffer, self.data[part], self.key)
+        return View(self.buffer, self.data[part], self.slot.key)
 
     def load(self, layout=None):
-        """Read it into registers."""
-        program = self.buffer.program
-        task = program.current
-        self.buffer.slot(self.key).read(task, task.tick(), self.name)
-        program.note("load", self.name)
+        """Read it into registers (PTX `ld.shared`)."""
+        self.slot.read(self.buffer.program.current)
+        self.buffer.program.note("load", self.name)
         return Tensor(self.data.copy(), self.dtype, layout)
 
     def store(self, value):
-        """Write registers into it."""
-        program = self.buffer.program
-        task = program.current
-        if value.dtype != self.dtype or list(value.shape) != self.shape:
+        """Write registers into it (PTX `st.shared`)."""
+        if value.dtype != self.dtype or value.shape != self.shape:
             raise Hazard(f"{line()}: {self.name} holds {self.shape} of {self.dtype}, got"
                          f" {value.shape} of {value.dtype}")
-        slot = self.buffer.slot(self.key)
-        slot.overwrite(task, task.tick(), self.name, by_copy=False)
-        task.unfenced.append(slot)
+        self.slot.overwrite(self.buffer.program.current)
         self.data[...] = value.data
-        task.advance()
-        program.note("store", self.name)
+        self.buffer.program.note("store", self.name)
 
 
-class Barriers(Buffer):
-    """An array of mbarriers."""
+class Phases:
+    """What a barrier counts: a phase ends when `count` have arrived and all expected bytes came."""
 
-    def __init__(self, program, count):
-        super().__init__(program, None, [count])
-        self.dtype = None
-        self.all = [Barrier() for _ in range(count)]
-
-
-class Barrier:
-    """One of them: its phase ends when `count` have arrived and as many bytes as were expected."""
-
-    def __init__(self):
-        self.count, self.arrived, self.bytes, self.phase = None, 0, 0, 0
+    def __init__(self, count: int | None = None):
+        self.count, self.arrived, self.bytes, self.phase = count, 0, 0, 0
         self.coming, self.come = {}, {}                     # clocks of this phase, and of those before
-        self.slot = Slot()
+
+    def arrive(self, task, count) -> None:
+        """Let a task arrive: what it did before is known to all who then wait."""
+        join(self.coming, task.clock)
+        task.advance()
+        self.arrived += count
 
     def complete(self) -> None:
         """End the phase if everything is there."""
@@ -160,29 +131,21 @@ class Barrier:
             self.arrived, self.coming, self.phase = 0, {}, self.phase + 1
 
 
-class Place:
-    """One barrier of an array."""
+class Barrier(Phases):
+    """An mbarrier; it lies in shared memory, and setting it up is a write there."""
 
-    def __init__(self, array, i):
-        self.array, self.i, self.barrier, self.program = array, i, array.all[i], array.program
-        self.shape = [1]
+    def __init__(self, buffer, i):
+        super().__init__()
+        self.buffer, self.i, self.slot = buffer, i, Slot(buffer, (i,))
 
     @property
     def name(self) -> str:
         """Return what messages call it."""
-        return f"{self.array.name}[{self.i}]" if len(self.array.all) > 1 else self.array.name
-
-    def called(self, name: str) -> None:
-        """Let messages say the name of the field that holds it."""
-        self.array.name = name
-
-    def index(self, i):
-        """Return itself: an array of one."""
-        return self
+        return f"{self.buffer.name}[{self.i}]" if len(self.buffer.data) > 1 else self.buffer.name
 
     def ready(self) -> "Barrier":
-        """Return the barrier, or raise Hazard if nobody has set it up."""
-        if self.barrier.count is None:
-            raise Hazard(f"{line()}: {self.program.current.name} uses {self.name}, which has no count:"
-                         " mbarrier.init is missing")
-        return self.barrier
+        """Return itself, or raise Hazard if nobody has set it up."""
+        if self.count is None:
+            raise Hazard(f"{line()}: {self.buffer.program.current.name} uses {self.name}, which has no"
+                         " count: mbarrier.init is missing")
+        return self

@@ -1,5 +1,6 @@
 """Run a kernel's own Python source with other meanings of its names, one program after another."""
 
+import functools
 import types
 from dataclasses import dataclass, field
 
@@ -7,12 +8,13 @@ import torch
 from triton.experimental.gluon import language as gl
 from triton.runtime.jit import JITFunction
 
-from flashlib.interpreter.hopper import TMA, Functions, MBarrier
 from flashlib.interpreter.language import Language
+from flashlib.interpreter.memory import Barrier, View
 from flashlib.interpreter.tasks import Hazard, Program
-from flashlib.interpreter.values import Descriptor, Global, Pointer
+from flashlib.interpreter.values import Descriptor, pointer_to
 
 SEEDS = (0, 1, 2)
+GLUON = "triton.experimental.gluon.language"                # and its `mbarrier`, `tma`
 
 
 @dataclass
@@ -32,9 +34,7 @@ class Translator:
     """Kernels' names as one program means them; what is translated is kept."""
 
     def __init__(self, program, meanings):
-        self.language = Language(program, meanings)
-        self.modules = {"mbarrier": MBarrier(program), "tma": TMA(program)}
-        self.functions, self.kept = Functions(program), {}
+        self.language, self.kept = Language(program, meanings), {}
 
     def __call__(self, value):
         """Return what a global of a kernel's module is here."""
@@ -46,31 +46,22 @@ class Translator:
         if isinstance(value, gl.constexpr):
             return value.value
         if isinstance(value, types.ModuleType):
-            name = value.__name__.rpartition(".")[2]
-            return self.language if value is gl else self.modules.get(name, value)
+            return self.language if value.__name__.startswith(GLUON) else value
         if isinstance(value, JITFunction):
-            if value.fn.__module__.startswith("triton."):   # as gl.cdiv
-                return getattr(self.language, value.fn.__name__)
-            return self.function(value.fn)
-        if hasattr(value, "hash_attrs"):                    # an aggregate
+            theirs = value.fn.__module__.startswith("triton.")          # as gl.cdiv
+            return getattr(self.language, value.fn.__name__) if theirs else self.function(value.fn)
+        if hasattr(value, "hash_attrs"):
             return self.aggregate(value)
-        if hasattr(value, "fn") and type(value).__name__ == "ConstexprFunction":
+        if type(value).__name__ == "ConstexprFunction":
             return value.fn
-        if getattr(value, "__triton_builtin__", False) and isinstance(value, types.FunctionType):
-            return self.builtin(value)
+        if isinstance(value, types.FunctionType) and getattr(value, "__triton_builtin__", False):
+            return getattr(self.language, value.__name__)
         return value
-
-    def builtin(self, value):
-        """Return our function for one of Gluon's."""
-        for home in (self.functions, self.modules["tma"], self.modules["mbarrier"], self.language):
-            if (found := getattr(type(home), value.__name__, None)) is not None:
-                return getattr(home, value.__name__) if found else None
-        raise Hazard(f"the interpreter does not know {value.__module__}.{value.__name__}")
 
     def function(self, fn):
         """Return a Python function with the same code and our meanings of its names."""
-        names = _names(fn.__code__)
-        known = {name: self(fn.__globals__[name]) for name in names if name in fn.__globals__}
+        known = {name: self(fn.__globals__[name]) for name in _names(fn.__code__)
+                 if name in fn.__globals__}
         made = types.FunctionType(fn.__code__, {**known, "__builtins__": __builtins__}, fn.__name__,
                                   fn.__defaults__, fn.__closure__)
         made.__kwdefaults__ = fn.__kwdefaults__
@@ -78,12 +69,12 @@ class Translator:
 
     def aggregate(self, cls):
         """Return a function that makes a plain object with an aggregate's fields."""
-        init = next(x for x in cls.hash_attrs if "__init__" in getattr(x, "__name__", "")
-                    or "__init__" in getattr(getattr(x, "fn", None), "__name__", ""))
+        functions = [getattr(x, "fn", x) for x in cls.hash_attrs]
+        init = next(fn for fn in functions if "__init__" in getattr(fn, "__name__", ""))
 
         def make(*values):
             made = Fields()
-            getattr(init, "fn", init)(made, *values)
+            init(made, *values)
             return made
         return make
 
@@ -93,8 +84,8 @@ class Fields:
 
     def __setattr__(self, name, value):
         value = value.value if isinstance(value, gl.constexpr) else value
-        if hasattr(value, "called"):
-            value.called(name)
+        if isinstance(value, View | Barrier):
+            value.buffer.name = name
         object.__setattr__(self, name, value)
 
 
@@ -111,7 +102,7 @@ def _argument(name, x):
     if hasattr(x, "base") and hasattr(x, "block_shape"):
         return Descriptor(name, x)
     if isinstance(x, torch.Tensor):
-        return Pointer(Global(name, x))
+        return pointer_to(name, x)
     return x
 
 
@@ -134,10 +125,10 @@ def run(kernel, grid: int, arguments: dict, *, order: str | int = "late", num_wa
     found = Run(order)
     seen = {name: _argument(name, x) for name, x in arguments.items()}
     for pid in range(grid):
-        program = Program(order, (pid, grid), found.counts, [], num_warps)
+        program = Program(order, (pid, grid), found.counts, num_warps)
+        here = Translator(program, meanings).function(getattr(kernel, "fn", kernel))
         try:
-            Translator(program, meanings).function(getattr(kernel, "fn", kernel))(**seen)
-            program.current.require_nothing_under_way()
+            program.run(functools.partial(here, **seen))
         except Hazard as hazard:
             hazard.events = program.events + program.under_way()
             raise
@@ -150,14 +141,11 @@ def orders(kernel, grid: int, arguments: dict, written: tuple, seeds=SEEDS, **op
 
     `written` names the tensors that it writes.
     """
-    def tensor(name):
-        return getattr(arguments[name], "base", arguments[name])
-
     runs, first = [], {}
     for order in ("late", "early", *seeds):
         runs.append(run(kernel, grid, arguments, order=order, **options))
         for name in written:
-            bits = tensor(name).detach().clone()
+            bits = getattr(arguments[name], "base", arguments[name]).detach().clone()
             if not torch.equal(first.setdefault(name, bits).view(torch.uint8), bits.view(torch.uint8)):
                 raise Hazard(f"{name} has other bits in order {order!r} than in order 'late'")
     return runs

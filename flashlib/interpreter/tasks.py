@@ -1,10 +1,10 @@
-"""Who runs when, and what has happened before what: tasks, asynchronous agents, clocks, hazards.
+"""Who runs when, and what has happened before what: tasks, asynchronous effects, clocks, hazards.
 
-A program is one thread block. Its tasks are the partitions of `warp_specialize`, and one runs at a
-time, until it waits. Tasks, copies of the copy engine and asynchronous products are agents; each has a
-vector clock (Lamport 1978, Mattern 1989): what it knows to have happened. Waiting for a barrier joins
-the clocks of all that arrived at it. Two accesses of one slot of shared memory, one of them a write,
-are a hazard unless the later one's clock has the earlier: in whatever order they ran this time.
+A program is one thread block. Its tasks are itself and the partitions of `warp_specialize`; one runs
+at a time, until it waits. Tasks and asynchronous effects are agents; each has a vector clock (Lamport
+1978, Mattern 1989): what it knows to have happened. Waiting for a barrier joins the clocks of all that
+arrived at it. Two accesses of one slot of shared memory, one of them a write, are a hazard unless the
+later one's clock has the earlier: in whatever order they ran this time.
 """
 
 import linecache
@@ -12,13 +12,14 @@ import os
 import random
 import sys
 import threading
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-HOME = str(Path(__file__).parent)
+HOMES = str(Path(__file__).parent), str(Path(np.__file__).parent)   # of what no kernel's code is in
 ORDERS = ("late", "early")
 _places: dict[str, tuple[str, int]] = {}                    # where "file:line" is
 
@@ -43,41 +44,43 @@ class _Stopped(BaseException):
     """Ends the thread of a task when another has failed."""
 
 
+def _statements(*beside: str):
+    """Yield (file, line) of the kernel's code being executed, not in `beside`, innermost first."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith((*HOMES, *beside)):
+            yield frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+
+
 def line(*beside: str) -> str:
     """Return "file:line" of the kernel's statement being executed; it is in no file of `beside`."""
-    frame: Any = sys._getframe(1)
-    while frame.f_code.co_filename.startswith((HOME, *beside)):
-        frame = frame.f_back
-    place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-    _places[place] = frame.f_code.co_filename, frame.f_lineno
+    path, number = next(_statements(*beside))
+    place = f"{os.path.basename(path)}:{number}"
+    _places[place] = path, number
     return place
 
 
-def assigned(taken: dict) -> str:
+def assigned(taken: Counter) -> str:
     """Return the name that the kernel gives to what it allocates, or its line.
 
     That is the statement, perhaps of a caller, that assigns. Of `a, b = f(), f()` the first is a;
     `taken` counts.
     """
-    frame, first = sys._getframe(1), None
-    while frame is not None:
-        if not frame.f_code.co_filename.startswith(HOME):
-            first = first or f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-            text = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-            names = [name.strip() for name in text.partition("=")[0].split(",")]
-            if "=" in text and all(name.isidentifier() for name in names):
-                at = frame.f_code.co_filename, frame.f_lineno
-                taken[at] = taken.get(at, -1) + 1
-                return names[taken[at] % len(names)]
-        frame = frame.f_back
-    return first or "shared memory"
+    for place in _statements():
+        left, equals, _ = linecache.getline(*place).partition("=")
+        names = [name.strip() for name in left.split(",")]
+        if equals and all(name.isidentifier() for name in names):
+            taken[place] += 1
+            return names[(taken[place] - 1) % len(names)]
+    return line()
 
 
 def join(clock: dict, other: dict) -> None:
     """Let a clock know all that another knows."""
-    for agent, tick in other.items():
-        if clock.get(agent, 0) < tick:
-            clock[agent] = tick
+    for agent, moment in other.items():
+        if clock.get(agent, 0) < moment:
+            clock[agent] = moment
 
 
 @dataclass(frozen=True)
@@ -93,59 +96,90 @@ class Event:
 
 
 class Agent:
-    """Somebody who reads and writes: a task, a copy under way, or an asynchronous product."""
+    """Somebody who reads and writes shared memory: a task, or an effect.
+
+    `clock` has the last moment of each agent, by its key, that this one knows to be over.
+    """
+
+    asynchronous = False
 
     def __init__(self, program, name: str, clock: dict):
         self.program, self.name, self.where = program, name, line()
         self.key = program.agents = program.agents + 1
         self.clock = {**clock, self.key: 1}
 
-    def tick(self) -> tuple:
-        """Return the moment of an access, and who made it where."""
-        return self.key, self.clock[self.key], self.name, line()
+    def access(self) -> "Access":
+        """Return what is said of an access that is made now."""
+        return Access(self, self.clock[self.key], line())
+
+    def advance(self) -> None:
+        """Begin a new moment, so that what comes is not taken for what was."""
+        self.clock[self.key] += 1
+
+
+class Access(NamedTuple):
+    """A read or a write: by whom, when on its own clock, and the line that asks for it."""
+
+    who: Agent
+    moment: int
+    where: str
+
+
+class Effect(Agent):
+    """What another unit does while the task that asked goes on: a copy, or a product.
+
+    It counts as reading and writing from when it is asked for until somebody waits for it, and does so
+    when it is told to `happen`.
+    """
+
+    asynchronous, done = True, False
+
+    def __init__(self, program, name: str):
+        super().__init__(program, name, program.current.clock)
+        self.begun = program.step
 
 
 class Task(Agent):
     """A partition of `warp_specialize`, or the program as a whole before and after it."""
 
-    def __init__(self, program, name, clock, warps, call: Any = None):
+    def __init__(self, program, name, clock, warps):
         super().__init__(program, name, clock)
-        self.warps, self.call = warps, call
-        self.products: list = []                            # asynchronous, not waited for
-        self.stores: list = []                              # likewise
+        self.warps = warps
+        self.stores: list = []                              # effects, not waited for
+        self.products: list = []                            # likewise
         self.unfenced: list = []                            # slots written, for the copy engine unseen
-        self.ready: Any = None
-        self.reason = ""
+        self.ready: Any = lambda: True                      # tells whether it can go on
+        self.reason = ""                                    # what it waits for; where, is `where`
         self.error: BaseException | None = None
         self.done, self.go = False, threading.Semaphore(0)
-        self.since = program.step
-        self.thread = threading.Thread(target=self._main, daemon=True) if call else None
+        self.thread: Any = None
 
-    def _main(self):
+    def begin(self, call) -> None:
+        """Let a function be what the task does, from when it is its turn."""
+        self.thread = threading.Thread(target=self._main, args=(call,), daemon=True)
+        self.program.tasks.append(self)
+        self.thread.start()
+
+    def _main(self, call):
         self.go.acquire()
         try:
             if not self.program.stopped:
                 with np.errstate(all="ignore"):
-                    self.call()
-                self.require_nothing_under_way()
+                    call()
+                self._require_nothing_under_way()
         except _Stopped:
             pass
-        except BaseException as error:                      # raised again where the tasks were started
+        except BaseException as error:                      # raised again where the program was started
             self.error = error
         self.done = True
         self.program.baton.release()
 
-    def require_nothing_under_way(self):
-        """Raise Hazard if the task ends before what it started."""
+    def _require_nothing_under_way(self):
         for kind, left, wait in (("store", self.stores, "tma.store_wait(0)"),
                                  ("product", self.products, "warpgroup_mma_wait(0, …)")):
             if left:
                 raise Hazard(f"{left[0].where}: {self.name} ends before its {kind} has been waited for:"
                              f" {wait} is missing")
-
-    def advance(self) -> None:
-        """Begin a new moment, so that what comes is not taken for what was."""
-        self.clock[self.key] += 1
 
 
 @dataclass
@@ -159,104 +193,109 @@ class Program:
     order: str | int
     identity: tuple                                         # its number, and how many there are
     counts: dict = field(default_factory=dict)
-    events: list = field(default_factory=list)
     warps: int = 4
-    agents: int = 0
-    step: int = 0
-    stopped: bool = False
 
     def __post_init__(self):
+        self.events: list[Event] = []
+        self.tasks: list[Task] = []
         self.pending: list = []                             # copies that have not landed
-        self.taken: dict = {}                               # names of memory, by where it is assigned
+        self.taken: Counter = Counter()                     # names of memory, by where it is assigned
         self.named: dict = {}                               # barriers of the hardware, by number
-        self.baton = threading.Semaphore(0)
+        self.agents, self.step, self.stopped = 0, 0, False
+        self.baton = threading.Semaphore(0)                 # given back by a task that waits or ends
         self.random = random.Random(f"{self.order} {self.identity}")
+        self.drawn = self.order not in ORDERS
         self.current = Task(self, "the program", {}, self.warps)
-
-    @property
-    def drawn(self) -> bool:
-        """Tell whether order is drawn."""
-        return self.order not in ORDERS
 
     def count(self, what, amount) -> None:
         """Add to a total."""
         self.counts[what] = self.counts.get(what, 0) + int(amount)
 
-    def note(self, kind: str, what: str, start: int | None = None, task: str | None = None) -> None:
-        """Record an event that ends now."""
+    def note(self, kind: str, what: str, start: int | None = None, effect=None) -> None:
+        """Record an event that ends now: the current task's, or a copy's."""
         self.step += 1
+        task, where = ("the copy engine", effect.where) if effect else (self.current.name, line())
         begun = self.step - 1 if start is None else start
-        self.events.append(Event(task or self.current.name, kind, what, line(), begun, self.step))
-
-    def start(self, copy) -> None:
-        """Let a copy be under way."""
-        self.pending.append(copy)
-        if self.order == "early":
-            self.land(copy)
+        self.events.append(Event(task, kind, what, where, begun, self.step))
 
     def under_way(self) -> list:
         """Return the copies that have not landed, as events that last until now."""
         return [Event("the copy engine", "under way", copy.view.name, copy.where, copy.begun, self.step)
                 for copy in self.pending]
 
-    def land(self, copy) -> None:
-        """Let a copy take effect."""
-        self.pending.remove(copy)
-        copy.land()
+    def start(self, effect, by_itself: bool) -> None:
+        """Let an effect be under way; one that happens by itself may do so while a task waits."""
+        if self.order == "early":
+            self.land(effect)
+        elif by_itself:
+            self.pending.append(effect)
 
-    def finish_stores(self, pendings: int = 0) -> None:
-        """Let all but the last `pendings` of the current task's stores take effect."""
+    def land(self, effect) -> None:
+        """Let an effect happen, unless it has."""
+        if not effect.done:
+            effect.done = True
+            self.pending = [other for other in self.pending if other is not effect]
+            effect.happen()
+
+    def finish(self, effects: list, left: int = 0) -> list:
+        """Let all but the last `left` of the current task's effects happen; return them."""
+        count = max(len(effects) - left, 0)
+        finished, effects[:] = effects[:count], effects[count:]
+        for effect in finished:
+            self.land(effect)
+            join(self.current.clock, effect.clock)
+        return finished
+
+    def pause(self, ready, reason: str = "") -> None:
+        """Let others run, until it is this task's turn again and `ready()`."""
         task = self.current
-        while len(task.stores) > pendings:
-            copy = task.stores.pop(0)
-            if not copy.landed:
-                self.land(copy)
-            join(task.clock, copy.clock)
+        task.ready, task.reason, task.where = ready, reason, line()
+        self.baton.release()
+        task.go.acquire()
+        if self.stopped:
+            raise _Stopped
 
-    def wait(self, ready, reason) -> None:
-        """Let others run until `ready()`."""
-        task, begun = self.current, self.step
-        if task.thread is None:
-            while not ready():
-                if not self.pending:
-                    raise Hazard(f"{line()}: {task.name} waits for ever: {reason}")
-                self.land(self.pending[0])
-        elif self.drawn or not ready():
-            task.ready, task.reason = ready, f"{line()}: {task.name} waits for {reason}"
-            self.baton.release()
-            task.go.acquire()
-            if self.stopped:
-                self.note("wait", str(reason).partition(",")[0], begun, task.name)
-                raise _Stopped
-            task.ready = None
-        self.note("wait", str(reason).partition(",")[0], begun)
-
-    def run(self, tasks: list) -> None:
-        """Run tasks to their end; raise what one of them raises, or Hazard if none can go on."""
-        outside = self.current
-        for task in tasks:
-            task.thread.start()
+    def wait(self, ready, reason: str) -> None:
+        """Let others run until `ready()`, if it is not; where the order is drawn, in any case."""
+        begun = self.step
         try:
-            while alive := [task for task in tasks if not task.done]:
-                ready = [task for task in alive if task.ready is None or task.ready()]
+            if self.drawn or not ready():
+                self.pause(ready, reason)
+        finally:
+            self.note("wait", reason.partition(",")[0], begun)
+
+    def run(self, call) -> None:
+        """Run a function as the program's; raise what a task raises, or Hazard if none can go on."""
+        self.current.begin(call)
+        try:
+            self._let(self.current)
+            while alive := [task for task in self.tasks if not task.done]:
+                ready = [task for task in alive if task.ready()]
                 choices = ready + self.pending if self.drawn else ready or self.pending[:1]
                 if not choices:
-                    raise Hazard("no task can go on. " + "; ".join(task.reason for task in alive))
+                    raise Hazard(_stuck(alive))
                 chosen = self.random.choice(choices) if self.drawn else choices[0]
-                if not isinstance(chosen, Task):
+                if isinstance(chosen, Task):
+                    self._let(chosen)
+                else:
                     self.land(chosen)
-                    continue
-                self.current = chosen
-                chosen.go.release()
-                self.baton.acquire()
-                if chosen.error is not None:
-                    raise chosen.error
         finally:
-            self.stopped = any(not task.done for task in tasks)
-            for task in tasks:                              # those that wait end now
-                if not task.done:
-                    task.go.release()
+            self.stopped = True
+            for task in self.tasks:
+                if not task.done:                           # it waits, and ends now
+                    self._let(task)
                 task.thread.join()
-            self.current = outside
-        for task in tasks:
-            join(outside.clock, task.clock)
+
+    def _let(self, task):
+        self.current = task
+        task.go.release()
+        self.baton.acquire()
+        if task.error is not None:
+            raise task.error
+
+
+def _stuck(alive):
+    if len(alive) == 1:
+        return f"{alive[0].where}: {alive[0].name} waits for ever: {alive[0].reason}"
+    return "no task can go on. " + "; ".join(
+        f"{task.where}: {task.name} waits for {task.reason}" for task in alive if task.reason)

@@ -15,22 +15,21 @@ from triton.experimental.gluon import language as gl
 
 from flashlib.interpreter.tasks import Hazard, line
 
-TORCH = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp8e4nv": torch.float8_e4m3fn}
 DTYPES = {torch.float32: gl.float32, torch.float16: gl.float16, torch.bfloat16: gl.bfloat16,
           torch.float8_e4m3fn: gl.float8e4nv, torch.int32: gl.int32, torch.int64: gl.int64}
+TORCH = {dtype.name: theirs for theirs, dtype in DTYPES.items()}
+AS_IN_C = {np.remainder: np.fmod,
+           np.floor_divide: lambda a, b: np.trunc(np.divide(a, b)).astype(np.int64)}
 
 
-def rounded(data: np.ndarray, dtype) -> np.ndarray:
-    """Return numbers as a dtype holds them: nearest, ties to even."""
-    if dtype.name == "int1":
-        return np.asarray(data, bool)
+def rounded(data, dtype) -> np.ndarray:
+    """Return numbers as a dtype holds them: nearest, ties to even; integers towards zero."""
     if not dtype.is_floating():
-        return np.asarray(np.trunc(data) if np.asarray(data).dtype.kind == "f" else data, np.int64)
+        return np.asarray(data).astype(bool if dtype.name == "int1" else np.int64)
     data = np.asarray(data, np.float32)
-    if dtype.name in TORCH:
-        held = torch.from_numpy(np.array(data)).to(TORCH[dtype.name])
-        data = held.float().numpy().reshape(data.shape)
-    return data
+    if dtype.primitive_bitwidth == 32:
+        return data
+    return torch.from_numpy(np.array(data)).to(TORCH[dtype.name]).float().numpy().reshape(data.shape)
 
 
 def value_of(x):
@@ -38,12 +37,37 @@ def value_of(x):
     return x.data if isinstance(x, Tensor) else x
 
 
-class Tensor:
-    """An array with a dtype of Gluon's and a layout, None for a scalar; shape () is a scalar."""
+def ints(shape) -> list:
+    """Return a shape's numbers."""
+    return [int(value_of(n)) for n in shape]
 
-    def __init__(self, data, dtype, layout=None):
-        self._data, self.dtype, self.layout = np.asarray(data), dtype, layout
+
+def bytes_of(shape, dtype) -> int:
+    """Return the bytes of so many elements."""
+    return math.prod(shape) * dtype.primitive_bitwidth // 8
+
+
+class Unknown:
+    """The layout of a scalar, and after a reshape or the like: it agrees with every other."""
+
+    def __eq__(self, other):
+        return True
+
+
+UNKNOWN = Unknown()
+
+
+class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
+    """An array with a dtype of Gluon's and a layout; shape () is a scalar."""
+
+    def __init__(self, data, dtype, layout: Any = None):
+        self._data, self.dtype = np.asarray(data), dtype
+        self.layout = UNKNOWN if layout is None or not self._data.ndim else layout
         self.product: Any = None                            # one that has not been waited for
+
+    def __array_ufunc__(self, ufunc, method, *operands, out=None):
+        """Do what an operator asks of NumPy; `x += y`, which names an `out`, makes a new tensor."""
+        return elementwise(AS_IN_C.get(ufunc, ufunc), *operands)
 
     @property
     def data(self):
@@ -53,11 +77,7 @@ class Tensor:
                          " before it is there: pass it through warpgroup_mma_wait first")
         return self._data
 
-    @property
-    def shape(self) -> list:
-        """Return its shape."""
-        return list(self._data.shape)
-
+    shape = property(lambda self: list(self._data.shape))
     type = property(lambda self: self)                      # it has a layout, a shape and a dtype
 
     def __index__(self):
@@ -68,27 +88,21 @@ class Tensor:
     def __bool__(self):
         return bool(self.data)
 
-    def __float__(self):
-        return float(self.data)
-
-    def __neg__(self):
-        return elementwise(np.negative, self)
-
     def to(self, dtype):
         """Convert to another dtype."""
         return Tensor(rounded(self.data, dtype), dtype, self.layout)
 
     def reshape(self, shape):
         """Return the same elements in another shape, in a layout that is not followed further."""
-        return Tensor(self.data.reshape([int(value_of(n)) for n in shape]), self.dtype, Other())
+        return Tensor(self.data.reshape(ints(shape)), self.dtype)
 
     def permute(self, order):
         """Return the axes in another order."""
-        return Tensor(self.data.transpose(order), self.dtype, Other())
+        return Tensor(self.data.transpose(order), self.dtype)
 
     def split(self):
         """Return the two halves of the last axis, which has a length of 2."""
-        return tuple(Tensor(self.data[..., i], self.dtype, Other()) for i in (0, 1))
+        return tuple(Tensor(self.data[..., i], self.dtype) for i in (0, 1))
 
     def __getitem__(self, at):
         x = self
@@ -96,13 +110,6 @@ class Tensor:
             if one is None:
                 x = expand_dims(x, axis)
         return x
-
-
-class Other:
-    """A layout after a reshape or the like: it agrees with every other."""
-
-    def __eq__(self, other):
-        return True
 
 
 def expand_dims(x, axis):
@@ -115,100 +122,66 @@ def expand_dims(x, axis):
     return Tensor(np.expand_dims(x.data, axis), x.dtype, layout)
 
 
-def common(operands) -> tuple:
-    """Return (dtype, layout) of an elementwise operation, or raise Hazard where layouts differ."""
-    dtypes: list = []
-    layouts: list = []
-    numbers, blocks = [], False
-    for x in operands:
-        if isinstance(x, Tensor):
-            dtypes.append(x.dtype)
-            if x._data.ndim:
-                blocks = True
-                layouts += [] if isinstance(x.layout, Other) else [x.layout]
-        else:
-            numbers.append(x)
+def reduced(fn, x, axis):
+    """Return a tensor without one axis; the result's layout is the slice along it."""
+    layout = x.layout if x.layout is UNKNOWN else gl.SliceLayout(axis, x.layout)
+    return Tensor(rounded(fn(x.data, axis=axis), x.dtype), x.dtype, layout)
+
+
+def elementwise(fn, *operands) -> Tensor:
+    """Return fn of the operands, broadcast against each other; two layouts are a Hazard."""
+    tensors = [x for x in operands if isinstance(x, Tensor)]
+    layouts = [x.layout for x in tensors if x.layout is not UNKNOWN]
     for layout in layouts[1:]:
-        if layout is not layouts[0] and layout != layouts[0] and None not in (layout, layouts[0]):
+        if layout is not layouts[0] and layout != layouts[0]:
             raise Hazard(f"{line()}: operands in two layouts, {layouts[0]} and {layout}:"
                          " convert_layout is missing")
-    floats = [dtype for dtype in dtypes if dtype.is_floating()]
-    names = {dtype.name for dtype in dtypes}
-    if floats:
-        dtype = max(floats, key=lambda d: d.primitive_bitwidth)
-    elif any(isinstance(x, float) for x in numbers):
-        dtype = gl.float32
-    elif names <= {"int1"} and all(isinstance(x, (bool, np.bool_)) for x in numbers):
+    values = (np.float32(x) if isinstance(x, float) else x for x in map(value_of, operands))
+    data = np.asarray(fn(*values))
+    floats = [x.dtype for x in tensors if x.dtype.is_floating()]
+    if data.dtype.kind == "f":
+        dtype = max(floats, key=lambda d: d.primitive_bitwidth, default=gl.float32)
+    elif data.dtype.kind == "b":
         dtype = gl.int1
     else:
-        dtype = gl.int64 if "int64" in names else gl.int32
-    return dtype, layouts[0] if layouts else (Other() if blocks else None)
-
-
-def elementwise(fn, *operands, dtype=None) -> Tensor:
-    """Return fn of the operands, broadcast against each other."""
-    found, layout = common(operands)
-    data = fn(*(np.float32(x) if isinstance(x, float) else x for x in map(value_of, operands)))
-    dtype = dtype or found
-    return Tensor(rounded(data, dtype), dtype, layout)
-
-
-def _operator(fn, dtype=None, swap=False):
-    def method(self, other):
-        if isinstance(other, Pointer):
-            return NotImplemented
-        return elementwise((lambda a, b: fn(b, a)) if swap else fn, self, other, dtype=dtype)
-    return method
-
-
-for _name, _fn, _dtype in (                                 # integers are divided as C divides them
-        ("add", np.add, None), ("sub", np.subtract, None), ("mul", np.multiply, None),
-        ("truediv", np.true_divide, gl.float32), ("mod", np.fmod, None), ("and", np.bitwise_and, None),
-        ("or", np.bitwise_or, None), ("xor", np.bitwise_xor, None),
-        ("floordiv", lambda a, b: np.trunc(np.divide(a, b)).astype(np.int64), None)):
-    setattr(Tensor, f"__{_name}__", _operator(_fn, _dtype))
-    setattr(Tensor, f"__r{_name}__", _operator(_fn, _dtype, swap=True))
-for _name, _fn in (("lt", np.less), ("le", np.less_equal), ("gt", np.greater), ("eq", np.equal),
-                   ("ge", np.greater_equal), ("ne", np.not_equal)):
-    setattr(Tensor, f"__{_name}__", _operator(_fn, gl.int1))
+        dtype = gl.int64 if any(x.dtype is gl.int64 for x in tensors) else gl.int32
+    return Tensor(rounded(data, dtype), dtype, layouts[0] if layouts else None)
 
 
 class Pointer:
-    """An address in a tensor: the tensor's numbers as they lie, and an offset, a number or a tensor."""
+    """An address in a tensor: its numbers in the order in which they lie, and one offset or several."""
 
-    def __init__(self, memory, offset=0):
-        self.memory, self.offset = memory, offset
+    __array_ufunc__ = None                                  # tensors leave adding to it
 
-    dtype = property(lambda self: self)                     # of a pointer: it has an element type
-    element_ty = property(lambda self: self.memory.dtype)
+    def __init__(self, name: str, numbers, offset: Any = 0):
+        self.name, self.numbers, self.offset = name, numbers, offset
+        self.dtype, self.element_ty = self, DTYPES[numbers.dtype]
 
     @property
     def value(self):
         """Return, as a tensor of one number that can be written, what a scalar's address holds."""
-        return self.memory.flat[int(self.memory.at(np.asarray(value_of(self.offset)), np.True_))]
+        return self.numbers[int(self.lanes()[1])]
 
     def __add__(self, offset):
-        return Pointer(self.memory, self.offset + offset)
+        return Pointer(self.name, self.numbers, self.offset + offset)
 
     __radd__ = __add__
 
+    def lanes(self, mask: Any = True) -> tuple:
+        """Return which lanes take part, and their offsets; those outside the tensor are a Hazard."""
+        offsets = np.asarray(value_of(self.offset))
+        mask = np.broadcast_to(value_of(mask), offsets.shape)
+        inside, size = offsets[mask], len(self.numbers)
+        wrong = inside[(inside < 0) | (inside >= size)]
+        if wrong.size:
+            raise Hazard(f"{line()}: {self.name} has {size} elements, got offset {wrong[0]}")
+        return mask, torch.from_numpy(inside)
 
-class Global:
-    """A tensor in global memory: its numbers in the order in which they lie, and its name."""
 
-    def __init__(self, name: str, tensor):
-        tensor = tensor.detach()
-        self.name, self.tensor, self.dtype = name, tensor, DTYPES[tensor.dtype]
-        span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-        self.flat = torch.as_strided(tensor, (max(span, 0),), (1,))
-
-    def at(self, offsets, mask):
-        """Return offsets inside the tensor and where they count, or raise Hazard."""
-        wrong = mask & ((offsets < 0) | (offsets >= len(self.flat)))
-        if np.any(wrong):
-            raise Hazard(f"{line()}: {self.name} has {len(self.flat)} elements, got offset"
-                         f" {int(np.asarray(offsets)[wrong][0])}")
-        return torch.from_numpy(np.where(mask, offsets, 0))
+def pointer_to(name: str, tensor) -> Pointer:
+    """Return the address of a tensor's first element."""
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return Pointer(name, torch.as_strided(tensor.detach(), (max(last + 1, 0),), (1,)))
 
 
 class Descriptor:
@@ -218,17 +191,18 @@ class Descriptor:
         self.name, self.tensor = name, described.base.detach()
         self.dtype, self.layout = DTYPES[described.base.dtype], described.layout
         shape = list(described.block_shape)
-        self.block_type = SimpleNamespace(
-            shape=shape, dtype=self.dtype, nbytes=math.prod(shape) * self.dtype.primitive_bitwidth // 8)
+        self.block_type = SimpleNamespace(shape=shape, dtype=self.dtype,
+                                          nbytes=bytes_of(shape, self.dtype))
         if list(described.shape) != list(self.tensor.shape):
             raise ValueError(f"{name}: expected a descriptor of the whole tensor, got"
                              f" {described.shape}")
 
-    def inside(self, at, block):
-        """Return the tensor's part under a block, and where in the block it lies."""
+    def inside(self, at) -> tuple:
+        """Return the tensor's part under the block at a place, and where it lies in the block."""
         here, there = [], []
-        for first, size, length in zip(at, block, self.tensor.shape, strict=True):
-            low, high = max(first, 0), min(first + size, length)
-            here.append(slice(low, max(high, low)))
-            there.append(slice(low - first, max(high, low) - first))
-        return tuple(here), tuple(there)
+        for first, size, length in zip(at, self.block_type.shape, self.tensor.shape, strict=True):
+            low = max(first, 0)
+            high = max(low, min(first + size, length))
+            here.append(slice(low, high))
+            there.append(slice(low - first, high - first))
+        return self.tensor[tuple(here)], tuple(there)

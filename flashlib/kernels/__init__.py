@@ -14,6 +14,7 @@ if TYPE_CHECKING:                  # for completion and types; at run time each 
     from flashlib.kernels.cache import KVCache as KVCache
     from flashlib.kernels.cache import PagedKV as PagedKV
     from flashlib.kernels.decode import flash_decode as flash_decode
+    from flashlib.kernels.folding import fold as fold
     from flashlib.kernels.fp8 import flash_attention_fp8 as flash_attention_fp8
     from flashlib.kernels.merging import merge as merge
     from flashlib.kernels.packed import flash_attention_varlen as flash_attention_varlen
@@ -24,7 +25,7 @@ if TYPE_CHECKING:                  # for completion and types; at run time each 
 
 _HOMES = {"flash_attention": "attention", "flash_attention_fp8": "fp8", "flash_decode": "decode",
           "flash_attention_varlen": "packed", "KVCache": "cache", "PagedKV": "cache",
-          "merge": "merging", "tune": "tuning.search", "save_tuned": "tuning.store",
+          "fold": "folding", "merge": "merging", "tune": "tuning.search", "save_tuned": "tuning.store",
           "load_tuned": "tuning.store", "forget_tuned": "tuning.store"}
 
 __all__ = [*_HOMES, "why_not"]

@@ -313,6 +313,15 @@ SHORT_64, SHORT_128 = GluonConfig(128, 2, 4, TAU=8.0), GluonConfig(128, 2, 2, TA
 # maximum. Of these only 128 was timed, and against no other tiles (windows_h200.csv).
 GLUON_WINDOW = {32: GLUON[32, True], 64: SHORT_64, 128: SHORT_128,
                 256: GLUON[256, True]._replace(TAU=0.0)}
+# What tuning tries: head dimension → BLOCK_N, CONSUMERS, STAGES, Q_SLOTS;
+# and PING_PONG, UNDER_SOFTMAX, TAU.
+GLUON_TILES = {
+    32: ((128, 3, 3, 2), (128, 3, 4, 2), (128, 2, 4, 2)),
+    64: ((128, 3, 3, 2), (128, 3, 4, 2), (128, 2, 4, 2), (64, 3, 6, 2)),
+    128: ((128, 2, 2, 2), (64, 2, 4, 2), (64, 3, 4, 1)),
+    256: ((64, 2, 2, 1),),
+}
+GLUON_SWITCHES = tuple(itertools.product((True, False), (True, False), (0.0, 8.0)))
 FP8 = dict.fromkeys(itertools.product((64, 128), (False, True)), GluonConfig(128, 2, 4)) | {
     (256, causal): GluonConfig(64, 2, 2, PING_PONG=False) for causal in (False, True)}
 # By head dimension; of 128 and 256 columns no more tiles fit.
@@ -320,6 +329,17 @@ GLUON_BACKWARD = {32: GluonBackwardConfig(3), 64: GluonBackwardConfig(4),
                   128: GluonBackwardConfig(), 256: GluonBackwardConfig()}
 # Registers of a thread that the launch asks for, by consumers; the kernels deal them out anew.
 REGISTERS = {2: 168, 3: 128}
+
+
+# Of a state, where masks cut tiles: so that nothing spills beside its epilogue. Without masks as above.
+GLUON_INTO = {32: GLUON[32, True], 64: GluonConfig(64, 3, 6, UNDER_SOFTMAX=False, TAU=8.0),
+              128: GluonConfig(64, 2, 4, TAU=8.0), 256: GLUON[256, True]}
+
+
+def gluon_config_into(head_dim: int, masked: bool, N_K: int) -> GluonConfig:
+    """Return the Gluon table's entry for keys that are folded into a state."""
+    whole = GLUON[head_dim, False]
+    return GLUON_INTO[head_dim] if masked or N_K % whole.BLOCK_N else whole
 
 
 def gluon_config_for(D: int, causal: bool, N_K: int, N_Q: int | None = None) -> GluonConfig:

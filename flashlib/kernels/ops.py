@@ -31,38 +31,82 @@ def positive(q, scale: float):
 
 
 def forward(q, k, v, window: Window, scale: float, impl: str, p: Problem | None = None, softcap=None,
-            alibi=None, sink=None, *, cu=None):
+            alibi=None, sink=None, *, cu=None, into=None, reserve=0):
     """Return O and lse (B, H, N_q) float32 or, for float64, float64; nothing to attend to is O = 0.
 
     `p` is the problem of these tensors, if it is known. `cu` are where packed sequences begin in q, and
     in k and v, with the end of the last behind them, None where none are packed.
+
+    `into` is a state, O and lse in that wide dtype, of any strides: these keys are folded into it, in
+    place, and it is returned. A row with lse = −∞ is empty, whatever its O holds, and a sink is a state
+    that begins with lse = sink and O = 0. `reserve`: SMs that a persistent launch leaves to others,
+    such as the transport of a ring; it changes no bit.
     """
+    if into is not None and not (sink is None and cu is None):
+        raise ValueError("into: expected no sink and no packed sequences beside a state")
+    if type(reserve) is not int or reserve < 0:
+        raise ValueError(f"reserve: expected a whole number from 0, got {reserve!r}")
     if q.is_neg() or k.is_neg() or v.is_neg():              # a kernel reads numbers as they lie
         q, k, v, p = q.resolve_neg(), k.resolve_neg(), v.resolve_neg(), None
     if scale < 0:
         (q, scale), p = positive(q, scale), None
     if p is None:
-        p = Problem.of(q, k, v, window=window, scores=kind_of(softcap, alibi, sink),
-                       sequences=None if cu is None else len(cu[0]) - 1)
+        p = Problem.of(q, k, v, *([] if into is None else into[:1]), window=window,
+                       scores=kind_of(softcap, alibi, sink),
+                       sequences=None if cu is None else len(cu[0]) - 1, into=into is not None,
+                       reserve=reserve)
     backend = choose(p, impl, "forward")
+    if into is not None:
+        if p.B and p.N_Q and p.N_K:
+            _fold(backend, q, k, v, p, scale, Scores(softcap, alibi), into)
+        return into
     if not (p.B and p.N_Q and p.N_K):
         return torch.zeros_like(q, memory_format=torch.contiguous_format), lse_of_none(q, sink)
     return backend.forward(q, k, v, p, scale, scores=Scores(softcap, alibi, sink),
                            **({} if cu is None else {"cu": cu}))
 
 
-def backward(q, k, v, o, lse, do, dlse, window: Window, scale: float, impl: str, softcap=None,
-             alibi=None, sink=None, *, cu=None):
+def _fold(backend, q, k, v, p: Problem, scale: float, scores: Scores, into) -> None:
+    """Fold keys into a state; a backend is given lse as its kernels read it."""
+    o, lse = into
+    rows = lse.contiguous()
+    rows = rows if rows.data_ptr() % 16 == 0 else rows.clone()
+    backend.forward(q, k, v, p, scale, scores=scores, into=(o, rows))
+    if rows is not lse:
+        lse.copy_(rows)
+
+
+def delta_of(o, do, dlse=None):
+    """Return delta = rowsum(dO ∘ O) − dlse, (B, H, N_q), which `backward` takes, so as to share it."""
+    wide = torch.promote_types(do.dtype, torch.float32)
+    delta = (o.to(wide) * do.to(wide)).sum(-1)
+    return delta if dlse is None else delta - dlse
+
+
+def backward(q, k, v, o, lse, do, dlse, window: Window, scale: float, impl: str, *scores, cu=None,
+             into=None, delta=None):
     """Return dq, dk, dv, with a sink its gradient by batch entry, (B, H), as a fourth.
 
-    do or dlse is None where nothing depends on that output.
+    do or dlse is None where nothing depends on that output. `scores`: softcap, slopes, sink, or none.
+
+    o and lse may be of more keys than these: then dq is the part that is theirs. `into` are three
+    float32 (for float64, float64) sums like q, k and v, of any strides: they are added to, in place,
+    and returned. With `delta`, as `delta_of` returns it, o and dlse are not read.
     """
+    softcap, alibi, sink = scores or (None, None, None)
+    if into is not None and not (sink is None and cu is None):
+        raise ValueError("into: expected no sink and no packed sequences beside sums")
+    if delta is not None and into is None:
+        raise ValueError("delta: expected sums to add to beside it, into=, got none")
     if q.numel() == 0 or k.numel() == 0:
+        if into is not None:
+            return into
         zeros = tuple(torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
         if sink is None:
             return zeros
         return *zeros, (torch.zeros_like(lse) if dlse is None else dlse).sum(-1)
-    do = torch.zeros_like(o) if do is None else do.resolve_neg()
+    do = torch.zeros_like(q if o is None else o) if do is None else do.resolve_neg()
+    o = do if o is None else o                              # nobody reads it, but it has a layout
     dlse = None if dlse is None else dlse.resolve_neg()
     if q.is_neg() or k.is_neg() or v.is_neg():
         q, k, v = q.resolve_neg(), k.resolve_neg(), v.resolve_neg()
@@ -72,11 +116,14 @@ def backward(q, k, v, o, lse, do, dlse, window: Window, scale: float, impl: str,
         do[:, :, :blind] = 0                                # a NaN that flows into them ends there
     negative = scale < 0
     q, scale = positive(q, scale)
-    p = Problem.of(q, k, v, o, do, window=window, scores=kind_of(softcap, alibi, sink),
-                   sequences=None if cu is None else len(cu[0]) - 1)
+    p = Problem.of(q, k, v, o, do, *(into or ()), window=window, scores=kind_of(softcap, alibi, sink),
+                   sequences=None if cu is None else len(cu[0]) - 1, into=into is not None)
+    more = {name: x for name, x in (("cu", cu), ("into", into)) if x is not None}
+    o = o if delta is None else delta                       # backends take either
+    if negative and into is not None:
+        into[0].neg_()                                      # of −q, until it is returned
     dq, *others = choose(p, impl, "backward").backward(q, k, v, o, lse, do, dlse, p, scale,
-                                                       scores=Scores(softcap, alibi, sink),
-                                                       **({} if cu is None else {"cu": cu}))
+                                                       scores=Scores(softcap, alibi, sink), **more)
     return dq.neg_() if negative else dq, *others
 
 

@@ -237,7 +237,7 @@ def launches_for(backend, p: Problem, direction: str, config=None, *more) -> dic
     if launches is None:
         given, config = config, config or backend.config(p, direction)
         of_plan = (backend.name, direction, config, backend.copies(p, direction), p.D, p.dtype,
-                   p.device, p.window, p.scores, p.sequences is not None, *more)
+                   p.device, p.window, p.scores, p.sequences is not None, p.into, p.reserve, *more)
         plans = _plans.get(of_plan)
         if plans is None:
             plans = backend.plan(p, direction, config, *more)

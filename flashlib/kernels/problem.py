@@ -84,10 +84,11 @@ class Layout(NamedTuple):
 class Problem:
     """One attention: its sizes, dtype, window, device and scores, and the layout of each tensor.
 
-    `layout` is that of q, k and v, in a backward also of O and dO. Of packed `sequences`, which are so
-    many, B is 1 and N_Q and N_K count the rows of all; None are not packed. Two problems are equal
-    only if they are the same object. `made` holds what was decided and made for this problem, whoever
-    made it.
+    `layout` is that of q, k and v, in a backward also of O and dO. With `into`, keys are folded into a
+    state that is there: `layout` has its O, too, or in a backward dQ, dK and dV behind dO. Of packed
+    `sequences`, which are so many, B is 1 and N_Q and N_K count the rows of all; None are not packed.
+    `reserve` SMs a persistent launch leaves to others. Two problems are equal only if they are the same
+    object. `made` holds what was decided and made for this problem, whoever made it.
     """
 
     B: int
@@ -102,42 +103,46 @@ class Problem:
     layout: tuple[Layout, ...]
     scores: Kind = PLAIN
     sequences: int | None = None
+    into: bool = False
+    reserve: int = 0
     made: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, q, k, v, *more, window: Window = FULL, scores: Kind = PLAIN,
-           sequences: int | None = None) -> Problem:
+           sequences: int | None = None, into: bool = False, reserve: int = 0) -> Problem:
         """Return the problem of these tensors; the very same one for tensors that lie alike."""
         key = _key_of(q, k, v, window, scores)
         if sequences is not None:
             key += (sequences,)
+        if into or reserve:
+            key += (into, "reserve", reserve)
         if more:
             key += tuple([y for x in more for y in (x.shape, x.stride(), x.data_ptr() & 15 == 0)])
         found = _seen.get(key)
         if found is None:
             found = _seen[key] = cls.new(q, k, v, *more, window=window, scores=scores,
-                                            sequences=sequences)
+                                         sequences=sequences, into=into, reserve=reserve)
         return found
 
     @classmethod
     def new(cls, q, k, v, *more, window: Window = FULL, scores: Kind = PLAIN,
-            sequences: int | None = None) -> Problem:
+            sequences: int | None = None, into: bool = False, reserve: int = 0) -> Problem:
         """Return a problem of these tensors that no other call finds."""
         (B, H, N_Q, D), (H_K, N_K) = q.shape, k.shape[1:3]
         layout = [Layout(tuple(x.shape), x.stride(), x.data_ptr() & 15 == 0) for x in (q, k, v, *more)]
         return cls(B, H, H_K, N_Q, N_K, D, q.dtype, device_of(q.device), window, tuple(layout),
-                   scores, sequences)
+                   scores, sequences, into, reserve)
 
     @classmethod
     def example(cls, *, H: int, N_Q: int, N_K: int, D: int, dtype: torch.dtype, device: Device,
                 B: int = 1, H_K: int | None = None, window: Window = FULL,
-                scores: Kind = PLAIN, sequences: int | None = None) -> Problem:
+                scores: Kind = PLAIN, sequences: int | None = None, into: bool = False) -> Problem:
         """Return the problem of new tensors, forward or backward, on a GPU that need not be there."""
         H_K = H if H_K is None else H_K
         order = Layout.contiguous if sequences is None else Layout.packed
         q, k = order(B, H, N_Q, D), order(B, H_K, N_K, D)
-        return cls(B, H, H_K, N_Q, N_K, D, dtype, device, window, (q, k, k, q, q), scores,
-                   sequences)
+        return cls(B, H, H_K, N_Q, N_K, D, dtype, device, window,
+                   (q, k, k, q, q, *((q, k, k) if into else ())), scores, sequences, into)
 
     @property
     def head_dim(self) -> int:
@@ -164,6 +169,10 @@ class Problem:
     def narrow(self) -> bool:
         """Tell whether a 16-bit head is so narrow that rounding P and dS would make all its error."""
         return self.dtype.itemsize == 2 and self.D < NARROW
+
+    def written_strides(self, at: int, like: int) -> tuple[int, ...]:
+        """Return the strides of what a kernel writes: tensor `at` if it is there, else a new one."""
+        return self.layout[at].strides if self.into else self.new_strides(like)
 
     def new_strides(self, which: int) -> tuple[int, ...]:
         """Return the strides of a new tensor of the shape of one in `layout`."""

@@ -23,6 +23,7 @@ SIZES = ("dtype", "head_dim", "causal", "window", "Nq", "Nk", "heads", "kv_heads
 SCORES = "softcap_log2", "ALIBI", "SINK"                    # in the order of a problem's `scores`
 STATISTICS = ("LSE", "DELTA", "DLSE", "Q_SCALE", "K_SCALE", "V_SCALE", "NEGATIVE_LSE", "NEGATIVE_DELTA",
               "SUMS", "ACC", "STATISTICS", "ALIBI", "SINK")
+WRITTEN = ("O", "DQ", "DK", "DV", "o_desc")                 # float32 where they hold a state or sums
 INTEGERS = ("LOCKS", "LENGTHS", "TABLE", "CU_Q", "CU_K")
 FLOATS = ("lse_desc", "delta_desc", "sum_desc")             # descriptors of float32
 
@@ -70,11 +71,12 @@ class Case:
 
 
 def example(arch: Arch, *, dtype="bfloat16", head_dim=128, causal=False, window=None, Nq=4096, Nk=4096,
-            heads=16, kv_heads=None, softcap=False, alibi=False, sink=False, sequences=None):
+            heads=16, kv_heads=None, softcap=False, alibi=False, sink=False, sequences=None,
+            into=False):
     """Return the problem of new tensors of these sizes on a GPU of a generation, or refuse by name.
 
     `softcap`, `alibi` and `sink` tell which scores there are; `sequences`, how many are packed
-    in Nq and Nk rows, None if none are.
+    in Nq and Nk rows, None if none are; `into`, whether keys are folded into a state.
     """
     import torch
 
@@ -98,7 +100,7 @@ def example(arch: Arch, *, dtype="bfloat16", head_dim=128, causal=False, window=
     return Problem.example(
         H=heads, H_K=kv_heads, N_Q=Nq, N_K=Nk, D=head_dim, window=window_of(bool(causal), window),
         scores=Kind(bool(softcap), int(bool(alibi)), int(bool(sink))), sequences=sequences,
-        dtype=getattr(torch, dtype.replace("e4m3", "e4m3fn")),
+        into=bool(into), dtype=getattr(torch, dtype.replace("e4m3", "e4m3fn")),
         device=Device("cuda", None, arch.capability, sms, ""))
 
 
@@ -111,18 +113,20 @@ def _what(p) -> str:
 def call_of(plan, p, absent=(), label="") -> Call:
     """Return the call of a plan at a problem, by example; `absent` tensors are None."""
     kind = DTYPES[_what(p).partition(" ")[0]]
-    given: dict = {name: "*fp32" if name in STATISTICS else f"*{kind}" for name in plan.tensors}
+    wide = (*STATISTICS, *FLOATS, *(WRITTEN if p.into else ()))
+    given: dict = {name: "*fp32" if name in wide else f"*{kind}" for name in plan.tensors}
     given |= dict.fromkeys([name for name in given if name.islower() and (
         "scale" in name or name in SCORES)], 1.0)
     absent = (*absent, *(name for name, there in zip(SCORES, p.scores, strict=True)
                          if name in given and not there))
     given |= dict.fromkeys([name for name in INTEGERS if name in given], "*i32")
     for name, block in plan.blocks.items():                 # the 8-bit kernel writes bfloat16
-        held = "fp32" if name in FLOATS else "bf16" if (name, kind) == ("o_desc", "fp8e4nv") else kind
+        held = "fp32" if name in wide else "bf16" if (name, kind) == ("o_desc", "fp8e4nv") else kind
         given[name] = f"tensordesc<{held}{block}>"
     given |= dict.fromkeys(absent) | plan.at(p) | dict.fromkeys(plan.tables, "*i32")
     options = {"num_warps": 4, "num_stages": 3} | plan.options
     warps, stages = options.pop("num_warps"), options.pop("num_stages")
+    label += ", into a state" * p.into
     mask = "causal" if p.causal else "window" if p.sides else ""
     scores = [name for name, there in zip(p.scores._fields, p.scores, strict=True) if there]
     words = [_what(p), f"d={p.D}", mask if "IS_CAUSAL" in plan.constants else "", *scores, label]
@@ -135,7 +139,7 @@ def triton_call(*, arch, part="forward", config=None, want_dk=True, want_dv=True
     from flashlib.kernels.backends.triton import BACKEND
     from flashlib.kernels.configs import TritonConfig, TritonConfigs
 
-    sizes = {name: choices.pop(name) for name in (*SIZES, "sequences") if name in choices}
+    sizes = {name: choices.pop(name) for name in (*SIZES, "sequences", "into") if name in choices}
     p = example(arch, **sizes)
     if p.dtype.itemsize == 1:
         raise ValueError("dtype: expected 'float16', 'bfloat16' or 'float32', got 'float8_e4m3'")
@@ -168,7 +172,7 @@ def gluon_call(*, arch, fp8=False, SPECIALIZED=True, config=None, **choices) -> 
     from flashlib.kernels.backends.gluon import BACKEND, FP8
     from flashlib.kernels.configs import GluonConfig
 
-    sizes = {name: choices.pop(name) for name in SIZES if name in choices}
+    sizes = {name: choices.pop(name) for name in (*SIZES, "into") if name in choices}
     p = example(arch, **{"dtype": "float8_e4m3" if fp8 else "bfloat16", **sizes})
     backend = FP8 if fp8 else BACKEND
     if (reason := backend.refusal(p, "forward")) is not None:
@@ -241,7 +245,7 @@ def softmax_call(*, arch, dtype="bfloat16", impl="fused", M=4096, N=4096) -> Cal
 
 
 _HOME, _TUNED = "flashlib.kernels", ("config", "BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
-_WALK = (*SIZES, *_TUNED, "sequences")
+_WALK = (*SIZES, *_TUNED, "sequences", "into")
 _GLUON = (*SIZES, "config", "BLOCK_N", "CONSUMERS", "STAGES")
 _RING = ("Q_SLOTS", "O_PARTS", "PING_PONG")
 # name: (the module that holds it, its builder, what a caller may choose)
@@ -254,7 +258,8 @@ KERNELS: dict[str, tuple[str, Callable[..., Call], tuple[str, ...]]] = {
     "flash_bwd_dq_kernel": (f"{_HOME}.triton.backward", partial(triton_call, part="dq"),
                             _WALK),
     "flash_fwd_hopper_kernel": (f"{_HOME}.gluon.forward", gluon_call,
-                                (*_GLUON, *_RING, "OVERLAP", "UNDER_SOFTMAX", "EMULATED", "TAU")),
+                                (*_GLUON, *_RING, "OVERLAP", "UNDER_SOFTMAX", "EMULATED", "TAU",
+                                 "into")),
     "flash_fwd_fp8_kernel": (f"{_HOME}.gluon.forward_fp8", partial(gluon_call, fp8=True),
                              (*_GLUON, *_RING)),
     "flash_fwd_pipelined_kernel": (f"{_HOME}.gluon.forward_unspecialized",

@@ -1,7 +1,7 @@
 """The paper GPU: HBM, an SRAM with a capacity, a trace, and a count of bytes, FLOPs and exponentials.
 
-`machine` has the GPU, `values` what it computes with, `traffic` and `trace` what it writes down, and
-`thread_block` the warps of one block.
+`machine` has the GPU, `values` what it computes with, `traffic` and `trace` what it writes down,
+`thread_block` the warps of one block, and `ranks` the links between several GPUs.
 """
 
 from flashlib.errors import HBMReadError, SRAMOverflow

@@ -102,8 +102,9 @@ class TestValues:
             a, b = gl.arange(0, 128, LAYOUT), gl.arange(0, 128, OTHER)
             assert (a + gl.convert_layout(b, LAYOUT)).shape == [128]
             a + b
-        with pytest.raises(Hazard, match="operands in two layouts"):
+        with pytest.raises(Hazard, match="operands in two layouts") as caught:
             run(kernel, 1, {"X": 0})
+        assert caught.value.source == "a + b"               # the kernel's line, not NumPy's
 
     def test_an_axis_goes_where_it_was_sliced(self):
         def kernel(axis):

@@ -19,6 +19,7 @@ import torch
 import flashlib
 from flashlib.interpreter import Hazard
 from tests.kernels.behaviours import require
+from tests.kernels.fold_cases import check_pieces, check_untouched
 from tests.kernels.gluon_bugs import MUTANTS
 from tests.kernels.planted import report
 from tests.kernels.problems import NAMES, Shape, dense, off, problem, solve
@@ -190,7 +191,16 @@ def pipelined():
     compare(FORWARD, got, dense(given), 1e-2)
 
 
+def check_state(dtype=torch.float16):
+    """Keys that come in several pieces, O and lse as of one call: in four parts of O, each its own."""
+    shapes = [Shape(1, 2, 1, 100, 333, 64), Shape(1, 1, 1, 100, 70, 32, True),
+              Shape(1, 1, 1, 70, 130, 256)]
+    check_pieces("gluon", dtype, "cpu", shapes, FORWARD, scale=0.5)
+
+
 CHECKS = {
+    "state": check_state,
+    "untouched": lambda: check_untouched("gluon", torch.float16),
     "full": lambda: differs(FORWARD, 1, 2, 2, 200, 333, 64),
     "lse": lambda: differs(("lse",), 1, 1, 1, 70, 70, 64),
     "long": lambda: differs(FORWARD, 1, 1, 1, 130, 1200, 64),

@@ -21,6 +21,7 @@ import flashlib
 from flashlib.course.notebook.interpreter_trace import watch
 from flashlib.masks import mask_of, tiles
 from tests.kernels.behaviours import require
+from tests.kernels.fold_cases import check_pieces, check_untouched
 from tests.kernels.planted import report
 from tests.kernels.problems import NAMES, Problem, Shape, dense, off, problem, solve
 from tests.mutants.edits import edited
@@ -97,6 +98,21 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("only the first head of a group counts", "backward", "h = hk * GROUP + member",
      "h = hk * GROUP", "group_backward"),
     ("all heads read the first keys in dQ", "backward", "h // GROUP", "h * 0", "group_backward"),
+    # into a state
+    ("the state is weighed as the new keys are", "forward", "held * weight[:, None]",
+     "held * keep[:, None]", "state"),
+    ("the state's sum is left out", "forward", "tl.fma(l_i, keep, weight)", "l_i * keep", "state"),
+    ("the new sum is not rescaled", "forward", "tl.fma(l_i, keep, weight)", "l_i + weight", "state"),
+    ("the new O is not rescaled", "forward", "acc * keep[:, None] + held", "acc + held", "state"),
+    ("the state's lse is read as base 2", "forward", "weight = tl.exp2(before * LOG2E - m_new)",
+     "weight = tl.exp2(before - m_new)", "state"),
+    ("an empty state counts, NaN or not", "forward", "tl.where((weight > 0.0)[:, None], held, 0.0)",
+     "held", "state"),
+    ("a row that sees nothing has its lse rounded", "forward", "tl.where(seen, lse, before)", "lse",
+     "untouched"),
+    ("gradients are written over", "tiles", "tile += tl.load(pointers, mask=inside, other=0.0)",
+     "tile += 0.0", "sums"),
+    ("only dQ adds", "backward", "BLOCK_N, HEAD_DIM,\nFLAGS[5])", "BLOCK_N, HEAD_DIM)", "sums"),
     # windows
     ("the window shows one key more on the left", "tiles", "col >= on - left", "col >= on - left - 1",
      "window"),
@@ -181,8 +197,8 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("the sink is left out of l", "scores", "tl.exp2(sink_log2 - m_new)", "0.0 * m_new", "sink"),
     ("a sink cannot be the maximum", "scores", "tl.maximum(m_i, sink_log2)", "m_i + 0.0 * sink_log2",
      "sink"),
-    ("the sink is scaled", "forward", "of_head(SINK, b, h, H, SINK_DIMS))",
-     "of_head(SINK, b, h, H, SINK_DIMS) * scale_log2)", "sink"),
+    ("the sink is scaled", "forward", "of_head(SINK, b, h, H, DIMS[1]))",
+     "of_head(SINK, b, h, H, DIMS[1]) * scale_log2)", "sink"),
     ("every head has the sink of its group", "forward", "of_head(SINK, b, h,",
      "of_head(SINK, b, h // GROUP,", "sink"),
 )]
@@ -342,7 +358,16 @@ def check_window_visits():
         require(found == by_key, f"dK and dV: {found} rows of Q, expected {by_key}")
 
 
+def check_state(names=FORWARD):
+    """Keys that come in several pieces, O and lse as of one call; the sums of gradients, too."""
+    shapes = [Shape(1, 2, 1, 40, 97, 16), Shape(1, 1, 1, 40, 33, 16, True)]
+    check_pieces("triton", torch.float32, "cpu", shapes, names, scale=0.5)
+
+
 CHECKS = {
+    "state": check_state,
+    "sums": lambda: check_state(BACKWARD),
+    "untouched": lambda: check_untouched("triton", torch.float32),
     "value": lambda: differs(("O",), 2, 2, 2, 40, 70, 16, scale=1.0),
     "lse": lambda: differs(("lse",), 1, 2, 2, 40, 70, 16),
     "blind": check_blind,

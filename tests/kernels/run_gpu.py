@@ -26,6 +26,7 @@ import torch  # noqa: E402
 
 from tests.kernels.behaviours import Backend  # noqa: E402
 from tests.kernels.gpu_checks import ALONE, Where, run_configuration  # noqa: E402
+from tests.kernels.gpu_checks_into import into_tasks, run_into  # noqa: E402
 from tests.kernels.gpu_checks_scores import HEAD_DIMS, run_scores  # noqa: E402
 from tests.kernels.gpu_checks_varlen import run_varlen, varlen_tasks  # noqa: E402
 from tests.kernels.grid import Column, columns, merged, run_column  # noqa: E402
@@ -64,6 +65,7 @@ def tasks():
         for promise in PROMISES:
             made[f"promise {promise} {str(dtype).split('.')[1]}"] = ("promise", (promise, dtype))
 
+    made |= {name: ("into", given) for name, given in into_tasks().items()}
     made |= {name: ("varlen", given) for name, given in varlen_tasks().items()}
 
     def cost(name):
@@ -94,6 +96,8 @@ def run_task(job):
             return done(1, [], said=run_configuration(where, *arguments))
         if kind == "varlen":
             return done(1, [], said=run_varlen(where, *arguments))
+        if kind == "into":
+            return done(1, [], said=run_into(where, *arguments))
         if kind == "promise":
             promise, dtype = arguments
             PROMISES[promise](Backend(where.impl, dtype, where.device, N=300))
@@ -124,9 +128,9 @@ def run_all(where, *, processes, only="", each=lambda outcome: None, watchdog_s=
     A kernel that waits for ever would keep its process: when no task has ended for `watchdog_s`
     seconds, the processes are killed, and the tasks that had no outcome fail by name.
     """
-    # Gluon refuses softcap and ALiBi; sinks alone are among what "auto" gives it.
+    # Gluon refuses softcap and ALiBi; sinks and states are among what "auto" gives it.
     jobs = [(name, task, where) for name, task in tasks().items()
-            if only in name and not (where.impl == "gluon" and "scores" in name)]
+            if only in name and not (where.impl == "gluon" and task[0] in ("scores", "into"))]
     outcomes = []
     if jobs:
         context = multiprocessing.get_context("spawn")

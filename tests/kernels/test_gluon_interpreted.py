@@ -16,6 +16,7 @@ from flashlib.kernels.backends import gluon  # noqa: E402
 from flashlib.kernels.gluon.meanings import meaning_of  # noqa: E402
 from flashlib.kernels.problem import Problem  # noqa: E402
 from flashlib.masks import visits, window_of  # noqa: E402
+from flashlib.models.folding import state_bytes  # noqa: E402
 from tests.kernels.budget import cancellation_floor, score  # noqa: E402
 from tests.kernels.problems import NAMES, Shape, dense, problem, solve  # noqa: E402
 
@@ -175,6 +176,20 @@ def test_counts_equal_the_closed_forms(seed):
     # one product more for each program and consumer, whose result nobody reads
     spare = 2 * 64 * config.BLOCK_N * gluon.head_dim_of(p) * config.CONSUMERS * grid
     assert counts["flops"] == expected["flops"] + spare
+
+
+@pytest.mark.parametrize("D, window", [(40, None), (128, (None, 9)), (256, None)])
+def test_a_state_is_read_once_and_written_once(D, window):
+    given = problem(Shape(1, 2, 1, 150, 200, D, False, window), torch.float16)
+    o, lse = torch.full(given.q.shape, torch.nan), torch.full(given.q.shape[:3], -torch.inf)
+    p = gluon.on_hopper(Problem.of(*given[:3], o, window=window_of(False, window), into=True))
+    launch = plans.launches_for(gluon.BACKEND, p, "forward")["forward"]
+    values = launch.bound(*given[:3], o, lse, gluon.factor(D ** -0.5), None)
+    kernel = launch.plan.kernel
+    counts = run(kernel.kernel, launch.grid[0], dict(zip(kernel.arg_names, values, strict=True)),
+                 meanings=meaning_of).counts
+    assert counts["loaded o_desc"] == counts["stored o_desc"] == state_bytes(2 * 150, D).o
+    require_right((o.half(), lse), given, ("O", "lse"))
 
 
 def test_without_the_switch_the_refusal_names_it(monkeypatch):

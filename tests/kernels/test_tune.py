@@ -76,7 +76,7 @@ def test_the_gluon_kernel_is_tried_with_its_switches_and_other_tiles(hopper):
             assert {(c.PING_PONG, c.UNDER_SOFTMAX, c.TAU) for c in own} == {
                 (a, b, tau) for a in (True, False) for b in (True, False) for tau in (0.0, 8.0)}
             assert {c[:4] for c in others} - {first[:4]} == set(
-                gluon.TILES[max(32, padded(D))]) - {first[:4]}
+                configs.GLUON_TILES[max(32, padded(D))]) - {first[:4]}
             for c in others:
                 assert c.CONSUMERS in configs.REGISTERS and c.SPECIALIZED
                 assert c.O_PARTS == first.O_PARTS

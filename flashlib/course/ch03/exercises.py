@@ -104,6 +104,10 @@ def check_softmax(answer):
     _survives(answer, np.array([[90.0, 3.0], [-110.0, -120.0]], dtype=np.float32),
               "float32 holds eˣ only from x = −103 to 88: the shift must be the maximum itself, not"
               " a number somewhere near it")
+    if not _keeps_nan(answer):
+        raise Wrong("a logit that was NaN, an error made further up, became plain weights:"
+                    " np.nan_to_num, or whatever else paints over NaN, hides it. The right shift leaves"
+                    " nothing to paint")
     return "right, and finite for every row that has a finite logit."
 
 
@@ -127,6 +131,14 @@ _HARD_ROWS = (
     ([[3.0, -np.inf, 1.0]],
      "a masked logit of −∞ spoiled its row: its weight is 0 and the others sum to 1"),
 )
+
+
+def _keeps_nan(answer):
+    try:
+        got = _called(answer, np.array([[1.0, np.nan, 2.0], [0.0, 1.0, 2.0]]))
+    except ValueError:                        # as Fraction refuses NaN, which hides nothing either
+        return True
+    return np.isnan(np.asarray(got, float)[0]).all()
 
 
 def _called(answer, x):

@@ -30,6 +30,13 @@ def check_finish(finish):
     if np.isnan(got[2]).any():
         raise Wrong("a row that saw no key has l = 0 and o = 0, and 0/0 gave NaN: it should be 0")
     expect_close(got[2], np.zeros(4), "O of a row that saw no key")
+    o[1, 3] = np.nan
+    with np.errstate(all="ignore"):
+        lost = np.asarray(finish(l.copy(), o.copy()), float)
+    if not np.isnan(lost[1, 3]):
+        raise Wrong(f"a value that was NaN, an error made further up, became {lost[1, 3]:g}:"
+                    " np.nan_to_num hides it. Only the row with l = 0 is to be 0: divide it by some"
+                    " number that is not 0")
     return "one division per row, at the very end."
 
 
@@ -134,6 +141,11 @@ def check_merge_finished(merge_finished):
             raise Wrong(f"{what}: got NaN; −∞ − (−∞) is the usual culprit")
         expect_close(both_O, whole_O, f"O of {what}")
         expect_close(both_lse, whole_lse, f"lse of {what}")
+    lost = O_a.copy()
+    lost[1, 2] = np.nan
+    if not np.isnan(np.asarray(call(lost, a, O_b, b, what="a half with a NaN")[0], float)[1, 2]):
+        raise Wrong("a value that was NaN, an error made further up, vanished: np.nan_to_num hides it."
+                    " Where both halves are empty, let no NaN arise")
     return "this is all that the two machines need to exchange."
 
 

@@ -28,7 +28,7 @@ def lanes(touches: Sequence, n: int) -> Figure:
     `interpreter_trace` records them. A masked lane is white, one that reads poison red.
     """
     end = max(n, 1 + max(int(t.lanes.max()) for t in touches))
-    fig, ax = theme.subplots(height=1.75)
+    fig, ax = theme.subplots(height=1.95)
     ax.set(xlim=(-1.9, end + 0.1), ylim=(2.75, -0.75))
     ax.axis("off")
     for cell in range(end):
@@ -56,6 +56,10 @@ def lanes(touches: Sequence, n: int) -> Figure:
     ax.text(-0.15, 0.375, "lanes", ha="right", va="center", fontsize=SMALL)
     ax.text(-0.15, 2.1, "x in HBM", ha="right", va="center", fontsize=SMALL)
     count = sum(int(np.count_nonzero(t.outside)) for t in touches)
+    idle = sum(int(np.count_nonzero(~t.mask)) for t in touches)
+    ax.set_title(f"{count} lanes read what is not x's" if count else
+                 f"{idle} lanes are masked, and none reads beyond x" if idle else
+                 "no lane reads beyond x", loc="left")
     return theme.describe(fig, f"{len(touches)} programs over {n} elements of x; "
                                f"{count} lanes read outside.")
 
@@ -74,7 +78,7 @@ def program_grid(shape: tuple[int, int], touches: Sequence, *, row_stride: int) 
         places = np.asarray(touch.lanes)[touch.mask]
         places = places[(places >= 0) & (places < rows * row_stride)]
         owner.ravel()[places] = programs.index(tuple(touch.program))
-    fig, ax = theme.subplots(height=0.3 * rows + 0.55)
+    fig, ax = theme.subplots(height=0.3 * rows + 0.75)
     ax.set(xlim=(-2.6, row_stride + 0.05), ylim=(rows + 0.05, -0.75))
     ax.axis("off")
     for r in range(rows):
@@ -92,6 +96,8 @@ def program_grid(shape: tuple[int, int], touches: Sequence, *, row_stride: int) 
         ax.text((cols + row_stride) / 2, -0.3, "not ours: NaN", ha="center", va="center",
                 fontsize=SMALL, color=OVER)
     bad = int(np.count_nonzero(owner[:, cols:] >= 0))
+    ax.set_title(f"{len(programs)} programs share {rows * cols} elements and touch"
+                 f" {bad or 'none'} beyond", loc="left")
     return theme.describe(fig, f"x, {rows} × {cols}: which program touches which element; "
                                f"{bad} elements outside are touched.")
 
@@ -134,9 +140,10 @@ def softmax_rates(panels: Mapping[str, Mapping[str, tuple[Sequence, Sequence]]],
         ax.set(ylim=(0, 1.08), xlabel="length of a row, in elements", title=title)
     first = np.atleast_1d(axes)[0]
     first.set_ylabel(f"share of the copy rate, {copy_rate / 1e12:.2f} TB/s")
-    if predicted:
-        fig.suptitle("At 32K elements a row, the passes (dashed) predict the rate", fontsize=10,
-                     fontweight="bold", x=0.01, ha="left")
+    heading = "At 32K elements a row, the passes (dashed) predict the rate" if predicted else (
+        "One softmax runs almost as fast as a copy. And the two others?") if asked else ""
+    if heading:
+        fig.suptitle(heading, fontsize=10, fontweight="bold", x=0.01, ha="left")
     beside(np.atleast_1d(axes)[-1], "a copy", (lengths[-1], 1),
            (14, 0) if predicted else (0, 7), fontsize=SMALL, ha="left" if predicted else "right")
     words = []
@@ -161,9 +168,12 @@ def languages(texts: Mapping[str, tuple[str, str, str]]) -> Figure:
     found = {name: [line.strip() for line in show.ir_lines(text, only)[:2]]
              for name, (_, text, only) in texts.items()}
     step, room = 0.19, 92
-    height = 0.1 + sum(0.36 + step * len(lines) for lines in found.values())
+    height = 0.35 + sum(0.36 + step * len(lines) for lines in found.values())
     fig = theme.figure(height, layout=None)
-    ax, y, words = whole(fig, down=True), 0.1, []
+    ax, y, words = whole(fig, down=True), 0.35, []
+    last = list(found)[-1]
+    ax.text(0.05, 0.17, f"A block's one load becomes {len(found[last])} of a thread", fontsize=10,
+            fontweight="bold", va="center_baseline")
     for name, lines in found.items():
         if not lines:
             raise ValueError(f"texts: expected a line of {name} like {texts[name][2]!r}, found none")
@@ -179,6 +189,38 @@ def languages(texts: Mapping[str, tuple[str, str, str]]) -> Figure:
         y += tall + 0.1
         words.append(f"{name}, {texts[name][0]}: {' / '.join(lines)}")
     return theme.describe(fig, f"One load in {len(found)} languages. {'; '.join(words)}.")
+
+
+@styled
+def register_file(rows: Sequence[Mapping], *, registers: int = 65_536) -> Figure:
+    """Draw an SM's register file as a bar, cut into the programs that share it, for every row.
+
+    Each row holds `name`, `warps`, `registers` (of a thread) and `programs`. A warp gets registers in
+    steps of 256.
+    """
+    fig, ax = theme.subplots(height=0.85 + 0.27 * len(rows))
+    for y, row in enumerate(rows):
+        each = row["warps"] * -(-32 * row["registers"] // 256) * 256
+        for n in range(row["programs"]):
+            rect(ax, n * each, y - 0.36, each, 0.72, fc=_program_color(n), ec=INK, lw=0.6)
+        used = row["programs"] * each
+        if used < registers:
+            rect(ax, used, y - 0.36, registers - used, 0.72, fc="white", ec=GREY, lw=0.6,
+                 ls=(0, (2, 2)))
+        beside(ax, str(row["programs"]), (registers, y), (6, 0), fontsize=SMALL, fontweight="bold")
+    ax.set_yticks(range(len(rows)), [row["name"] for row in rows], fontsize=SMALL)
+    ax.set(xlim=(0, 1.06 * registers), ylim=(len(rows) - 0.5, -0.55),
+           xticks=[registers * n // 4 for n in range(5)])
+    ax.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
+    ax.set_xlabel("registers of one SM; a box is a program, dotted: left over", fontsize=SMALL)
+    ax.tick_params(axis="y", length=0)
+    counts = [row["programs"] for row in rows]
+    alone = "one has it alone" if min(counts) == 1 else f"{min(counts)}"
+    title = f"{max(counts)} programs share an SM, or {alone}"
+    ax.set_title(title, loc="left")
+    words = "; ".join(f"{row['name']}: {row['programs']} programs of {row['warps']} warps with"
+                      f" {row['registers']} registers a thread" for row in rows)
+    return theme.describe(fig, f"{title}. {words}.")
 
 
 def touched(shape, strides, block, program: int, masked: bool):
@@ -232,11 +274,11 @@ def pointer_block(shape, strides, block, program: int, masked: bool, title: str,
              " dotted: beyond the matrix", fontsize=SMALL)
     wild, least = int((on & ~inside).sum()), -(-int(on.sum()) // SECTOR)
     words = sentences(fig, [
-        (title, INK),
-        (f"{on.size} lanes, " + (f"{int((~on).sum())} of them masked" if masked else "no mask"), INK),
-        (f"{wild} read outside the matrix", OVER if wild else INK),
         (f"{len(hit)} sectors cross for {int(on.sum())} elements",
          OVER if len(hit) > 2 * least else INK),
-        (f"packed, they would fill {least}", INK)], 0.54, 0.93, 0.085)
+        (f"packed, they would fill {least}", INK),
+        (title, INK),
+        (f"{on.size} lanes, " + (f"{int((~on).sum())} of them masked" if masked else "no mask"), INK),
+        (f"{wild} read outside the matrix", OVER if wild else INK)], 0.54, 0.93, 0.085)
     return theme.describe(fig, f"{shape[0]} × {shape[1]} float32, strides {strides}, blocks"
                                f" {block[0]} × {block[1]}: {words}.")

@@ -49,20 +49,24 @@ def page_lines(page: Callable) -> list[str]:
     return _code(lines[next(n for n, line in enumerate(lines) if "for rows in tiles" in line):-1])
 
 
-def kernel_lines() -> list[str]:
-    """Return the lines of the forward kernel; the loop that it calls stands where it is called.
+# What the compiler knows of a bfloat16 call, d <= 64, without windows, sinks, softcaps or packed
+# sequences: the listings leave out the branches that this decides.
+PLAIN = {"sequences": None, "SINK": None, "window": None, "EARLY_V": False,
+         "len(logits[1]) > 0": False, "O.dtype.element_ty == tl.float16": False}
 
-    What packed sequences add is left out.
+
+def kernel_lines() -> list[str]:
+    """Return the lines of the forward kernel of a plain causal call, with the loop that it calls.
+
+    The loop is that of the tiles that the mask cuts; it stands where it is called.
     """
-    own, loop = (_code(show.kernel_text("triton/forward", name, "body").splitlines())
+    where = PLAIN | {"IS_CAUSAL": True, "MASKED": True}
+    own, loop = (_code(show.kernel_text("triton/forward", name, "body", where).splitlines())
                  for name in ("flash_fwd_kernel", "_attend"))
-    packed = next(n for n, line in enumerate(own) if line.startswith("if sequences is not None"))
-    rest = next(n for n in range(packed + 1, len(own)) if not own[n].startswith(" "))
-    own = own[:packed] + own[rest:]
     at = {key: next(n for n, line in enumerate(own) if line.startswith(key))
-          for key in ("pid =", "if IS_CAUSAL or RAGGED", "acc = acc /")}
+          for key in ("pid =", "acc, l_i, m_i = _attend", "acc = acc /")}
     start = next(n for n, line in enumerate(loop) if line.startswith("for start"))
-    return [*own[at["pid ="]:at["if IS_CAUSAL or RAGGED"]],
+    return [*own[at["pid ="]:at["acc, l_i, m_i = _attend"]],
             *("  " + line for line in loop[start:-1]), *own[at["acc = acc /"]:]]
 
 
@@ -89,7 +93,7 @@ def page_and_kernel(page: Callable) -> Figure:
         name = f"{name}, {len(lines)} lines"
         ax.text(x, top - 0.16, name, fontsize=9, fontweight="bold", va="center")
         for n, line in enumerate(lines):
-            text = line if len(line) <= most else line[:most - 1] + "…"
+            text = line if len(line) <= most else line[:line.rindex(" ", 0, most - 1)] + " …"
             ax.text(x, top + step * (n + 0.5), text, fontsize=size, va="center_baseline",
                     family="DejaVu Sans Mono", zorder=3)
     edges = left + 0.1 + letter * room[0], right - 0.04
@@ -218,7 +222,7 @@ def tile_walk(mask: Mask, shape: tuple[int, int], BLOCK_M: int, BLOCK_N: int, ti
     """
     (Nq, Nk), (walk, marks) = shape, walk_of(mask, shape, BLOCK_M, BLOCK_N, tile)
     fig = theme.figure(3.5, layout=None)
-    ax = fig.add_axes((0.08, 0.13, 0.42, 0.84))
+    ax = fig.add_axes((0.08, 0.13, 0.42, 0.82))
     rows = tiles(Nq, BLOCK_M)
     visited, needed = 0, int(np.sum(mask.stop - mask.first))
     for n, r in enumerate(rows):
@@ -238,16 +242,26 @@ def tile_walk(mask: Mask, shape: tuple[int, int], BLOCK_M: int, BLOCK_N: int, ti
            yticks=range(0, side + 1, 128))
     ax.set_xlabel("keys", fontsize=SMALL)
     ax.set_ylabel("queries", fontsize=SMALL)
+    for seen in (mask.stop, mask.first) if mask.first.any() else (mask.stop,):
+        ax.plot(seen, np.arange(Nq) + 0.5, color=OVER, lw=1.2, zorder=6, gid="edge")
     begin, whole_, cut, end = marks
+    text: dict[int, list[str]] = {}
+    for name, mark in zip(("begin", "whole", "cut", "end"), marks, strict=True):
+        if begin < whole_ or name in ("cut", "end"):        # without a window two say it all
+            ax.plot([mark, mark], [0, own.start], color=INK, lw=0.7, ls=":", zorder=5)
+            last = max(text, default=-side)
+            text[mark] = (text.pop(last) if mark - last < side / 16 else []) + [name]
+    for mark, names in text.items():
+        ax.text(mark, -10, ", ".join(names), ha="center", fontsize=TINY)
     masked = sum(kind for _, kind in walk)
     share = visited * BLOCK_M * BLOCK_N / max(needed, 1)
     words = sentences(fig, [
+        (f"{len(walk)} tiles: {masked} behind a mask, {len(walk) - masked} whole", INK),
         (title, INK),
         (f"begin {begin}, whole {whole_}, cut {cut}, end {end}", INK),
-        (f"{len(walk)} tiles visited, in the order of the numbers", INK),
-        (f"{masked} behind a mask, {len(walk) - masked} whole", OVER if walk and masked == len(walk)
-         else INK)], 0.55, 0.93, 0.085)
-    fig.text(0.55, 0.48, "logits computed, by all programs, for each one needed", fontsize=SMALL)
+        ("between the red edges a row sees its keys" if mask.first.any() else
+         "left of the red edge a row sees its keys", OVER)], 0.55, 0.93, 0.085)
+    fig.text(0.55, 0.48, "logits computed for each one needed, all programs", fontsize=SMALL)
     bar = fig.add_axes((0.55, 0.32, 0.42, 0.12))
     bar.barh(0, share, height=0.8, color=theme.tensor_color("S"), ec=theme.edge_color("S"),
              lw=0.7)

@@ -10,6 +10,8 @@ from flashlib.course.plots import theme
 from flashlib.course.plots.gantt import UNITS, bar, face
 from flashlib.course.plots.parts import bare, beside, heading
 from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, Figure, styled
+from flashlib.models.sm import operations
+from flashlib.models.sm.operations import Rates
 from flashlib.models.sm.simulator import Schedule
 
 _UNIT_COLORS = {"copy": ("#DDCC77", ""), "tensor": ("#31688E", ""), "exp": ("#999933", "///"),
@@ -42,7 +44,7 @@ def utilization_bars(shares: Mapping[str, Mapping[str, float]]) -> Figure:
     `shares` holds name → unit → share, and every case the same units.
     """
     units = list(next(iter(shares.values())))
-    fig, ax = theme.subplots(height=0.6 + 0.2 * (len(units) + 0.7) * len(shares))
+    fig, ax = theme.subplots(height=0.85 + 0.2 * (len(units) + 0.7) * len(shares))
     for row, found in enumerate(shares.values()):
         base = row * (len(units) + 0.7)
         for i, unit in enumerate(units):
@@ -60,9 +62,55 @@ def utilization_bars(shares: Mapping[str, Mapping[str, float]]) -> Figure:
     ax.axvline(1, color=GREY, lw=0.8, ls=":")
     ax.legend(loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=len(units), frameon=False,
               fontsize=TINY, handlelength=1.6)
+    least = min(shares, key=lambda name: shares[name]["tensor"])
+    fig.suptitle(f"{least}: the tensor cores work {100 * shares[least]['tensor']:.0f} % of the time",
+                 x=0.012, ha="left", fontsize=10, fontweight="bold")
     words = (f"{name}: {', '.join(f'{UNITS[u]} {100 * found[u]:.0f} %' for u in units)}"
              for name, found in shares.items())
     return theme.describe(fig, f"Busy share of the units. {'; '.join(words)}.")
+
+
+@styled
+def logit_costs(rates: Rates, d: int = 128, logits: int = 128 * 128) -> Figure:
+    """Draw the cycles of an SM's units for a tile of logits, from what one logit takes of each."""
+    units = [
+        ("tensor cores", f"{rates.matmul_flops:,.0f} FLOPs a clock", rates.matmul_flops,
+         [("Q·Kᵀ", 2 * d, face("QK")), ("P·V", 2 * d, face("PV"))]),
+        ("special function units", f"{rates.exps:.0f} exponentials a clock", rates.exps,
+         [("exponential", 1, face("exp"))]),
+        ("lanes", f"{rates.lanes:.0f} slots a clock", rates.lanes,
+         [("maximum", operations.MAX_SLOTS, face("max")),
+          ("multiply-add, sum", operations.EXP_SLOTS, {"facecolor": "#ECECEC", "hatch": "--"}),
+          ("to 16 bits", operations.PACK_SLOTS, face("pack")),
+          ("rescale O", d / 128, face("rescale"))])]             # d numbers a row of 128 keys
+    cycles = [sum(takes for _, takes, _ in parts) * logits / rate for _, _, rate, parts in units]
+    fig = theme.figure(2.15, layout=None)
+    title = (f"Exponentials need {100 * cycles[1] / cycles[0]:.0f} % of the matmuls' cycles,"
+             f" the rest of softmax {100 * cycles[2] / cycles[0]:.0f} %")
+    heading(fig, title)
+    ax = fig.add_axes((0.2, 0.19, 0.775, 0.68))
+    ax.set(xlim=(0, 1.1 * max(cycles)), ylim=(3, -0.1))
+    window, scale = ax.get_xlim(), 0.775 * theme.WIDTH / ax.get_xlim()[1]
+    words = []
+    for y, ((name, _, rate, parts), total) in enumerate(zip(units, cycles, strict=True)):
+        at = 0.0
+        for text, takes, look in parts:
+            wide = takes * logits / rate
+            bar(ax, at, at + wide, y + 0.12, 0.6, text, window, scale, **look)
+            at += wide
+        beside(ax, f"{total:,.0f}", (at, y + 0.42), (6, 0), fontsize=SMALL, fontweight="bold")
+        if len(parts) > 2:
+            terms = [f"{text} {takes * logits / rate:.0f}" for text, takes, _ in parts]
+            beside(ax, f"= {' + '.join(terms[:2])}\n+ {' + '.join(terms[2:])}", (at, y + 0.42), (32, 0),
+                   fontsize=TINY)
+        words.append(f"{name} {total:,.0f} cycles ({', '.join(text for text, _, _ in parts)})")
+    ax.set_yticks([y + 0.42 for y in range(3)], [f"{name}\n{gives}" for name, gives, *_ in units],
+                  fontsize=TINY)
+    bare(ax, "left")
+    ax.set_xlabel(f"cycles of one SM for a tile of {logits:,} logits, d = {d}", fontsize=SMALL)
+    ax.tick_params(axis="x", labelsize=TINY)
+    ax.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
+    return theme.describe(fig, f"{title}. {'; '.join(words)}.")
 
 
 @styled

@@ -1,6 +1,8 @@
 """The labs of chapter 12: a schedule by plan, tile and GPU; and a real kernel with a line left out."""
 
 import functools
+import itertools
+import re
 import textwrap
 
 from flashlib.course.ch12 import edited_kernels, interpreter_figures
@@ -85,14 +87,16 @@ def ran(left_out, slots, order, keys):
 
 def leave_out_each(recorded):
     """Print for every line what a GPU did without it, and what the interpreter says of it."""
-    print(f"On the GPU: {origin(recorded)}.")
+    print(f"The GPU: {origin(recorded)}.\n\n{'left out, and what the GPU did':37}in the interpreter")
     for row in recorded.rows[1:]:
         _, hazard = ran(row["left_out"], 4, "late", 32)
         seen = (f"{row['wrong_launches']:,} of {row['launches']:,} launches wrong"
                 if row["status"] == "ok" else row["status"].rpartition(": ")[2])
-        print(f"without {row['left_out']}\n    on the GPU: {seen}")
-        print(textwrap.fill(f"here, at `{hazard.source}`: {hazard}", 104, initial_indent="    ",
-                            subsequent_indent="          "))
+        where = r"((?<=[.;] )|^)kernels\.py:\d+: | (of|at) kernels\.py:\d+"       # no line numbers here
+        says = textwrap.wrap(re.sub(where, "", str(hazard)), 48)
+        print("─" * 85)
+        for left, right in itertools.zip_longest((row["left_out"], f"  {seen}"), says, fillvalue=""):
+            print(f"{left:37}{right}".rstrip())
 
 
 def draw_run(left_out="the wait for a free slot", slots=2, order="late", keys=32, lines=0):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from flashlib.course.plots import theme
 from flashlib.course.plots.gantt import face
-from flashlib.course.plots.parts import bare, boxes
+from flashlib.course.plots.parts import bare, boxes, heading
 from flashlib.course.plots.theme import INK, SMALL, TINY, Figure, styled
 
 _LABEL = re.compile(r"^(\.L_x_\d+):", re.M)
@@ -59,8 +59,8 @@ def strip(machine: Sequence[str]) -> Figure:
     order = [step for step in STEPS if step != "rest"]
     ours = [step for step in machine if step != "rest"]
     rows = {"source": sorted(ours, key=order.index), "machine": ours}
-    fig = theme.figure(1.95, layout=None)
-    ax = fig.add_axes((0.09, 0.2, 0.9, 0.55))
+    fig = theme.figure(2.2, layout=None)
+    ax = fig.add_axes((0.09, 0.18, 0.9, 0.48))
     ax.set(xlim=(0, len(ours)), ylim=(2.1, -0.25))
     for y, steps in enumerate(rows.values()):
         for step in order:
@@ -70,6 +70,8 @@ def strip(machine: Sequence[str]) -> Figure:
             n = steps.index(step) + 0.5
             ax.plot([n, n], [y - 0.02, y + 0.9], color=STEPS[step][1]["facecolor"], lw=2.2)
     before = {name: Counter(steps[:steps.index("wait PV")])["exp"] for name, steps in rows.items()}
+    heading(fig, f"Exponentials before the wait for P·V: {before['source']} in the source,"
+                 f" {before['machine'] or 'none'} in the machine code")
     ax.set_yticks([0.46, 1.46], ["source", "machine"], fontsize=SMALL)
     bare(ax, "left")
     ax.set_xlabel("instructions of one round of the loop, in the order in which a thread issues them",

@@ -87,7 +87,7 @@ def _two_to(power: int | str) -> str:
 
 
 @styled
-def number_line(grids: Mapping[str, np.ndarray], *, limit: float) -> Figure:
+def number_line(grids: Mapping[str, np.ndarray], *, limit: float, title: str = "") -> Figure:
     """Draw every value that some formats can hold, a line each, from 0 to `limit`."""
     fig, ax = theme.subplots(height=0.5 + 0.42 * len(grids))
     for n, (name, grid) in enumerate(grids.items()):
@@ -97,6 +97,7 @@ def number_line(grids: Mapping[str, np.ndarray], *, limit: float) -> Figure:
         ax.plot([0, limit], [n, n], color=FAINT, lw=0.8, zorder=0)
     ax.set(xlim=(-0.01 * limit, limit * 1.01), ylim=(len(grids) - 0.4, -0.6))
     ax.set_yticks(range(len(grids)), list(grids), color=INK, fontsize=9)
+    ax.set_title(title, fontsize=10, loc="left")
     bare(ax, "left")
     counts = "; ".join(f"{name}: {int(np.sum((g >= 0) & (g <= limit)))} values"
                        for name, g in grids.items())

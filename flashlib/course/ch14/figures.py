@@ -72,7 +72,7 @@ def pipeline(schedule, window: tuple[float, float], *, title: str) -> Figure:
 
 
 @styled
-def exp2_errors(f, errors: Mapping[int, np.ndarray], *, ax=None):
+def exp2_errors(f, errors: Mapping[int, np.ndarray], *, title: str = "", ax=None):
     """Draw the relative error of polynomials over the fraction f, by degree, and half a bf16 step.
 
     `errors` maps a degree to |p(f)/2ᶠ − 1|. Half a step is 2⁻⁸ for results from 1 to 2: divided by
@@ -93,6 +93,7 @@ def exp2_errors(f, errors: Mapping[int, np.ndarray], *, ax=None):
            color=OVER, fontsize=SMALL, ha="center")
     ax.set(yscale="log", xlim=(0, 1), ylim=(floor, 0.3), xlabel="f, the fraction of the exponent",
            ylabel="|p(f) / 2ᶠ − 1|")
+    ax.set_title(title, fontsize=10)
     ax.set_yticks([1e-8, 1e-6, 1e-4, 1e-2], ["10⁻⁸", "10⁻⁶", "10⁻⁴", "10⁻²"])
     ax.set_yticks([], minor=True)
     words = ", ".join(f"{d}: {np.abs(e).max():.1e}" for d, e in errors.items())
@@ -203,7 +204,8 @@ def skipped_maps(maps: Mapping[str, np.ndarray], scales: Sequence[float],
 
 
 @styled
-def mass_curve(taus: Sequence[float], kept: Mapping[str, Sequence[float]], room: float) -> Figure:
+def mass_curve(taus: Sequence[float], kept: Mapping[str, Sequence[float]], room: float, *,
+               title: str = "") -> Figure:
     """Draw the smallest mass of all rows over τ, and the τ that the format has room for."""
     fig, ax = theme.subplots(height=2.8)
     words = []
@@ -217,53 +219,56 @@ def mass_curve(taus: Sequence[float], kept: Mapping[str, Sequence[float]], room:
     ax.text(room, 0.06, f" log₂ 448 − 8 = {room:.2f}", color=OVER, fontsize=SMALL, va="bottom")
     ax.axhline(1, color=GREY, lw=0.8)
     ax.set(xlabel="τ (units of log 2)", ylabel="smallest O of a row, V = 1", ylim=(0, 1.08))
+    ax.set_title(title, fontsize=10)
     return theme.describe(fig, f"Smallest mass over tau; the bound is {room:.2f}. {'; '.join(words)}.")
 
 
 @styled
 def predicted_gains(groups: Mapping[str, Sequence[Mapping]], strays: Mapping[str, tuple[float, float]],
                     *, title: str, source: str = "") -> Figure:
-    """Draw speed relative to a kernel: predicted as rings, measured as diamonds with their range.
+    """Draw speed relative to a kernel, a panel for each change to it and a line for each group.
+
+    Predicted are rings, measured diamonds with their range; 1 is the kernel as it is.
 
     Args:
-        groups: {group: rows with label, predicted, measured, low, high}; 1 is that group's kernel.
+        groups: {group: rows with label, predicted, measured, low, high}; every group has the same
+            labels, in the same order.
         strays: {group: (low, high)}, how far that kernel strays from its own median; drawn grey.
     A diamond is filled if its range lies wholly outside the grey.
     """
-    count = sum(map(len, groups.values()))
-    fig, ax = theme.subplots(height=0.9 + 0.25 * (count + 0.6 * len(groups)))
-    y, ticks, words = 0.0, {}, []
-    for group, rows in groups.items():
+    panels = len(next(iter(groups.values())))
+    fig, axes = theme.subplots(1, panels, height=1.35 + 0.27 * len(groups), squeeze=False, sharey=True)
+    words = []
+    for y, (group, rows) in enumerate(groups.items()):
         low, high = strays[group]
-        rect(ax, low, y - 0.5, high - low, len(rows), fc="#E4E4E4", ec="none", zorder=0,
-             gid=f"strays: {group}")
-        ax.text(0.995, y + len(rows) / 2 - 0.5, group, transform=ax.get_yaxis_transform(), ha="right",
-                va="center", fontsize=SMALL, fontweight="bold")
-        for row in rows:
+        for ax, row in zip(axes[0], rows, strict=True):
+            rect(ax, low, y - 0.42, high - low, 0.84, fc="#E4E4E4", ec="none", zorder=0,
+                 gid=f"strays: {group}")
             clear = row["low"] > high or row["high"] < low
             ax.plot([row["low"], row["high"]], [y, y], color=_STEPS[1], lw=3, alpha=0.5,
                     solid_capstyle="butt")
             ax.plot(row["measured"], y, marker="D", ms=6, color=_STEPS[1], mec=_STEPS[1],
                     mfc=_STEPS[1] if clear else "white")
             ax.plot(row["predicted"], y, marker="o", ms=9, mfc="none", mec=OVER, mew=1.4)
-            ticks[y] = row["label"]
             words.append(f"{group}, {row['label']}: predicted {row['predicted']:.2f}, measured"
                          f" {row['measured']:.2f}{', clearly' * clear}")
-            y += 1
-        y += 0.6
-    ax.axvline(1, color=GREY, lw=1, zorder=0.5)
-    ax.plot([], [], ls="none", marker="o", ms=9, mfc="none", mec=OVER, mew=1.4, label="simulated")
-    for name, face in (("recorded, clear", _STEPS[1]), ("recorded, not clear", "white")):
-        ax.plot([], [], ls="none", marker="D", color=_STEPS[1], mfc=face, label=name)
-    rect(ax, 1, 0, 0, 0, fc="#E4E4E4", label="range of the kernel as it is")
-    ax.legend(fontsize=SMALL, frameon=False, loc="lower right", bbox_to_anchor=(1.01, 1), ncols=4,
-              borderaxespad=0.1, handletextpad=0.4, columnspacing=1.2)
-    ax.set_yticks(list(ticks), ticks.values(), fontsize=SMALL)
     ends = [x for rows in groups.values() for r in rows for x in (r["low"], r["high"], r["predicted"])]
     ends += [x for pair in strays.values() for x in pair]
-    ax.set(xlim=(min(ends) - 0.02, max(ends) + 0.1), ylim=(y - 0.85, -0.75),
-           xlabel=f"speed, relative to the kernel as it is{source and f' ({source})'}")
-    ax.set_title(title, fontsize=9, loc="left", pad=20)
+    for ax, row in zip(axes[0], next(iter(groups.values())), strict=True):
+        ax.axvline(1, color=GREY, lw=1, zorder=0.5)
+        ax.set_title(row["label"], fontsize=9)
+        ax.set(xlim=(min(ends) - 0.02, max(ends) + 0.02), ylim=(len(groups) - 0.5, -0.5))
+    axes[0][0].set_yticks(range(len(groups)), list(groups), fontsize=SMALL)
+    axes[0][0].plot([], [], ls="none", marker="o", ms=9, mfc="none", mec=OVER, mew=1.4,
+                    label="simulated")
+    for name, face in (("recorded, clear", _STEPS[1]), ("recorded, not clear", "white")):
+        axes[0][0].plot([], [], ls="none", marker="D", color=_STEPS[1], mfc=face, label=name)
+    rect(axes[0][0], 1, 0, 0, 0, fc="#E4E4E4", label="range of the kernel as it is")
+    fig.legend(*axes[0][0].get_legend_handles_labels(), fontsize=SMALL, frameon=False, ncols=4,
+               loc="outside lower center", handletextpad=0.4, columnspacing=1.2)
+    below = f"speed, relative to the kernel as it is{source and f' ({source})'}"
+    axes[0][panels // 2].set_xlabel(below)
+    fig.suptitle(title, x=0.012, ha="left", fontsize=10, fontweight="bold")
     return theme.describe(fig, f"{title}. {source and f'{source}. '}{'; '.join(words)}.")
 
 

@@ -90,6 +90,12 @@ def check_merge(merge):
     _held(merge, "an empty part first", empty, one, one)
     _held(merge, "an empty part second", one, empty, one)
     _held(merge, "two empty parts", empty, empty, empty)
+    m, l, o = one
+    with np.errstate(all="ignore"):
+        kept = parts(merge((m, l, o * [1, np.nan, 1]), one), "(m, l, o)", "a part with a NaN")[2]
+    if not np.isnan(np.asarray(kept, float)[1]):
+        raise Wrong("a part whose o has a NaN, an error made further up: it vanished. np.nan_to_num"
+                    " hides it; where both parts saw nothing, let no NaN arise")
     return "who saw nothing changes nothing."
 
 

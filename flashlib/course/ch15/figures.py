@@ -28,6 +28,7 @@ def u_shape(
     *,
     predicted: Mapping[int, float] | None = None,
     ours: float | None = None,
+    title: str = "",
 ) -> Figure:
     """Draw seconds against the number of parts, the floor, and which number each library takes.
 
@@ -116,7 +117,8 @@ def u_shape(
     ax.xaxis.set_minor_locator(NullLocator())
     ax.yaxis.set_minor_locator(NullLocator())
     ax.set_xlabel(f"parts that the keys are cut into ({source})", fontsize=SMALL)
-    ax.set_ylabel("splits and merge, µs", fontsize=SMALL)
+    ax.set_ylabel("parts and their merge, µs", fontsize=SMALL)
+    ax.set_title(title, fontsize=10, loc="left")
     return theme.describe(
         fig,
         f"{'Recorded' if measured else 'Predicted'} time against the number of parts: "
@@ -189,7 +191,11 @@ def sms(panels: Mapping[str, Waves]) -> Figure:
 
 @styled
 def harnesses(
-    points: Mapping[str, Mapping[float, float]], lines: Mapping[str, tuple[float, float]], source: str
+    points: Mapping[str, Mapping[float, float]],
+    lines: Mapping[str, tuple[float, float]],
+    source: str,
+    *,
+    title: str = "",
 ) -> Figure:
     """Draw seconds against bytes under two harnesses, and the line through the points of each.
 
@@ -227,6 +233,7 @@ def harnesses(
     ax.set(xlim=(0, top / 1e6), ylim=(0, None))
     ax.set_xlabel(f"K and V, MB ({source})", fontsize=SMALL)
     ax.set_ylabel("a kernel that only reads, µs", fontsize=SMALL)
+    ax.set_title(title, fontsize=10, loc="left")
     return theme.describe(fig, f"Time against bytes, and lines through the points. {'; '.join(words)}.")
 
 
@@ -236,6 +243,8 @@ def parts_map(
     ours: Mapping[tuple[int, int], int],
     predicted: Mapping[tuple[int, int], int],
     source: str,
+    *,
+    title: str = "",
 ) -> Figure:
     """Draw how much slower than the best each number of parts is: a panel for each batch.
 
@@ -250,7 +259,8 @@ def parts_map(
     fig, axes = theme.subplots(
         down, across, height=0.45 + down * (0.5 + 0.215 * len(lengths)), squeeze=False
     )
-    fig.get_layout_engine().set(rect=(0, 0, 1, 1 - 0.18 / fig.get_figheight()))
+    fig.get_layout_engine().set(rect=(0, 0, 1, 1 - (0.42 if title else 0.18) / fig.get_figheight()))
+    fig.text(0.012, 0.995, title, fontsize=10, fontweight="bold", va="top")
     words = []
     for ax, B in zip(axes.flat, batches, strict=False):
         ratios = [[_ratio(times[B, N_k], parts) for parts in columns] for N_k in lengths]
@@ -288,7 +298,7 @@ def parts_map(
         ax.set_xlabel("parts", fontsize=TINY)
     fig.text(
         0.99,
-        0.995,
+        0.995 - (0.24 / fig.get_figheight() if title else 0),
         f"red frame: flashlib's choice; bar: the model's ({source})",
         fontsize=TINY,
         color=GREY,

@@ -22,13 +22,15 @@ def memory(
     count = len(lengths)
     height = 0.62 + 0.24 * max(count, -(-pool // 6) * 1.6)
     fig = theme.figure(height, layout=None)
-    left = fig.add_axes((0.05, 0.04, 0.4, 1 - 0.4 / height))
+    left = fig.add_axes((0.05, 0.04, 0.33, 1 - 0.4 / height))
     left.set(xlim=(0, room), ylim=(count, -0.1))
     left.axis("off")
     for b, n in enumerate(lengths):
         boxes(left, [(n, b + 0.12, room - n, 0.72)], **_IDLE)
         boxes(left, [(k + 0.04, b + 0.12, 0.92, 0.72) for k in range(n)], facecolor=_SEQUENCES[b], lw=0)
         left.text(-0.4, b + 0.48, "ABCDEF"[b], fontsize=SMALL, ha="right", va="center_baseline")
+        left.text(room + 0.5, b + 0.48, f"pages {' '.join(map(str, tables[b]))}", fontsize=SMALL,
+                  va="center_baseline", color=_SEQUENCES[b], fontweight="bold")
     reserved, used = count * room, sum(lengths)
     fig.text(
         0.05,

@@ -177,14 +177,44 @@ def rates_of(recorded, sm_bytes_per_s) -> Rates:
     return without._replace(merge_s=whole["seconds"] - without.seconds(case, ours(case)))
 
 
-def beside(recorded, rates) -> list[dict]:
-    """Return predicted and recorded µs of each shape of one query in `decode_h200`, d = 128."""
+def several_queries(recorded) -> list[dict]:
+    """Return µs of each shape of several queries in `decode_h200`: reading, ours, and the libraries."""
+    found: dict[str, dict] = {}
+    for row in recorded.where(harness="rotating").rows:
+        if row["N_q"] > 1 and row["impl"] in ("sum", "ours", "fa3", "sdpa_flash", "sdpa_cudnn"):
+            shape = (f"B {row['B']}, {row['N_q']} queries, group {row['H'] // row['H_k']},"
+                     f" {row['N_k']:,} keys, d {row['d']}")
+            found.setdefault(shape, {"shape": shape})[row["impl"]] = round(1e6 * row["seconds"], 1)
+    return list(found.values())
+
+
+def over(recorded, impl, other, *, several) -> str:
+    """Return the range of the time of `impl` over that of `other`, of several queries or of one."""
+    seconds: dict[str, dict] = {impl: {}, other: {}}
+    for row in recorded.where(harness="rotating").rows:
+        if row["impl"] in seconds and several == (row["N_q"] > 1):
+            shape = tuple(row[k] for k in ("B", "N_q", "H", "H_k", "N_k", "d"))
+            seconds[row["impl"]][shape] = row["seconds"]
+    ratios = [s / seconds[other][shape] for shape, s in seconds[impl].items()]
+    return f"{min(ratios):.2f} to {max(ratios):.2f}"
+
+
+def as_shipped(splits, times) -> list[dict]:
+    """Return the time of the library's kernel over that of the best equal parts, by batch."""
+    rows: dict[int, dict] = {}
+    for (B, N_k), found in times.items():
+        (whole,) = (r for r in splits.where(impl="ours", B=B, N_k=N_k).rows if r["seconds"])
+        ratio = whole["seconds"] / min(found.values())
+        rows.setdefault(B, {"sequences": B})[f"{N_k:,} keys"] = f"{ratio:.2f}"
+    return list(rows.values())
+
+
+def paged(splits, shapes, sizes) -> list[dict]:
+    """Return the time of a paged cache over that of a contiguous one, by page size."""
     found = []
-    for row in recorded.where(impl="ours", harness="rotating", N_q=1, d=128).rows:
-        case = Case(row["B"], row["N_k"], row["H_k"], row["H"] // row["H_k"])
-        parts = ours(case)
-        predicted = rates.seconds(case, parts)
-        found.append({"sequences": case.B, "key heads": case.H_k, "group": case.group,
-                      "keys": case.N_k, "parts": parts, "predicted µs": 1e6 * predicted,
-                      "recorded µs": 1e6 * row["seconds"], "ratio": predicted / row["seconds"]})
+    for B, N_k in shapes:
+        rows = splits.where(B=B, N_k=N_k).rows
+        took = {row["impl"]: row["seconds"] for row in rows if row["seconds"]}
+        found.append({"sequences": B, "keys": N_k}
+                     | {f"page {p}": f"{took[f'ours_page_{p}'] / took['ours']:.2f}" for p in sizes})
     return found

@@ -85,7 +85,9 @@ _TABLE = {
     "Beyond one kernel": (
         ("Decode with split-KV", "One query, a long cache: who fills the GPU?", 45,
          "time against the number of parts, idle SMs, pages, whose bits a neighbor changes"),
-        ("Go around the ring", "What when the sequence does not fit one GPU?"),
+        ("Go around the ring",
+         "What when one GPU takes too long for a text: what travels, and who waits?", 45,
+         "timelines of four GPUs, triangles shared out, when a link hides, real processes"),
         ("Race the best", "How far from the best kernels in the world are we?")),
 }
 PARTS = tuple(_TABLE)

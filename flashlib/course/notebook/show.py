@@ -50,16 +50,17 @@ def _has_docstring(node) -> bool:
             and ast.get_docstring(node) is not None)
 
 
-def kernel(module: str, name: str, part: str = "all") -> None:
+def kernel(module: str, name: str, part: str = "all", where: dict | None = None) -> None:
     """Print a kernel of `flashlib.kernels` without its docstring, as `kernel_text` returns it."""
-    print(kernel_text(module, name, part))
+    print(kernel_text(module, name, part, where))
 
 
-def kernel_text(module: str, name: str, part: str = "all") -> str:
+def kernel_text(module: str, name: str, part: str = "all", where: dict | None = None) -> str:
     """Return the text of a kernel without its docstring; this needs neither torch nor Triton.
 
     A `module` of the course begins with "course/". `part` is "all", "signature" (up to the colon) or
-    "body".
+    "body". Where `where` gives the value of an expression, as {"SINK": None}, each `if` that this
+    decides is left out or becomes its branch, as the compiler does with what it knows.
     """
     home = Path(flashlib.__file__).parent / ("" if module.startswith("course/") else "kernels")
     text = (home / f"{module}.py").read_text(encoding="utf-8")
@@ -72,8 +73,48 @@ def kernel_text(module: str, name: str, part: str = "all") -> str:
     documented = ast.get_docstring(node) is not None
     head = lines[node.lineno - 1 - len(node.decorator_list):first.lineno - 1]
     body = lines[(first.end_lineno if documented else first.lineno - 1):node.end_lineno]
+    if where:
+        body = _decided(body, where)
     return "\n".join({"all": head + body, "signature": head,
                       "body": textwrap.dedent("\n".join(body)).splitlines()}[part])
+
+
+def _decided(body: list[str], where: dict) -> list[str]:
+    """Return lines of code without each `if` whose test `where` decides; a branch taken stays."""
+    lines = textwrap.dedent("\n".join(body)).splitlines()
+    for node in ast.walk(ast.parse("\n".join(lines))):
+        if isinstance(node, ast.If) and (value := _value(node.test, where)) is not _UNKNOWN:
+            if node.orelse:
+                raise ValueError("where: expected an if without an else, got"
+                                 f" {lines[node.lineno - 1]!r} with one")
+            first, end = node.lineno - 1, node.end_lineno
+            deeper = node.body[0].col_offset - node.col_offset
+            branch = lines[node.body[0].lineno - 1:end] if value else []
+            left = [line[deeper:] if line.strip() else line for line in branch]
+            return _decided(lines[:first] + left + lines[end:], where)
+    return lines
+
+
+_UNKNOWN = object()
+
+
+def _value(test: ast.expr, where: dict):
+    """Return the value of an expression of which `where` knows parts, or `_UNKNOWN`."""
+    if ast.unparse(test) in where:
+        return where[ast.unparse(test)]
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot):
+        value = _value(test.left, where)
+        return value if value is _UNKNOWN else value is not None
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        value = _value(test.operand, where)
+        return value if value is _UNKNOWN else not value
+    if isinstance(test, ast.BoolOp):
+        known = [_value(part, where) for part in test.values]
+        settles = isinstance(test.op, ast.Or)
+        if settles in known:
+            return settles
+        return _UNKNOWN if _UNKNOWN in known else not settles
+    return _UNKNOWN
 
 
 def ir_lines(text: str, only: str = "") -> list[str]:

@@ -2,7 +2,7 @@
 
 A cell that begins with the remark `# needs Triton` runs where torch and Triton are installed. Where
 they are not (macOS, Windows), `import_triton` puts the output of the course's own copy in its place,
-and says so once.
+and says so once. `import_torch` does that for cells with the remark `# needs torch`.
 """
 
 import importlib
@@ -12,17 +12,19 @@ import os
 import platform
 from pathlib import Path
 
-REMARK = "# needs Triton"
+REMARK, TORCH_REMARK = "# needs Triton", "# needs torch"
 NOTEBOOKS = Path(__file__).resolve().parents[3] / "notebooks"
 _recorded: dict[str, list] = {}
+_replayed: set[str] = set()                                 # remarks whose cells are not run
 
 
-def why_not() -> str | None:
+def why_not(names: tuple[str, ...] = ("torch", "triton")) -> str | None:
     """Return None where torch and Triton are both installed, else what is missing and what to do."""
-    absent = [name for name in ("torch", "triton") if importlib.util.find_spec(name) is None]
+    absent = [name for name in names if importlib.util.find_spec(name) is None]
     if not absent:
         return None
     remedy = ("install the course's requirements" if platform.system() == "Linux"
+              else "install torch" if "triton" not in absent
               else "Triton exists for Linux only: use a Linux machine, WSL or Colab")
     return f"{' and '.join(absent)} cannot be imported here ({remedy})."
 
@@ -57,14 +59,24 @@ def import_triton(name: str):
     return tuple(map(importlib.import_module, ("torch", "triton", "triton.language")))
 
 
-def replay(name: str) -> None:
-    """Show recorded outputs for cells of notebook `name` that need Triton, and print one sentence."""
+def import_torch(name: str):
+    """Return torch for notebook `name`; where it is missing, do as `import_triton` does."""
+    if said := why_not(("torch",)):
+        replay(name, TORCH_REMARK, said)
+        return StandIn("torch")
+    return importlib.import_module("torch")
+
+
+def replay(name: str, remark: str = REMARK, said: str | None = None) -> None:
+    """Show recorded outputs for cells of notebook `name` with a remark, and print one sentence."""
+    _replayed.add(remark)
     path = NOTEBOOKS / f"{name}.ipynb"
     if path.exists():
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             if cell["cell_type"] == "code":
                 _recorded[_key("".join(cell["source"]))] = cell["outputs"]
-    print(f"{why_not()} Cells that begin with '{REMARK}' show what the course recorded, not a run.")
+    print(f"{said or why_not()} Cells that begin with '{remark}' show what the course recorded, not a"
+          " run.")
     try:
         from IPython import get_ipython
     except ImportError:
@@ -79,8 +91,8 @@ def _key(source: str) -> str:
 
 
 def _redirect(lines: list[str]) -> list[str]:
-    """Replace a cell that needs Triton by a call that shows its recorded output."""
-    if not lines or not lines[0].startswith(REMARK):
+    """Replace a cell that needs what is missing by a call that shows its recorded output."""
+    if not lines or not lines[0].startswith(tuple(_replayed)):
         return lines
     return [f"__import__('{__name__}', fromlist=['show']).show({_key(''.join(lines))!r})\n"]
 
@@ -89,7 +101,7 @@ def show(source: str) -> None:
     """Show the recorded output of a cell, by its source."""
     outputs = _recorded.get(source)
     if outputs is None:
-        print("This cell needs Triton, and no output of it is recorded.")
+        print("This cell needs what is missing here, and no output of it is recorded.")
         return
     from IPython.display import publish_display_data
 

@@ -29,14 +29,19 @@ class Backend(Protocol):
 
     def forward(self, q, k, v, p: Problem, scale: float, config=None, *,
                 scores: Scores = NONE) -> tuple:
-        """Return O, like q but contiguous, and lse (B, H, N_Q) float32; `scale` is not negative."""
+        """Return O, like q but contiguous, and lse (B, H, N_Q) float32; `scale` is not negative.
+
+        Where it does not refuse a problem with `into`, it takes that as a keyword: O and lse, float32,
+        lse contiguous and aligned, into which it folds the keys.
+        """
         ...
 
     def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None, *,
                  scores: Scores = NONE) -> tuple:
         """Return dq, dk, dv, contiguous, in the dtype of their tensors; dlse may be None.
 
-        With a sink its gradient comes fourth, (B, H).
+        With a sink its gradient comes fourth, (B, H). Where it does not refuse a problem with `into`,
+        it takes that as a keyword, dq, dk and dv in float32 to add to, and delta, (B, H, N_Q), for o.
         """
         ...
 
@@ -79,7 +84,7 @@ def order(p: Problem, impl: str, direction: str) -> tuple[str, ...]:
             return ("triton",)
         # Few rows fill no GPU unless the keys are shared out; the batch has no say in it.
         rows = p.N_Q * p.H // p.H_K
-        if direction == "forward" and rows <= DECODED_ROWS and p.N_K >= DECODED_KEYS:
+        if direction == "forward" and rows <= DECODED_ROWS and p.N_K >= DECODED_KEYS and not p.into:
             return "decode", "triton"
         few = 256 if p.D <= 64 else 64                      # keys, half of a tile of the fused kernel
         slower = p.D <= 16 or (direction == "backward" and few >= p.N_K)    # on an H200

@@ -44,6 +44,8 @@ class Decode:
             return "impl: 'decode' has no backward: use impl='triton'"
         if p.sequences is not None:
             return "impl: 'decode' has no packed sequences: use impl='triton'"
+        if p.into:
+            return "impl: 'decode' folds keys into no state that is there: use impl='triton'"
         reason = named("triton").refusal(p, direction)
         return reason and reason.replace("'triton'", "'decode'")
 

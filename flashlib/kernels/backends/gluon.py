@@ -9,7 +9,6 @@ if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 6):
     raise ImportError(f"the Hopper kernel needs Triton 3.6 or newer, got {triton.__version__}")
 
 import functools
-import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -36,14 +35,6 @@ ELEMENT = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16, torch.float32
            torch.float8_e4m3fn: gl.float8e4nv}
 TENSORS = ("q_desc", "k_desc", "v_desc", "o_desc", "LSE")
 SCALES = ("Q_SCALE", "K_SCALE", "V_SCALE")
-# What tuning tries: head dimension → BLOCK_N, CONSUMERS, STAGES, Q_SLOTS.
-TILES = {
-    32: ((128, 3, 3, 2), (128, 3, 4, 2), (128, 2, 4, 2)),
-    64: ((128, 3, 3, 2), (128, 3, 4, 2), (128, 2, 4, 2), (64, 3, 6, 2)),
-    128: ((128, 2, 2, 2), (64, 2, 4, 2), (64, 3, 4, 1)),
-    256: ((64, 2, 2, 1),),
-}
-TAUS = (0.0, 8.0)
 SMS = 4                                                     # of the GPU that the interpreter is
 DO = 4                                                      # its place in a problem's layout
 WIDE = 129                                                  # heads of two backward kernels
@@ -110,7 +101,7 @@ def _order(p: Problem, c: GluonConfig) -> tuple:
     if key not in p.made:
         p.made[key] = scheduling.shape_of_order(
             p.window, p.B, p.H, p.H // p.H_K, p.N_Q, p.N_K, p.D * p.dtype.itemsize, c.BLOCK_M,
-            c.BLOCK_N, p.device.sms if c.PERSISTENT else None)
+            c.BLOCK_N, max(1, p.device.sms - p.reserve) if c.PERSISTENT else None)
     return p.made[key]
 
 
@@ -124,8 +115,8 @@ def _sizes(p: Problem, c: GluonConfig) -> dict:
 
 
 def specialized(p: Problem, c: GluonConfig, kernel, tensors, v_block, switches) -> plans.Plan:
-    """Return the plan of a warp-specialised kernel."""
-    head_dim = head_dim_of(p)
+    """Return the plan of a warp-specialised kernel; a state's O leaves in four parts."""
+    head_dim, parts = head_dim_of(p), 4 if p.into else c.O_PARTS
     rows = [1, 1, WARPGROUP_ROWS]
     return plans.Plan(
         _kernel(p, kernel), tensors,
@@ -137,7 +128,7 @@ def specialized(p: Problem, c: GluonConfig, kernel, tensors, v_block, switches) 
         lambda p: scheduling.order_table(*_order(p, c)).shape[0],
         {"num_warps": 4, "maxnreg": configs.REGISTERS[c.CONSUMERS]},
         {"q_desc": [*rows, head_dim], "k_desc": [1, 1, c.BLOCK_N, head_dim], "v_desc": v_block,
-         "o_desc": [*rows, head_dim // c.O_PARTS]},
+         "o_desc": [*rows, head_dim // parts]},
         describe, {"ORDER": lambda p: _placed(p.device, *_order(p, c))})
 
 
@@ -236,6 +227,11 @@ def _unfit(p: Problem) -> str | None:
         return f"a head dimension D of at least {NARROW}, got {p.D}"
     if p.scores.softcap or p.scores.alibi or p.scores.sink > 1:
         return "neither softcap nor alibi, nor a sink for each batch entry"
+    if p.into and p.sides is not None and p.D >= WIDE:
+        return f"no window beside a state at a head dimension D of {WIDE} or more"
+    if p.into and not p.copyable(3):
+        return ("a state's O as the copy engine reads it: the last dimension contiguous, other strides"
+                " positive multiples of 8 elements, its address of 16 bytes")
     if not p.copyable(0, 1, 2):
         return ("q, k and v as the copy engine reads them: the last dimension contiguous, other strides"
                 " positive multiples of 8 elements, addresses of 16 bytes")
@@ -260,21 +256,25 @@ class Gluon:
                     " tensors, and TRITON_INTERPRET is set: use impl='triton'")
         p = on_hopper(p)
         expected = _unfit(p)
-        if direction == "backward" and expected is None and p.D % 8:
-            expected = f"for a backward a head dimension D that 8 divides, got {p.D}"
+        if direction == "backward" and expected is None and (p.D % 8 or p.into):
+            expected = ("for a backward new gradients, got sums to add to" if p.into else
+                        f"for a backward a head dimension D that 8 divides, got {p.D}")
         return f"impl: 'gluon' expected {expected}; use impl='auto'" if expected else None
 
     def table(self, p: Problem, direction: str) -> GluonConfig | GluonBackwardConfig:
         """Return the table's entry."""
         if direction == "backward":
             return configs.GLUON_BACKWARD[head_dim_of(p)]
+        if p.into:
+            return configs.gluon_config_into(head_dim_of(p), p.window != FULL, p.N_K)
         if p.sides is not None:
             return configs.GLUON_WINDOW[head_dim_of(p)]
         return configs.gluon_config_for(p.D, p.causal, p.N_K, p.N_Q)
 
     def config(self, p: Problem, direction: str):
         """Return what tuning found, or the table's entry."""
-        return store.result_for(self, p, direction) or self.table(p, direction)
+        tuned = None if p.into else store.result_for(self, p, direction)    # it needs other tiles
+        return tuned or self.table(p, direction)
 
     def copies(self, p: Problem, direction: str) -> bool:
         """Tell whether the copy engine reads the tensors; others are refused."""
@@ -291,9 +291,8 @@ class Gluon:
             return {"before": sums.before(p), "fused": fused(p, config),
                     "after": sums.after(p, head_dim_of(p))}
         if not config.SPECIALIZED:
-            if p.sides is not None or p.scores.sink:
-                raise NotImplementedError("window, sink: expected a SPECIALIZED config, got one"
-                                          " without")
+            if p.sides is not None or p.scores.sink or p.into:
+                raise NotImplementedError("window, sink, into: expected a SPECIALIZED config")
             return {"forward": pipelined(p, config)}
         return {"forward": specialized(
             p, config, flash_fwd_hopper_kernel, (*TENSORS, "scale_log2", "SINK"),
@@ -301,11 +300,12 @@ class Gluon:
             {"OVERLAPS": (config.OVERLAP, config.UNDER_SOFTMAX),
              "EMULATED": config.EMULATED, "TAU": config.TAU})}
 
-    def forward(self, q, k, v, p: Problem, scale: float, config=None, *, scores: Scores = NONE):
-        """Return O, like q but contiguous, and lse (B, H, N_Q) float32."""
+    def forward(self, q, k, v, p: Problem, scale: float, config=None, *, scores: Scores = NONE,
+                into=None):
+        """Return O, like q but contiguous, and lse (B, H, N_Q) float32; or `into`, with more keys."""
         launch = plans.launches_for(self, on_hopper(p), "forward", config)["forward"]
-        o = torch.empty_like(q, memory_format=torch.contiguous_format)
-        lse = torch.empty((p.B, p.H, p.N_Q), dtype=torch.float32, device=q.device)
+        o, lse = into or (torch.empty_like(q, memory_format=torch.contiguous_format),
+                          torch.empty((p.B, p.H, p.N_Q), dtype=torch.float32, device=q.device))
         sink = as_kernels_read(scores)[2:] if "SINK" in launch.plan.tensors else ()
         launch(q, k, v, o, lse, factor(scale), *sink)
         return o, lse
@@ -349,9 +349,9 @@ class Gluon:
             return {"": []}
         table = self.table(p, direction)
         switched = [table._replace(PING_PONG=turns, UNDER_SOFTMAX=under, TAU=tau)
-                    for turns, under, tau in itertools.product((True, False), (True, False), TAUS)]
+                    for turns, under, tau in configs.GLUON_SWITCHES]
         tiled = [table._replace(BLOCK_N=keys, CONSUMERS=consumers, STAGES=stages, Q_SLOTS=slots)
-                 for keys, consumers, stages, slots in TILES[head_dim_of(p)]]
+                 for keys, consumers, stages, slots in configs.GLUON_TILES[head_dim_of(p)]]
         return {"": [*switched, *tiled]}
 
 

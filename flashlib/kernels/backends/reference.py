@@ -54,14 +54,26 @@ def _accumulate(into: torch.Tensor, weights: torch.Tensor, values: torch.Tensor,
         into += torch.where(seen[:, j, None], tainted, 0.0)
 
 
+def _with_state(m, l, acc, o, lse):
+    """Return m, l and acc with a state as one more key of each row, whose value is its O."""
+    before = lse.flatten(0, 1)[..., None]
+    m_new = torch.maximum(m, before)
+    keep, weight = torch.exp(m - m_new), torch.exp(before - m_new)
+    held = o.flatten(0, 1).masked_fill(weight == 0, 0.0)    # an empty state, whatever its O holds
+    return m_new, l * keep + weight, acc * keep + held * weight
+
+
 @without_autocast
-def forward(q, k, v, *, window: Window, scale: float, scores: Scores = NONE):
-    """Return O in the dtype of q, and lse (B, H, N_Q), float32 or, for float64, float64."""
+def forward(q, k, v, *, window: Window, scale: float, scores: Scores = NONE, into=None):
+    """Return O in the dtype of q, and lse (B, H, N_Q), float32 or, for float64, float64.
+
+    Or `into`, a state of O and lse in that wide dtype, with these keys folded into it.
+    """
     B, H, N_Q, _ = q.shape
     Q, K, V = (_heads(x, H) for x in (q, k, v))
     slopes, sink = (None if x is None else by_head(x, B, H) for x in scores[1:])
-    o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    lse = torch.empty(q.shape[:3], dtype=K.dtype, device=q.device)
+    o, lse = into or (torch.empty(q.shape, dtype=q.dtype, device=q.device),
+                      torch.empty(q.shape[:3], dtype=K.dtype, device=q.device))
     mask, block = _tiling(q, k, window)
     for rows in tiles(N_Q, block):
         Q_i = Q[:, rows] * scale
@@ -81,22 +93,31 @@ def forward(q, k, v, *, window: Window, scale: float, scores: Scores = NONE):
         if sink is not None:
             m, l, keep = with_sink(m, l, sink)
             acc *= keep
+        if into is not None:
+            m, l, acc = _with_state(m, l, acc, o[:, :, rows], lse[:, :, rows])
         acc /= torch.where(l == 0, 1.0, l)
-        o[:, :, rows] = acc.unflatten(0, q.shape[:2]).to(q.dtype)
+        o[:, :, rows] = acc.unflatten(0, q.shape[:2]).to(o.dtype)
         lse[:, :, rows] = (m + torch.log(l)).view(*q.shape[:2], -1)
     return o, lse
 
 
 @without_autocast
-def backward(q, k, v, o, lse, do, dlse, *, window: Window, scale: float, scores: Scores = NONE):
-    """Return dq, dk, dv in the dtype of their tensors, and with a sink its own; dlse may be None."""
+def backward(q, k, v, o, lse, do, dlse, *, window: Window, scale: float, scores: Scores = NONE,
+             into=None):
+    """Return dq, dk, dv in the dtype of their tensors, and with a sink its own; dlse may be None.
+
+    Or add to `into`, three sums as wide as lse, and return them. For o there may be delta, (B, H, N_q).
+    """
     H, H_K = q.shape[1], k.shape[1]
     slopes = None if scores.alibi is None else by_head(scores.alibi, len(q), H)
-    Q, K, V, O, dO = (_heads(x, H) for x in (q, k, v, o, do))
+    Q, K, V, dO = (_heads(x, H) for x in (q, k, v, do))
     Q = Q * scale
-    delta = (dO * O).sum(-1, keepdim=True)
-    if dlse is not None:
-        delta -= dlse.reshape(delta.shape)
+    delta = o
+    if o.ndim == 4:
+        delta = (dO * _heads(o, H)).sum(-1, keepdim=True)
+        if dlse is not None:
+            delta -= dlse.reshape(delta.shape)
+    delta = delta.reshape(*dO.shape[:2], 1)
     dq, dk, dv = (x.new_zeros(x.shape) for x in (Q, K, V))
     beside = of_sink(scores, lse, delta.view(lse.shape))
     lse = lse.clamp_min(torch.finfo(K.dtype).min).view(delta.shape)
@@ -121,6 +142,10 @@ def backward(q, k, v, o, lse, do, dlse, *, window: Window, scale: float, scores:
     dq, dk, dv = (x.unflatten(0, q.shape[:2]) for x in (dq.mul_(scale), dk, dv))
     if H_K != H:
         dk, dv = (x.unflatten(1, (H_K, H // H_K)).sum(2) for x in (dk, dv))
+    if into is not None:
+        for total, x in zip(into, (dq, dk, dv), strict=True):
+            total += x
+        return into
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), *beside
 
 
@@ -142,11 +167,11 @@ class Reference:
         return None
 
     def forward(self, q, k, v, p: Problem, scale: float, config=None, *, scores: Scores = NONE,
-                cu=None):
-        """Return O and lse; `cu`: where packed sequences begin in q, and in k and v."""
+                cu=None, into=None):
+        """Return O and lse, or `into`; `cu`: where packed sequences begin in q, and in k and v."""
         options = {"window": p.window, "scale": scale, "scores": scores}
         if cu is None:
-            return forward(q, k, v, **options)
+            return forward(q, k, v, **options, into=into)
         wide = torch.promote_types(q.dtype, torch.float32)
         o, lse = torch.zeros_like(q), q.new_full(q.shape[:3], -torch.inf, dtype=wide)
         if scores.sink is not None:
@@ -157,11 +182,11 @@ class Reference:
         return o, lse
 
     def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None, *,
-                 scores: Scores = NONE, cu=None):
-        """Return dq, dk, dv, and with a sink its gradient."""
+                 scores: Scores = NONE, cu=None, into=None):
+        """Return dq, dk, dv, and with a sink its gradient; or `into`. For o there may be delta."""
         options = {"window": p.window, "scale": scale, "scores": scores}
         if cu is None:
-            return backward(q, k, v, o, lse, do, dlse, **options)
+            return backward(q, k, v, o, lse, do, dlse, **options, into=into)
         dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
         for rows, keys in _packed(*cu):
             Q, O, dO, LSE, dLSE = (x if x is None else x[:, :, rows] for x in (q, o, do, lse, dlse))

@@ -15,19 +15,22 @@ from triton import knobs
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from flashlib.exp2 import LOG2E
-from flashlib.kernels import configs, delta, plans
+from flashlib.kernels import configs, plans
+from flashlib.kernels.delta import plan as delta_plan
+from flashlib.kernels.delta import statistics
 from flashlib.kernels.problem import Problem
 from flashlib.kernels.scores import NONE, Scores, as_kernels_read, of_sink
 from flashlib.kernels.triton.backward import flash_bwd_dkdv_kernel, flash_bwd_dq_kernel
 from flashlib.kernels.triton.forward import flash_fwd_kernel
 from flashlib.kernels.tuning import store
 
-Q, K, V, _, DO = range(5)                                   # places in a problem's layout
+Q, K, V, O, DO, DQ, DK, DV = range(8)                  # places in a problem's layout
 UNPACKED = (None, None)                                     # no sequence begins anywhere but at 0
 FACTORS = "CU_Q", "CU_K", "scale", "scale_log2", "softcap_log2", "ALIBI"   # of the backward's kernels
 # What a kernel takes as one constexpr, if it has one of that name.
 GROUPS = {"BLOCKS": ("BLOCK_M", "BLOCK_N", "HEAD_DIM"),
-          "FLAGS": ("IS_CAUSAL", "EVEN_D", "RAGGED", "USE_TMA", "ALIBI_DIMS")}
+          "FLAGS": ("IS_CAUSAL", "EVEN_D", "RAGGED", "USE_TMA", "ALIBI_DIMS", "INTO"),
+          "DIMS": ("ALIBI_DIMS", "SINK_DIMS")}
 # What tuning tries. In float32, and before Ampere, operands wait in registers.
 ROWS, KEYS, WARPS, STAGES, MOST_ACCUMULATORS = (16, 32, 64, 128), (32, 64, 128), (4, 8), (2, 3, 4), 256
 SMALL_SIZES, SMALL_STAGES, SMALL_ACCUMULATORS = (16, 32, 64), (1, 2), 64
@@ -100,7 +103,7 @@ class Triton:
         if direction == "forward":
             return {"forward": self._forward(p, config)}
         parts = {"dkdv": config.dkdv} if config.dkdv else {"dk": config.dk, "dv": config.dv}
-        return {"delta": delta.plan(p), **{part: self._by_key(p, c) for part, c in parts.items()},
+        return {"delta": delta_plan(p), **{part: self._by_key(p, c) for part, c in parts.items()},
                 "dq": self._by_query(p, config.dq)}
 
     def _plan(self, kernel, tensors, p, c, tma, walked, strides, ragged, programs):
@@ -110,7 +113,7 @@ class Triton:
         return plans.Plan(
             kernel, tensors,
             {"BLOCK_M": c.BLOCK_M, "BLOCK_N": c.BLOCK_N, "HEAD_DIM": p.head_dim, "IS_CAUSAL": p.causal,
-             "EVEN_D": p.head_dim == p.D, "USE_TMA": tma, **dims},
+             "EVEN_D": p.head_dim == p.D, "USE_TMA": tma, "INTO": p.into, **dims},
             lambda p: {**strides(p), "sizes": (p.H, p.H // p.H_K, p.N_Q, p.N_K, p.D),
                        "window": p.sides, "sequences": p.sequences,
                        "RAGGED": p.sequences is not None or ragged(p)},
@@ -124,7 +127,7 @@ class Triton:
             ("Q", "K", "V", "O", "LSE", "CU_Q", "CU_K", "scale_log2", "softcap_log2", "ALIBI", "SINK"),
             p, c,
             self.copies(p, "forward"), {"Q": c.BLOCK_M, "K": c.BLOCK_N, "V": c.BLOCK_N},
-            lambda p: _strides(p, Q=Q, K=K, V=V) | {"stride_o": p.new_strides(Q)},
+            lambda p: _strides(p, Q=Q, K=K, V=V) | {"stride_o": p.written_strides(O, Q)},
             lambda p: p.N_K % c.BLOCK_N != 0, lambda p: _tiles(p, p.N_Q, c.BLOCK_M) * p.B * p.H)
 
     def _by_key(self, p: Problem, c) -> plans.Plan:
@@ -133,7 +136,7 @@ class Triton:
             ("Q", "K", "V", "DO", "LSE", "DELTA", "DK", "DV", *FACTORS), p, c,
             self.copies(p, "backward")[0], {"Q": c.BLOCK_M, "DO": c.BLOCK_M},
             lambda p: _strides(p, Q=Q, K=K, V=V, DO=DO) | {
-                "stride_dk": p.new_strides(K), "stride_dv": p.new_strides(V)},
+                "stride_dk": p.written_strides(DK, K), "stride_dv": p.written_strides(DV, V)},
             lambda p: p.N_Q % c.BLOCK_M != 0 or p.N_K % c.BLOCK_N != 0,
             lambda p: _tiles(p, p.N_K, c.BLOCK_N) * p.B * p.H_K)
 
@@ -141,39 +144,45 @@ class Triton:
         return self._plan(
             flash_bwd_dq_kernel, ("Q", "K", "V", "DO", "LSE", "DELTA", "DQ", *FACTORS), p, c,
             self.copies(p, "backward")[1], {"K": c.BLOCK_N, "V": c.BLOCK_N},
-            lambda p: _strides(p, Q=Q, K=K, V=V, DO=DO) | {"stride_dq": p.new_strides(Q)},
+            lambda p: _strides(p, Q=Q, K=K, V=V, DO=DO) | {"stride_dq": p.written_strides(DQ, Q)},
             lambda p: p.N_K % c.BLOCK_N != 0, lambda p: _tiles(p, p.N_Q, c.BLOCK_M) * p.B * p.H)
 
     def forward(self, q, k, v, p: Problem, scale: float, config=None, *, scores: Scores = NONE,
-                cu=UNPACKED):
-        """Return O, like q but contiguous, and lse (B, H, N_Q) float32.
+                cu=UNPACKED, into=None):
+        """Return O, like q but contiguous, and lse (B, H, N_Q) float32; or `into`, with more keys.
 
         `cu` are where packed sequences begin in q, and in k and v; see `flash_fwd_kernel`.
         """
         if p.narrow:
             dtype, q, k, v = q.dtype, q.float(), k.float(), v.float()
-            o, lse = self.forward(q, k, v, _wide(p, q, k, v), scale, config, scores=scores, cu=cu)
-            return o.to(dtype), lse
+            wide = _wide(p, q, k, v, *((into or ())[:1]))
+            o, lse = self.forward(q, k, v, wide, scale, config, scores=scores, cu=cu, into=into)
+            return into or (o.to(dtype), lse)
         launch = plans.launches_for(self, p, "forward", config)["forward"]
-        o = _new(p, q)
-        lse = torch.empty((p.B, p.H, p.N_Q), dtype=torch.float32, device=q.device)
+        o, lse = into or (_new(p, q), torch.empty((p.B, p.H, p.N_Q), dtype=torch.float32,
+                                                  device=q.device))
         launch(q, k, v, o, lse, *cu, scale * LOG2E, *as_kernels_read(scores))
         return o, lse
 
     def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None, *,
-                 scores: Scores = NONE, cu=UNPACKED):
-        """Return dq, dk, dv, contiguous, in the dtype of their tensors; dlse may be None."""
+                 scores: Scores = NONE, cu=UNPACKED, into=None):
+        """Return dq, dk, dv, contiguous, in the dtype of their tensors; dlse may be None.
+
+        Or add to `into`, and return that. In place of o there may be delta, (B, H, N_Q).
+        """
         if p.narrow:
             q, k, v, o, do = (x.float() for x in (q, k, v, o, do))
-            *found, = self.backward(q, k, v, o, lse, do, dlse, _wide(p, q, k, v, o, do), scale, config,
-                                    scores=scores, cu=cu)
-            return *(x.to(p.dtype) for x in found[:3]), *found[3:]
-        lse = delta.statistics(lse)
-        dlse = None if dlse is None else delta.statistics(dlse)
+            wide = _wide(p, q, k, v, o if o.ndim == 4 else do, do, *(into or ()))
+            *found, = self.backward(q, k, v, o, lse, do, dlse, wide, scale, config, scores=scores,
+                                    cu=cu, into=into)
+            return into or (*(x.to(p.dtype) for x in found[:3]), *found[3:])
+        lse = statistics(lse)
+        dlse = None if dlse is None else statistics(dlse)
         launches = plans.launches_for(self, p, "backward", config, dlse is not None)
-        dq, dk, dv = (_new(p, x) for x in (q, k, v))
-        sums = torch.empty_like(lse)
-        launches["delta"](o, do, dlse, sums)
+        dq, dk, dv = into or (_new(p, x) for x in (q, k, v))
+        sums = torch.empty_like(lse) if o.ndim == 4 else statistics(o)
+        if o.ndim == 4:
+            launches["delta"](o, do, dlse, sums)
         factors = *cu, scale, scale * LOG2E, *as_kernels_read(scores)[:2]
         for part, written in (("dkdv", (dk, dv)), ("dk", (dk, None)), ("dv", (None, dv))):
             if part in launches:
@@ -213,7 +222,7 @@ def _new(p: Problem, x: torch.Tensor) -> torch.Tensor:
 
 def _wide(p: Problem, *tensors) -> Problem:
     """Return the problem of the same tensors in float32."""
-    return Problem.of(*tensors, window=p.window, scores=p.scores, sequences=p.sequences)
+    return Problem.of(*tensors, window=p.window, scores=p.scores, sequences=p.sequences, into=p.into)
 
 
 def _strides(p: Problem, **places: int) -> dict[str, tuple[int, ...]]:

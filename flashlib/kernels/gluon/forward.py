@@ -22,6 +22,7 @@ from flashlib.kernels.gluon.parts import (
     Work,
     allocate,
     finish,
+    finish_into,
     key_tiles,
     mma_layout,
     my_turn,
@@ -218,8 +219,12 @@ def consumer(o_desc, LSE, scale_log2, shared, work, c: gl.constexpr, o):
         if o.TAU > 0:
             m_last, l_last = of_rows(m_last, l_last)
         # c + min(b, 0) is c, but not known to be: so no address waits in a register for the next tile.
-        finish(acc, m_last, l_last, o_desc, LSE, shared.o.index(c + gl.minimum(b, 0)),
-               (b, h, first + c * ROWS), work, 0.0, o)
+        if o_desc.dtype == gl.float32:
+            finish_into(acc, m_last, l_last, o_desc, LSE, shared.o.index(c + gl.minimum(b, 0)),
+                        shared.o_full.index(c), (b, h, first + c * ROWS), work, o)
+        else:
+            finish(acc, m_last, l_last, o_desc, LSE, shared.o.index(c + gl.minimum(b, 0)),
+                   (b, h, first + c * ROWS), work, 0.0, o)
     tma.store_wait(0)
 
 
@@ -233,7 +238,8 @@ def flash_fwd_hopper_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, SIN
     """Write O and the natural-log LSE of this program's share of all query tiles.
 
     Args:
-        q_desc, k_desc, v_desc, o_desc: descriptors of (B, H, N, D) tensors.
+        q_desc, k_desc, v_desc, o_desc: descriptors of (B, H, N, D) tensors. A float32 O is, with LSE, a
+            state into which these keys are folded.
         LSE: pointer to (B, H, N_Q), contiguous float32.
         scale_log2: the positive factor on the logits, times log2(e): exponentials are base 2.
         SINK: None or pointer to the logits of sinks, (H,) float32, natural log.

@@ -8,7 +8,7 @@ import re
 import numpy as np
 
 from flashlib.interpreter.tasks import Hazard, line
-from flashlib.kernels.gluon import backward_parts, forward, forward_fp8, fused_parts, softmax
+from flashlib.kernels.gluon import backward_parts, forward, forward_fp8, fused_parts, parts, softmax
 from flashlib.quant import round_to
 
 TAU = re.compile(r"setp\.gt\.f32 grows, s, ([\d.]+);")
@@ -31,7 +31,7 @@ def _take(program, lock, count):
 
 
 def _give(program, lock):
-    program.finish_stores()
+    program.finish(program.current.stores)
     lock.value.add_(1)
     return 0
 
@@ -89,8 +89,9 @@ def _to_e4m3(program, x):
 
 
 _MEANINGS = {
-    forward.KEEP_PAIRS.value: _same, fused_parts.BEGIN.value: _both, fused_parts.TAKE.value: _take,
-    fused_parts.GIVE.value: _give, fused_parts.KEEP_BETWEEN.value: _keep_between,
+    forward.KEEP_PAIRS.value: _same, parts.ALL_HAVE_READ.value: _same,
+    fused_parts.BEGIN.value: _both, fused_parts.TAKE.value: _take, fused_parts.GIVE.value: _give,
+    fused_parts.KEEP_BETWEEN.value: _keep_between,
     fused_parts.UNLESS_0.value: lambda program, x, y: np.where(y == 0, np.float32(0), x),
     softmax.HIDE.value: _hide, softmax.HIDE_OUTSIDE.value: _hide_outside,
     softmax.ONE_OF_FOUR.value: _exp2(1), softmax.TWO_OF_FOUR.value: _exp2(2),

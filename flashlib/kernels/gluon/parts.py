@@ -16,6 +16,7 @@ ROWS = gl.constexpr(64)                                     # query rows of a wa
 # A turn is a barrier of the hardware, on which one warpgroup waits and another only arrives: 2 · 128
 # threads. Triton numbers its own barriers from 0; these have the last of the sixteen.
 MY_TURN = gl.constexpr([f"barrier.sync {13 + c}, 256; mov.b32 $0, $1;" for c in range(3)])
+ALL_HAVE_READ = gl.constexpr("bar.warp.sync -1; mov.b32 $0, $1;")            # of a warp
 NEXT_TURN = gl.constexpr([f"barrier.arrive {13 + c}, 256; mov.b32 $0, $1;" for c in (1, 2, 0)])
 # Newer versions of Triton call them by other names.
 load_tile = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
@@ -63,7 +64,8 @@ class Options:
 class Shared:
     """Shared memory: slots for tiles of Q, K, V and O; barriers for each of Q, K and V.
 
-    A *full* barrier says that a tile has come, an *empty* one that its slot may be overwritten.
+    A *full* barrier says that a tile has come, an *empty* one that its slot may be overwritten. O comes
+    where it is a state, which is float32; else `o_full` is None.
     """
 
     q: gl.shared_memory_descriptor
@@ -76,13 +78,15 @@ class Shared:
     k_empty: gl.shared_memory_descriptor
     v_full: gl.shared_memory_descriptor
     v_empty: gl.shared_memory_descriptor
+    o_full: gl.shared_memory_descriptor | gl.constexpr
 
     @gluon.constexpr_function
-    def __init__(self, q, k, v, o, q_full, q_empty, k_full, k_empty, v_full, v_empty):
+    def __init__(self, q, k, v, o, q_full, q_empty, k_full, k_empty, v_full, v_empty, o_full):
         self.q, self.k, self.v, self.o = q, k, v, o
         self.q_full, self.q_empty = q_full, q_empty
         self.k_full, self.k_empty = k_full, k_empty
         self.v_full, self.v_empty = v_full, v_empty
+        self.o_full = gl.constexpr(None) if o_full is None else o_full
 
 
 @aggregate
@@ -190,9 +194,15 @@ def barriers(count: gl.constexpr):
 def allocate(q_desc, k_desc, v_desc, o_desc, o):
     """Return `Shared`: consumers share K and V, while each has places for its own Q, and one for O."""
     PLACES: gl.constexpr = o.Q_SLOTS * o.CONSUMERS
+    o_full = None
+    if o_desc.dtype == gl.float32:
+        o_full = barriers(o.CONSUMERS)
+        for c in gl.static_range(o.CONSUMERS):
+            mbarrier.init(o_full.index(c), count=1)
     shared = Shared(tiles_of(q_desc, PLACES), tiles_of(k_desc, o.STAGES), tiles_of(v_desc, o.STAGES),
                     tiles_of(o_desc, o.CONSUMERS), barriers(PLACES), barriers(PLACES),
-                    barriers(o.STAGES), barriers(o.STAGES), barriers(o.STAGES), barriers(o.STAGES))
+                    barriers(o.STAGES), barriers(o.STAGES), barriers(o.STAGES), barriers(o.STAGES),
+                    o_full)
     for i in gl.static_range(PLACES):
         mbarrier.init(shared.q_full.index(i), count=1)
         mbarrier.init(shared.q_empty.index(i), count=1)
@@ -298,3 +308,59 @@ def finish(acc, m_i, l_i, o_desc, LSE, o_tile, at, work, OFFSET: gl.constexpr, o
         o_tile.reshape([ROWS, WIDTH]).store(right)
         fence_async_shared()
         store_tile(o_desc, [b, h, first, WIDTH], o_tile)
+
+
+@gluon.jit
+def halves(x):
+    """Return the left and the right half of a tile's columns."""
+    return x.reshape([x.shape[0], 2, x.shape[1] // 2]).permute([0, 2, 1]).split()
+
+
+@gluon.jit
+def add_state(x, weight, o_desc, o_tile, o_full, at, COLUMN: gl.constexpr):
+    """Write some columns of O: x, and what the state has there times its weight."""
+    b, h, first = at
+    WIDTH: gl.constexpr = x.shape[1]
+    tma.store_wait(0)                                       # what lay there before has left
+    mbarrier.expect(o_full, o_desc.block_type.nbytes)
+    load_tile(o_desc, [b, h, first, COLUMN], o_full, o_tile)
+    mbarrier.wait(o_full, COLUMN // WIDTH & 1)              # four parts: so it begins at 0
+    held = o_tile.reshape([ROWS, WIDTH]).load(x.type.layout)
+    by_row: gl.constexpr = gl.SliceLayout(1, x.type.layout)
+    weight = gl.expand_dims(gl.convert_layout(weight, by_row), 1)
+    x += gl.where(weight > 0.0, held * weight, 0.0)         # an empty state, whatever its O holds
+    o_tile.reshape([ROWS, WIDTH]).store(x)
+    fence_async_shared()
+    store_tile(o_desc, [b, h, first, COLUMN], o_tile)
+
+
+@gluon.jit
+def finish_into(acc, m_i, l_i, o_desc, LSE, o_tile, o_full, at, work, o):
+    """Merge with the state in O and LSE: one more key of each row, whose value is its O.
+
+    Arguments as in `finish`; O comes and goes in four parts.
+    """
+    b, h, first = at
+    WIDTH: gl.constexpr = o.HEAD_DIM // 4
+    row = first + gl.arange(0, ROWS, m_i.type.layout)
+    statistics = LSE + (b * work.H + h).to(gl.int64) * work.N_Q + row
+    before = gl.load(statistics, mask=row < work.N_Q, other=float("-inf"))
+    m_new = gl.maximum(gl.maximum(m_i, before * LOG2E), -1.0e30)            # both may be −∞
+    keep, weight = gl.exp2(m_i - m_new), gl.exp2(before * LOG2E - m_new)
+    total = l_i * keep + weight
+    log_l = gl.log2(gl.where(total == 0.0, 1.0, total))
+    before = gl.inline_asm_elementwise(ALL_HAVE_READ, "=r,r", [before], dtype=gl.float32, is_pure=False,
+                                       pack=1)
+    lse = gl.where(l_i == 0.0, before, (m_new + log_l) * LN2)               # no key seen: to the bit
+    gl.store(statistics, lse, mask=row < work.N_Q)
+    inverse = gl.exp2(-log_l)
+    by_row: gl.constexpr = gl.SliceLayout(1, acc.type.layout)
+    acc = acc * gl.expand_dims(gl.convert_layout(inverse * keep, by_row), 1)
+    weight = inverse * weight
+    left, right = halves(acc)                               # quarters leave registers enough
+    first_quarter, second = halves(left)
+    third, fourth = halves(right)
+    add_state(first_quarter, weight, o_desc, o_tile, o_full, at, 0)
+    add_state(second, weight, o_desc, o_tile, o_full, at, WIDTH)
+    add_state(third, weight, o_desc, o_tile, o_full, at, 2 * WIDTH)
+    add_state(fourth, weight, o_desc, o_tile, o_full, at, 3 * WIDTH)

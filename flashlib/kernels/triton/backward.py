@@ -110,7 +110,8 @@ def flash_bwd_dkdv_kernel(Q, K, V, DO, LSE, DELTA, DK, DV, CU_Q, CU_K, scale, sc
     """Write dK and dV of one key tile; the query heads that share it are walked one after another.
 
     Arguments as in `flash_fwd_kernel`; Q and DO are descriptors with USE_TMA, K and V are pointers.
-    FLAGS: (IS_CAUSAL, EVEN_D, RAGGED, USE_TMA, ALIBI_DIMS). RAGGED says that BLOCK_M does not divide
+    FLAGS: (IS_CAUSAL, EVEN_D, RAGGED, USE_TMA, ALIBI_DIMS, INTO). INTO: add to what dK and dV, float32,
+    hold. RAGGED says that BLOCK_M does not divide
     N_Q or BLOCK_N not N_K. DK or DV is None where it is not
     wanted.
     """
@@ -164,9 +165,10 @@ def flash_bwd_dkdv_kernel(Q, K, V, DO, LSE, DELTA, DK, DV, CU_Q, CU_K, scale, sc
             dk, dv = _fold_queries((dk, dv), k, v, rows, cut, end, col, logits, sizes, window,
                                    True, want, o)
     if want.DK:
-        store_rows(dk * scale, (DK, stride_dk, b, hk, begin_k), start, N_K, D, BLOCK_N, HEAD_DIM)
+        store_rows(dk * scale, (DK, stride_dk, b, hk, begin_k), start, N_K, D, BLOCK_N, HEAD_DIM,
+                   FLAGS[5])
     if want.DV:
-        store_rows(dv, (DV, stride_dv, b, hk, begin_k), start, N_K, D, BLOCK_N, HEAD_DIM)
+        store_rows(dv, (DV, stride_dv, b, hk, begin_k), start, N_K, D, BLOCK_N, HEAD_DIM, FLAGS[5])
 
 
 @triton.jit
@@ -211,7 +213,7 @@ def flash_bwd_dq_kernel(Q, K, V, DO, LSE, DELTA, DQ, CU_Q, CU_K, scale, scale_lo
     RAGGED: tl.constexpr = FLAGS[2]
     USE_TMA: tl.constexpr = FLAGS[3]
     ALIBI_DIMS: tl.constexpr = FLAGS[4]
-    PRECISION: tl.constexpr = "ieee" if DQ.dtype.element_ty == tl.float32 else "tf32"
+    PRECISION: tl.constexpr = "ieee" if Q.dtype.element_ty == tl.float32 else "tf32"
     o = Options(BLOCK_M, BLOCK_N, HEAD_DIM, IS_CAUSAL, EVEN_D, USE_TMA, PRECISION)
     H, GROUP, N_Q, N_K, D = sizes
     tiles_per_head = tiles_of(N_Q, sequences, BLOCK_M)
@@ -252,4 +254,4 @@ def flash_bwd_dq_kernel(Q, K, V, DO, LSE, DELTA, DQ, CU_Q, CU_K, scale, scale_lo
     if IS_CAUSAL or RAGGED or window is not None:           # the tiles that a mask cuts through
         dq = _fold_keys(dq, q, do, (lse_log2, delta), keys, values, cut, end, row, logits, sizes,
                         window, True, o)
-    store_rows(dq * scale, (DQ, stride_dq, b, h, begin_q), start, N_Q, D, BLOCK_M, HEAD_DIM)
+    store_rows(dq * scale, (DQ, stride_dq, b, h, begin_q), start, N_Q, D, BLOCK_M, HEAD_DIM, FLAGS[5])

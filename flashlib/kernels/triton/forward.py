@@ -20,7 +20,7 @@ from flashlib.kernels.triton.tiles import (
     visible,
 )
 
-LN2 = tl.constexpr(exp2.LN2)
+LN2, LOG2E = tl.constexpr(exp2.LN2), tl.constexpr(exp2.LOG2E)
 # Stands for −∞ in a running maximum: finite, so that its difference to itself is 0 and not NaN.
 LOWEST = tl.constexpr(-1.0e30)
 
@@ -64,22 +64,42 @@ def _attend(acc, l_i, m_i, q, keys, values, lo, hi, row, logits, sizes, window,
 
 
 @triton.jit
+def _with_state(acc, l_i, m_i, head, LSE, start, N, D, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr):
+    """Return (acc, l, m, lse): the state in O and LSE is one more key of each row, whose value is O.
+
+    lse is what the rows had before. The state comes in at the end: sums that began with it would make
+    each P a small number, and float16 has few of those.
+    """
+    row = start + tl.arange(0, BLOCK_M)
+    before = tl.load(LSE + row, mask=row < N, other=float("-inf"))
+    m_new = tl.maximum(m_i, before * LOG2E)                 # finite, because m_i is
+    keep = tl.exp2(m_i - m_new)
+    weight = tl.exp2(before * LOG2E - m_new)
+    held = load_rows(head, start, N, D, BLOCK_M, HEAD_DIM, False, False)
+    held = tl.where((weight > 0.0)[:, None], held, 0.0)     # an empty state, whatever its O holds
+    acc = acc * keep[:, None] + held * weight[:, None]
+    tl.debug_barrier()                                      # all threads have read what one overwrites
+    return acc, tl.fma(l_i, keep, weight), m_new, before
+
+
+@triton.jit
 def flash_fwd_kernel(Q, K, V, O, LSE, CU_Q, CU_K, scale_log2, softcap_log2, ALIBI, SINK, stride_q,
                      stride_k, stride_v, stride_o, sizes, window, sequences,
                      BLOCKS: tl.constexpr, IS_CAUSAL: tl.constexpr, EVEN_D: tl.constexpr,
                      RAGGED: tl.constexpr, USE_TMA: tl.constexpr,
-                     ALIBI_DIMS: tl.constexpr, SINK_DIMS: tl.constexpr):
+                     DIMS: tl.constexpr, INTO: tl.constexpr):
     """Write O and the natural-log LSE of one query tile.
 
     Args:
         Q, K, V: pointers to (B, H, N, D) tensors, or with USE_TMA their descriptors; O a pointer.
-        LSE: pointer to (B, H, N_Q), contiguous float32.
+        LSE: pointer to (B, H, N_Q), contiguous float32.  INTO: O, float32, and LSE hold a state, into
+            which these keys are folded.
         CU_Q, CU_K: None, or pointers to where packed sequences begin, and behind them the end of the
             last, int32: then B is 1, and each sequence is attended to by itself.
         scale_log2: the non-negative factor on the logits, times log2(e): exponentials are base 2.
         softcap_log2: None or the softcap, times log2(e).
-        ALIBI, SINK: None or pointers to float32, (H,) or with …_DIMS = 2 (B, H): slopes, and logits of
-            sinks, natural log.
+        ALIBI, SINK: None or pointers to float32, (H,) or, where DIMS has a 2 for them, (B, H): slopes,
+            and logits of sinks, natural log.
         stride_q, …: four each, in elements: from one batch entry, head, row, column to the next.
         sizes: (H, GROUP, N_Q, N_K, D): query heads, query heads per key head, lengths, columns.
         sequences: None, or how many are packed.
@@ -92,7 +112,8 @@ def flash_fwd_kernel(Q, K, V, O, LSE, CU_Q, CU_K, scale_log2, softcap_log2, ALIB
     BLOCK_M: tl.constexpr = BLOCKS[0]
     BLOCK_N: tl.constexpr = BLOCKS[1]
     HEAD_DIM: tl.constexpr = BLOCKS[2]
-    PRECISION: tl.constexpr = "ieee" if O.dtype.element_ty == tl.float32 else "tf32"
+    EXACT: tl.constexpr = False if USE_TMA else Q.dtype.element_ty == tl.float32
+    PRECISION: tl.constexpr = "ieee" if EXACT else "tf32"
     o = Options(BLOCK_M, BLOCK_N, HEAD_DIM, IS_CAUSAL, EVEN_D, USE_TMA, PRECISION)
     H, GROUP, N_Q, N_K, D = sizes
     tiles_per_head = tiles_of(N_Q, sequences, BLOCK_M)
@@ -121,7 +142,7 @@ def flash_fwd_kernel(Q, K, V, O, LSE, CU_Q, CU_K, scale_log2, softcap_log2, ALIB
 
     begin, whole, cut, end = key_range(tile, N_Q, N_K, window, o)
     keys, values = (K, stride_k, b, h // GROUP, begin_k), (V, stride_v, b, h // GROUP, begin_k)
-    logits = logits_of(scale_log2, softcap_log2, ALIBI, b, h, H, ALIBI_DIMS)
+    logits = logits_of(scale_log2, softcap_log2, ALIBI, b, h, H, DIMS[0])
     if IS_CAUSAL or RAGGED or window is not None:           # the tiles that a mask cuts through
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, keys, values, cut, end, row, logits, sizes,
                                 window, True, o)
@@ -132,11 +153,18 @@ def flash_fwd_kernel(Q, K, V, O, LSE, CU_Q, CU_K, scale_log2, softcap_log2, ALIB
                                 window, True, o)
 
     if SINK is not None:
-        m_i, l_i, keep = with_sink(m_i, l_i, of_head(SINK, b, h, H, SINK_DIMS))
+        m_i, l_i, keep = with_sink(m_i, l_i, of_head(SINK, b, h, H, DIMS[1]))
         acc = acc * keep[:, None]
+    head = (pid // tiles_per_head).to(tl.int64) * rows_per_head
+    if INTO:
+        seen = l_i > 0.0
+        acc, l_i, m_i, before = _with_state(acc, l_i, m_i, (O, stride_o, b, h, begin_q), LSE + head,
+                                            start, N_Q, D, BLOCK_M, HEAD_DIM)
     acc = acc / tl.where(l_i == 0.0, 1.0, l_i)[:, None]     # one late division; an empty row is 0
     lse = tl.where(l_i == 0.0, float("-inf"), (m_i + tl.log2(tl.where(l_i == 0.0, 1.0, l_i))) * LN2)
-    tl.store(LSE + (pid // tiles_per_head).to(tl.int64) * rows_per_head + row, lse, mask=row < N_Q)
+    if INTO:
+        lse = tl.where(seen, lse, before)                   # to the bit, where no key was seen
+    tl.store(LSE + head + row, lse, mask=row < N_Q)
     if O.dtype.element_ty == tl.float16:                    # a rounded P may lift O past 65,504
         acc = tl.where(tl.abs(acc) < 65600.0, tl.clamp(acc, -65504.0, 65504.0), acc)
     store_rows(acc, (O, stride_o, b, h, begin_q), start, N_Q, D, BLOCK_M, HEAD_DIM)

@@ -96,8 +96,12 @@ def load_rows(head, start, N, D, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, WHO
 
 
 @triton.jit
-def store_rows(tile, head, start, N, D, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr):
-    """Write a (ROWS, HEAD_DIM) tile to rows start … of a head, clipped to N rows and D columns."""
+def store_rows(tile, head, start, N, D, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr,
+               INTO: tl.constexpr = False):
+    """Write a (ROWS, HEAD_DIM) tile to rows start … of a head, clipped to N rows and D columns.
+
+    With INTO add it to what is there.
+    """
     X, stride, b, h, first_row = head
     n = start + tl.arange(0, ROWS)
     d = tl.arange(0, HEAD_DIM)
@@ -106,6 +110,9 @@ def store_rows(tile, head, start, N, D, ROWS: tl.constexpr, HEAD_DIM: tl.constex
         first += first_row.to(tl.int64) * stride[2]
     pointers = first + n.to(tl.int64)[:, None] * stride[2] + d.to(tl.int64)[None, :] * stride[3]
     inside = (n < N)[:, None] & (d < D)[None, :]
+    if INTO:
+        tile += tl.load(pointers, mask=inside, other=0.0)
+        tl.debug_barrier()                                  # all threads have read what one overwrites
     tl.store(pointers, tile.to(X.dtype.element_ty), mask=inside)
 
 

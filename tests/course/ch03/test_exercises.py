@@ -136,6 +136,9 @@ BUGS = {
         "protected-sum": (lambda x: solutions.softmax_rows(x) / (1 + 1e-6 / np.exp(
             x - x.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True)), "needs no protection"),
         "in-place": (overwrites, "changed its input"),
+        "nan-to-num": (lambda x: np.nan_to_num(solutions.softmax_rows(x)), "paints over NaN"),
+        "nan-to-num-first": (lambda x: solutions.softmax_rows(np.nan_to_num(x, neginf=-np.inf)),
+                             "paints over NaN"),
         "one-dimensional": (lambda x: solutions.softmax_rows(x)[0], "expected shape"),
     },
     "03.3": {

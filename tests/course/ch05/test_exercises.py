@@ -26,6 +26,13 @@ def _merge_nan(O_a, a, O_b, b):
     return np.exp(a - lse)[:, None] * O_a + np.exp(b - lse)[:, None] * O_b, lse
 
 
+def _merge_painted(O_a, a, O_b, b):
+    m = np.maximum(a, b)
+    p, q = np.exp(a - m), np.exp(b - m)
+    O = np.nan_to_num((p[:, None] * O_a + q[:, None] * O_b) / (p + q)[:, None])
+    return O, np.nan_to_num(m + np.log(p + q), nan=-np.inf, neginf=-np.inf)
+
+
 def _v1_step(m, l, o, s, v):
     """The update of an o that is divided by l all the time."""
     new, l_new, _ = _step(m, l, o, s, v)
@@ -57,6 +64,7 @@ WRONG = [
     (ch05.check_finish, lambda l, o: o / l, "along the columns"),
     (ch05.check_finish, lambda l, o: o / l[:, None], "gave NaN"),
     (ch05.check_finish, lambda l, o: o * l[:, None], "has to be divided"),
+    (ch05.check_finish, lambda l, o: np.nan_to_num(o / l[:, None]), "an error made further up"),
     (ch05.check_step, lambda *a: _step(*a, o_old=lambda x: 1), "old o was not rescaled"),
     (ch05.check_step, lambda *a: _step(*a, l_old=lambda x: 1), "old l was not rescaled"),
     (ch05.check_step, lambda *a: _step(*a, o_old=lambda x: 1 / x), "wrong sign"),
@@ -83,6 +91,7 @@ WRONG = [
      "do not add"),
     (ch05.check_merge_finished, _naive_merge, "overflow"),
     (ch05.check_merge_finished, _merge_nan, "NaN"),
+    (ch05.check_merge_finished, _merge_painted, "np.nan_to_num hides it"),
     (ch05.check_one_pass_bytes, lambda Nq, Nk, d, e, s: (2 * Nq + 2 * Nq * Nk) * d * e,
      "lse is written too"),
     (ch05.check_one_pass_bytes, lambda Nq, Nk, d, e, s: (2 * Nq + 2 * Nk) * d * e + Nq * s,

@@ -101,3 +101,13 @@ def test_a_language_shows_the_lines_that_match_and_one_without_is_refused():
     assert "SASS, the chip: LDG.E.128" in theme.alt_text(fig)
     with pytest.raises(ValueError, match="expected a line of PTX"):
         figures.languages({"PTX": ("a thread", "add.s32 %r2;", "ld")})
+
+
+def test_the_register_file_holds_each_program_and_never_overflows():
+    rows = [{"name": "short", "warps": 2, "registers": 43, "programs": 20},
+            {"name": "long", "warps": 32, "registers": 64, "programs": 1}]
+    fig = figures.register_file(rows)
+    assert "20 programs share an SM, or one has it alone" in theme.alt_text(fig)
+    boxes = [p for p in fig.axes[0].patches if p.get_y() == pytest.approx(-0.36)]
+    assert len(boxes) == 21 and boxes[0].get_width() == 2 * 6 * 256          # and what is left over
+    assert max(p.get_x() + p.get_width() for p in fig.axes[0].patches) == 65_536

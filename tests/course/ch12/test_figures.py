@@ -165,3 +165,13 @@ def test_a_loop_is_read_from_a_listing_and_its_exponentials_counted_before_the_w
     assert "1 exponentials in the source's order, and 0 in the machine code's" in alt_text(fig)
     with pytest.raises(ValueError, match="waits for two matmuls"):
         strip_figures.loop_of(SASS.replace("WARPGROUP.DEPBAR.LE gsb0, 0x0", "NOP"))
+
+
+def test_what_a_logit_costs_is_the_simulators_account():
+    rates = programs.rates("H200")
+    fig = figures.logit_costs(rates)
+    assert "50 % of the matmuls' cycles, the rest of softmax 38 %" in alt_text(fig)
+    for said in ("tensor cores 2,048", "special function units 1,024", "lanes 768"):
+        assert said in alt_text(fig)
+    assert "2,048" in words(fig) and "1,024" in words(fig)
+    assert "100 % of" in alt_text(figures.logit_costs(rates, d=64))

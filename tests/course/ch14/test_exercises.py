@@ -23,6 +23,15 @@ def unclamped(x, c):
     return poly(x - n, c) * np.exp2(n)
 
 
+def shifted(past, integer):
+    def answer(x, c):
+        clamped = np.maximum(x, -127.0)
+        n = np.floor(clamped)
+        p = np.array(poly(clamped - n, c))
+        return np.where(x < -126, 0, (p.view(integer) + (n.astype(integer) << past)).view(np.float64))
+    return answer
+
+
 def step(**slip):
     return lambda m, l, O, S, V, tau: _lazy(m, l, O, S, V, tau, **slip)
 
@@ -64,6 +73,8 @@ WRONG = [
     (ch14.check_polynomial_exp2, lambda x, c: right.polynomial_exp2(x, c[:4]), "only the first four"),
     (ch14.check_polynomial_exp2, lambda x, c: right.polynomial_exp2(x, c).astype(np.float32),
      "x is float64"),
+    (ch14.check_polynomial_exp2, shifted(23, np.int64), "past 23 bits"),
+    (ch14.check_polynomial_exp2, shifted(23, np.int32), "every number as two"),
     (ch14.check_polynomial_exp2, unclamped, "−∞ gave NaN"),
     *((ch14.check_polynomial_exp2, lambda x, c, at=at: unclamped(np.maximum(x, at), c), "−∞ gave")
       for at in (-10.0, -125.0, -126.0, -127.0, -1000.0)),
@@ -127,6 +138,8 @@ def test_a_row_that_does_not_grow_needs_no_maximum_with_the_old_one():
 
 
 def test_right_answers_of_other_forms():
+    assert ch14.check_polynomial_exp2(shifted(52, np.int64))
+
     def each(x, c):
         weights = [0.0 if v < -126 else float(poly(v % 1, c) * 2.0 ** np.floor(v)) for v in x.flat]
         return np.reshape(weights, x.shape).tolist()

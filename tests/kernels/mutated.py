@@ -1,7 +1,6 @@
 """Bugs planted in the kernels' sources, and the checks that must catch them, in the interpreter.
 
-Run as a module, with "true" or "planted", it prints JSON: check or mutant → what was said of it, "" if
-nothing was.
+Run as a module, with "true" or "planted", it prints JSON: check or mutant → what was said of it, or "".
 """
 
 from __future__ import annotations

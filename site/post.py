@@ -8,7 +8,7 @@ from collections import Counter
 
 import front
 import search_index
-from PIL import Image
+from PIL import Image, ImageChops
 
 UNUSED = (
     "search.html", "searchindex.js", "genindex.html", "objects.inv", ".buildinfo", "_sources",
@@ -27,14 +27,21 @@ RARE = {"Caligraphic": "mathcal", "Fraktur": "mathfrak|textfrak", "SansSerif": "
 LENGTHS = re.compile(r'((?<=[a-z0-9])"|<span) style="((?:[a-z-]+:-?[0-9.]+em;)+)"')
 
 
+def in_few_colors(image):
+    """Return a picture in 64 colors if no pixel's channel moves by more than an eighth, else itself."""
+    few = image.quantize(64, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).convert("RGB")
+    moved = max(most for _, most in ImageChops.difference(few, image).getextrema())
+    return few if moved <= 32 else image
+
+
 def to_webp(path, small):
-    """Write a PNG as lossless WebP, still or moving, and a small one; return (name, size, frames)."""
+    """Write a PNG as WebP, a still one in few colors, and a small one; return (name, size, frames)."""
     image = Image.open(path)
     new = path.with_suffix(".webp")
     count = getattr(image, "n_frames", 1)
     if count == 1:
         last = image.convert("RGB")
-        last.save(new, "WEBP", lossless=True, method=4, quality=100)
+        in_few_colors(last).save(new, "WEBP", lossless=True, method=4, quality=100)
     else:
         frames, times = [], []
         for n in range(count):
@@ -45,7 +52,8 @@ def to_webp(path, small):
         frames[0].save(new, "WEBP", save_all=True, append_images=frames[1:], duration=times,
                        loop=image.info.get("loop", 0), lossless=True, method=4,
                        minimize_size=True)
-        last.save(path.with_suffix(".still.webp"), "WEBP", lossless=True, method=4)
+        still = path.with_suffix(".still.webp")
+        in_few_colors(last).save(still, "WEBP", lossless=True, method=4, quality=100)
     last.thumbnail((220, 220))
     last.save(small / new.name, "WEBP", quality=35, method=6)
     path.unlink()

@@ -184,9 +184,10 @@ def bare(book):
     """Return a notebook without its outputs, as small as a download should be."""
     book = json.loads(json.dumps(book))
     for cell in book["cells"]:
+        cell["source"] = source(cell)
         if cell["cell_type"] == "code":
             cell.update(outputs=[], execution_count=None)
-    return json.dumps(book, ensure_ascii=False, indent=1) + "\n"
+    return json.dumps(book, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 def outputs(book, name):

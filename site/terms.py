@@ -20,17 +20,22 @@ _TABLE = (
     ("accumulator", "accumulators?",
      "A sum that grows in place, tile by tile, in a wider format than its terms; the paper machine "
      "counts four bytes for each of its elements.", "00"),
+    ("Amdahl's law", "Amdahl['’]s law",
+     "If a share s of the time gets f times as fast, the whole takes 1 − s + s / f of its time.", "17"),
     ("arithmetic intensity", "arithmetic intensity",
      "How many FLOPs an algorithm does for each byte that it moves.", "01"),
     ("atomics", "atomics?|atomic adds?",
      "Additions to memory that several programs may make at the same address without losing one. "
      "Their order is not fixed, so sums of floats differ from run to run.", "07"),
+    ("bandwidth", "bandwidth", "How many bytes a second a memory or a link carries at most.", "01"),
     ("bank conflict", "bank conflicts?",
      "Several threads of a warp want different words of one bank of shared memory; they are served "
      "one after the other.", "02"),
     ("barrier", "barriers?",
      "A counter in shared memory at which one part of a program waits until another has arrived: a "
      "tile has landed, or a slot is free again.", "12"),
+    ("causality", "causality",
+     "That no token of a model depends on a later one. A mask sees to it, in attention.", "17"),
     ("causal mask", "causal masks?",
      "Hides the future: query i sees key j only if j ≤ i, aligned at the last token.", "06"),
     ("closed form", "closed forms?",
@@ -57,6 +62,8 @@ _TABLE = (
      "barriers, asynchronous copies.", "12"),
     ("grouped queries", "grouped quer(?:y|ies)|GQA",
      "Several query heads share one head of keys and values.", "10"),
+    ("GPT", "GPTs?",
+     "A model of layers of causal attention and matrices, which writes one token after another.", "17"),
     ("Hadamard rotation", "Hadamard(?: matrix| rotation)?",
      "Multiplying Q and K by one orthogonal matrix of ±1/√d. QKᵀ does not change; an outlier is "
      "spread over its whole row.", "13"),
@@ -103,6 +110,8 @@ _TABLE = (
     ("rescaling", "rescal(?:e|es|ing)",
      "Multiplying a sum by e^(old maximum − new maximum), so that it is in units of the new "
      "maximum.", "04"),
+    ("ring attention", "ring attention",
+     "Attention over several GPUs: queries stay, keys and values go from neighbor to neighbor.", "16"),
     ("roofline", "rooflines?",
      "A picture of two limits: the rate of memory times intensity, up to the rate of "
      "arithmetic.", "01"),
@@ -136,5 +145,8 @@ _TABLE = (
     ("wave", "waves?",
      "As many programs as fit on all SMs at once. The last wave is rarely full.", "08"),
     ("window", "windows?", "A mask that also hides keys too far back.", "10"),
+    ("zigzag", "zigzag",
+     "Each GPU has one chunk of a text from the front and one from the back, so that a causal "
+     "mask leaves all of them equally much to do.", "16"),
 )
 TERMS = tuple(Term(*row) for row in _TABLE)

@@ -62,7 +62,7 @@ def test_every_picture_of_a_notebook_is_on_its_page(pages, part):
         assert [image["alt"] for image in pages[BUILT / f"{name}.html"].images] == drawn
 
 
-def test_a_picture_is_kept_to_the_pixel(part, tmp_path):
+def test_moving_pictures_are_kept_to_the_pixel_and_still_ones_nearly(part, tmp_path):
     from PIL import Image, ImageChops
 
     (tmp_path / "small").mkdir()
@@ -76,7 +76,8 @@ def test_a_picture_is_kept_to_the_pixel(part, tmp_path):
         after = Image.open(tmp_path / name)
         assert (after.size, getattr(after, "n_frames", 1)) == (size, count) and len(before) == count
         for old, new in zip(before, _frames(after), strict=True):
-            assert not ImageChops.difference(old, new).getbbox()
+            moved = max(most for _, most in ImageChops.difference(old, new).getextrema())
+            assert moved <= (32 if count == 1 else 0)
         still, moving = still + (count == 1), moving + (count > 1)
     assert still and moving
 
@@ -143,7 +144,7 @@ def test_downloads_carry_no_outputs_and_the_same_cells():
     for name in CHAPTERS:
         book, full = (json.loads((folder / f"{name}.ipynb").read_text("utf-8"))
                       for folder in (BUILT / "notebooks", ROOT / "notebooks"))
-        assert [c["source"] for c in book["cells"]] == [c["source"] for c in full["cells"]]
+        assert [c["source"] for c in book["cells"]] == ["".join(c["source"]) for c in full["cells"]]
         assert not any(c.get("outputs") for c in book["cells"])
 
 

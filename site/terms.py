@@ -110,7 +110,7 @@ _TABLE = (
     ("rescaling", "rescal(?:e|es|ing)",
      "Multiplying a sum by e^(old maximum − new maximum), so that it is in units of the new "
      "maximum.", "04"),
-    ("ring attention", "ring attention",
+    ("ring attention", "[Rr]ing [Aa]ttention",
      "Attention over several GPUs: queries stay, keys and values go from neighbor to neighbor.", "16"),
     ("roofline", "rooflines?",
      "A picture of two limits: the rate of memory times intensity, up to the rate of "

@@ -51,7 +51,7 @@ def misplaced():
     program = HEAD * TILES + TILES - 1
     found = stores(x, flash_fwd_kernel, program, x, x, x, o, lse, None, None, 1.0, None, None, None,
                    none, none, none, whole, (H, 1, N_Q, ROWS, D), None, None, (ROWS, ROWS, D), False,
-                   True, False, False, 0, 0)
+                   True, False, False, (0, 0), False)
     got = dict(zip(("LSE", "O"), found, strict=True))
     (got["DELTA"],) = stores(x, flash_bwd_delta_kernel, program, x, x, None, lse, none, none,
                              H, N_Q, D, ROWS, D)

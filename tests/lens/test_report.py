@@ -266,7 +266,7 @@ def test_the_lens_compiles_what_a_launch_would(forward, tmp_path):
         kernel = flash_fwd_kernel.warmup(
             tile, tile, tile, x, torch.float32, None, None, 0.1, None, None, None,
             *[x.stride()] * 4, (16, 1, 4096, 4096, 128), None, None, (64, 64, 128), True, True, False,
-            True, 0, 0, num_warps=4, num_stages=2, grid=(1,))
+            True, (0, 0), False, num_warps=4, num_stages=2, grid=(1,))
         import flashlib.lens as lens
         print(lens.inspect(kernel).registers)
         sys.stdout.write(kernel.asm["ptx"])

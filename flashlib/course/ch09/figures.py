@@ -57,7 +57,7 @@ def lanes(touches: Sequence, n: int) -> Figure:
     ax.text(-0.15, 2.1, "x in HBM", ha="right", va="center", fontsize=SMALL)
     count = sum(int(np.count_nonzero(t.outside)) for t in touches)
     idle = sum(int(np.count_nonzero(~t.mask)) for t in touches)
-    ax.set_title(f"{count} lanes read what is not x's" if count else
+    ax.set_title(f"{count} lanes ask for what is not x's" if count else
                  f"{idle} lanes are masked, and none reads beyond x" if idle else
                  "no lane reads beyond x", loc="left")
     return theme.describe(fig, f"{len(touches)} programs over {n} elements of x; "

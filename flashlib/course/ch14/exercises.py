@@ -171,7 +171,7 @@ def check_lazy_step(lazy_step):
     return "O / l does not know which m you chose."
 
 
-@exercise("14.4", "Find the best share", difficulty=3, minutes=12, solution="best_share",
+@exercise("14.4", "Find the best share", difficulty=2, minutes=12, solution="best_share",
           hints=("With a share y, the exponential unit is busy for (1 − y)·E cycles. And the lanes?",
                  "The lanes do A + y·B. One line falls, the other rises: the later of the two is least"
                  " where they meet.",

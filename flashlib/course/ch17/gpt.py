@@ -135,7 +135,7 @@ def compile_layers(model):
 def trained(attention, numbers, kinds, *, steps=60, L=4, C=128, H=4, N=128, B=4, seed=0):
     """Return a model that was trained on a text, as numbers, and its loss at each step.
 
-    On the CPU one thread does it: so small a model gains nothing from more, and its sums keep one order.
+    On the CPU one thread does it: so small a model gains nothing by more, and sums keep one order.
     """
     torch.manual_seed(seed)
     model, drawn, losses = GPT(kinds, L, C, H, attention), batches(numbers, N, B, seed), []

@@ -4,6 +4,7 @@ Taught in notebook 17. Rotary positions, so that its length has no limit; no dro
 characters and writes them.
 """
 
+import functools
 import math
 
 import torch
@@ -12,6 +13,19 @@ from torch.nn import functional as F
 
 from flashlib.course.ch17.text import batches
 from flashlib.kernels import KVCache, flash_attention
+
+
+def one_thread(fn):
+    """Let one thread of the CPU do it: a model so small gains nothing by more, and sums keep an order."""
+    @functools.wraps(fn)
+    def run(*args, **options):
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return fn(*args, **options)
+        finally:
+            torch.set_num_threads(threads)
+    return run
 
 
 def standard(q, k, v):
@@ -111,6 +125,7 @@ class GPT(nn.Module):
         return [KVCache(B, self.sizes[0], room, self.sizes[1], dtype=weight.dtype, device=weight.device)
                 for _ in self.blocks]
 
+    @one_thread
     @torch.no_grad()
     def write(self, tokens, count, temperature=0.8):
         """Return tokens (B, N) with `count` more behind them, each drawn from the model's guess."""
@@ -132,25 +147,18 @@ def compile_layers(model):
         block.after = torch.compile(block.after, dynamic=False)
 
 
+@one_thread
 def trained(attention, numbers, kinds, *, steps=60, L=4, C=128, H=4, N=128, B=4, seed=0):
-    """Return a model that was trained on a text, as numbers, and its loss at each step.
-
-    On the CPU one thread does it: so small a model gains nothing by more, and sums keep one order.
-    """
+    """Return a model that was trained on a text, as numbers, and its loss at each step."""
     torch.manual_seed(seed)
     model, drawn, losses = GPT(kinds, L, C, H, attention), batches(numbers, N, B, seed), []
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for _ in range(steps):
-            loss = model.loss(torch.from_numpy(next(drawn)))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-    finally:
-        torch.set_num_threads(threads)
+    for _ in range(steps):
+        loss = model.loss(torch.from_numpy(next(drawn)))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
     return model, losses
 
 

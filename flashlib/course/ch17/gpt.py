@@ -16,7 +16,7 @@ from flashlib.kernels import KVCache, flash_attention
 
 
 def one_thread(fn):
-    """Let one thread of the CPU do it: a model so small gains nothing by more, and sums keep an order."""
+    """Let one thread of the CPU do it: so small a model gains nothing by more; sums keep one order."""
     @functools.wraps(fn)
     def run(*args, **options):
         threads = torch.get_num_threads()

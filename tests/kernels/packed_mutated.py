@@ -68,7 +68,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("lse lies with the first sequence", "forward", "LSE += begin_q", "LSE += 0 * begin_q", "forward"),
     ("lse is as long as a sequence", "forward", "to(tl.int64) * rows_per_head", "to(tl.int64) * N_Q",
      "forward"),
-    ("lse is transposed", "forward", "rows_per_head + row, lse", "0 + row * H + h, lse", "lse"),
+    ("lse is transposed", "forward", "LSE + head + row, lse", "LSE + row * H + h, lse", "lse"),
     ("keys are where the queries are", "forward", "rows_of(i, CU_K, sequences, N_K, False)",
      "rows_of(i, CU_Q, sequences, N_K, False)", "forward"),
     ("a tile behind the end walks the keys", "forward", "if tile * BLOCK_M >= N_Q:",

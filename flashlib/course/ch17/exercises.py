@@ -4,7 +4,7 @@ import numbers
 
 import numpy as np
 
-from flashlib.course.ch17 import solutions as right
+from flashlib.course.ch17 import race
 from flashlib.course.exercises.core import Wrong, exercise, given, hint, parts, solution
 
 __all__ = ["check_first_leak", "check_gain", "check_kept", "check_tokens_per_s", "hint", "solution"]
@@ -35,7 +35,8 @@ def check_gain(gain):
     """Accept `gain(N, C, faster) -> ratio` of the layer's times, both at the same FLOP/s at first."""
     for N, C, faster in _GAINS:
         what = f"N={N:,}, C={C:,}, attention {faster}× as fast"
-        got, value, over = _number(gain(N, C, faster), what), right.gain(N, C, faster), N / (12 * C)
+        value, over = race.speedup(race.share(N, C), faster), race.attention_over_dense(N, C)
+        got = _number(gain(N, C, faster), what)
         if _near(got, value):
             continue
         if _near(got, faster):
@@ -47,7 +48,7 @@ def check_gain(gain):
         if _near(got, 1 / (1 - over + over / faster)):
             raise Wrong(f"{what}: N / (12·C) is attention over the matrices, not over both: the share"
                         " is over / (1 + over)")
-        if _near(got, right.gain(2 * N, C, faster)):
+        if _near(got, race.speedup(race.share(2 * N, C), faster)):
             raise Wrong(f"{what}: {got:.4g} is without a causal mask: a query sees N / 2 keys")
         raise Wrong(f"{what}: got {got:.4g}, expected {value:.4g}")
     return "half a layer's attention at 65,536 tokens, a few percent at 2,048."
@@ -65,7 +66,9 @@ def check_kept(kept):
         got = tuple(_number(x, what) for x in parts(kept(*case), "(standard, ours)", what))
         if len(got) != 2:
             raise Wrong(f"{what}: expected (standard, ours), got {got!r}")
-        values, lse = right.kept(*case), 4 * B * H * N
+        lse, of_one = 4 * B * H * N, B * N * C * element_bytes            # of one tensor
+        scores = race.saved_bytes(N, B, H, element_bytes, mask_bytes=0)
+        values = 3 * of_one + scores, 4 * of_one + lse
         for name, found, value in zip(("standard", "ours"), got, values, strict=True):
             if _near(found, value):
                 continue
@@ -95,7 +98,8 @@ def check_tokens_per_s(tokens_per_s):
     for case in _SPEEDS:
         weights, L, H_k, d, N, element_bytes, rate = case
         what = f"{weights:.3g} weights, {L} layers, {H_k} key heads of {d}, {N:,} keys"
-        got, value = _number(tokens_per_s(*case), what), right.tokens_per_s(*case)
+        got = _number(tokens_per_s(*case), what)
+        value = race.tokens_per_s(weights * element_bytes, 2 * L * H_k * d * N * element_bytes, rate)
         if _near(got, value):
             continue
         cache = 2 * L * H_k * d * N

@@ -194,7 +194,8 @@ def main():
             print(f"     and {len(outcome.failures) - 8} more", flush=True)
 
     processes = chosen.processes or most_processes()
-    outcomes = run_all(Where(chosen.impl, chosen.device), processes=processes, only=chosen.only, each=each)
+    outcomes = run_all(Where(chosen.impl, chosen.device), processes=processes,
+                       only=chosen.only, each=each)
     failed = [o for o in outcomes if o.failures]
     for dtype in ("float16", "bfloat16", "float32"):
         worst = max((o.worst for o in outcomes if o.task.startswith(f"accuracy {dtype}-")),

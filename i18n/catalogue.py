@@ -3,6 +3,8 @@
     python i18n/catalogue.py show 06          the English of chapter 06, message by message
     python i18n/catalogue.py check [06 ...]   what is missing, left over or suspicious, chapter by chapter
 
+`pages` in place of a chapter's number stands for what is no notebook's: the lines of pages.py.
+
 A message is a Markdown cell, a figure's alternative text, a slide or a line of the site's own. In a catalogue
 it has a section, headed `<!-- KIND KEY -->`; KEY is the first eight digits of the sha256 of "KIND:English", so
 a Markdown cell's key is its id. Where the English has changed the key is another: the old section is left over,
@@ -86,6 +88,13 @@ def of_slides(number):
     return {("slide", key("slide", text)): text for text in slides(deck)}
 
 
+def of_pages():
+    """Return {(kind, key): English} of what is no notebook's."""
+    import pages
+
+    return {("text", key("text", text)): text for text in pages.lines()}
+
+
 def terms(language="zh"):
     """Return [(English, translation)] of the terms that have one translation each."""
     rows = re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|", (HERE / language / "terms.md").read_text("utf-8"), re.M)
@@ -165,12 +174,19 @@ def _mark(char):
     return not (char.isalnum() or char.isspace())
 
 
+def sources(name):
+    """Return {file of a catalogue: {(kind, key): English}} of a chapter with its slides, or of the pages."""
+    if name == "pages":
+        return {"pages.md": of_pages()}
+    return {f"chapters/{name}.md": messages(name), f"slides/{name}.md": of_slides(name)}
+
+
 def report(number, language="zh"):
-    """Return (missing, left over, {key: complaints}) of a chapter with its slides."""
+    """Return (missing, left over, {key: complaints}) of a chapter with its slides, or of the pages."""
     words = terms(language)
     missing, over, odd = [], [], {}
-    for folder, english in (("chapters", messages(number)), ("slides", of_slides(number))):
-        given = read(HERE / language / folder / f"{number}.md")
+    for file, english in sources(number).items():
+        given = read(HERE / language / file)
         missing += [f"{kind} {name}" for kind, name in english if (kind, name) not in given]
         over += [f"{kind} {name}" for kind, name in given if (kind, name) not in english]
         for name, text in english.items():
@@ -181,10 +197,11 @@ def report(number, language="zh"):
 
 def main(arguments):
     command, *numbers = arguments or ["check"]
-    for number in numbers or chapters():
+    for number in numbers or [*chapters(), "pages"]:
         if command == "show":
-            for (kind, name), text in (messages(number) | of_slides(number)).items():
-                print(f"<!-- {kind} {name} -->\n{text}\n")
+            for english in sources(number).values():
+                for (kind, name), text in english.items():
+                    print(f"<!-- {kind} {name} -->\n{text}\n")
             continue
         missing, over, odd = report(number)
         print(f"{number}: {len(missing)} missing, {len(over)} left over, {len(odd)} suspicious")

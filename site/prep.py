@@ -222,7 +222,7 @@ def write(out, *, repository=""):
         (extra / "notebooks" / book.path.name).write_text(bare(book.book), "utf-8")
         row = book.row
         pages[book.path.stem] = {"title": f"{row.number} {row.title}", "question": row.question,
-                                 "description": f"{row.question} {row.shows}.", "minutes": row.minutes}
+                                 "description": say("{{question}} {{shows}}.", question=say(row.question), shows=say(row.shows)), "minutes": row.minutes}
     for name in sorted(set().union(*(book.copied for book in books))):
         (extra / "files" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, extra / "files" / name)

@@ -79,6 +79,7 @@ def _inside(node, top):
 def around(app, pagename, templatename, context, doctree):
     """Say the question of the next chapter, and name the page to whoever shares it."""
     data = json.loads((Path(app.srcdir) / "pages.json").read_text("utf-8"))
+    context["search"] = language.say("Search")
     context["hasdoc"] = lambda name, given=context["hasdoc"]: name != "search" and given(name)
     for key in ("prev", "next"):
         page = context.get(key)

@@ -141,7 +141,7 @@ def write(number, deck, notebook, work):
     (work / "img").mkdir(parents=True, exist_ok=True)
     head = ("---\nmarp: true\ntheme: course\nmath: katex\npaginate: true\n"
             f"title: {json.dumps(book.title, ensure_ascii=False)}\n"
-            f"footer: {json.dumps('FlashAttention, from softmax to silicon · ' + number)}\n---\n\n")
+            f"footer: {json.dumps(say('FlashAttention, from softmax to silicon') + ' · ' + number)}\n---\n\n")
     text = filled(deck.read_text("utf-8"), book, number, work / "img")
     (work / f"{number}.md").write_text(head + text, "utf-8")
     return book.title

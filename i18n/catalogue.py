@@ -147,9 +147,9 @@ def complaints(english, translation, words=()):
         for bad in re.finditer(pattern, re.sub(r"\*+", "", plain)):
             found.append(f"{says}: …{plain[max(0, bad.start() - 12):bad.end() + 12]!r}…")
     found += [f"this ** does not mark bold: …{bad}…" for bad in _unmarked(translation)]
-    if translation and english != translation and not re.search(_HAN, translation) and re.search(r"[a-z]{4}",
-                                                                                                 plain_en):
-        found.append("no Chinese in it")
+    named = translation in dict(words).values()
+    if translation and english != translation and not named and not re.search(_HAN, translation):
+        found += ["no Chinese in it"] * bool(re.search(r"[a-z]{4}", plain_en))
     return found
 
 

@@ -140,12 +140,13 @@ def complaints(english, translation, words=()):
     for term, word in words:
         if re.search(rf"(?<![\w-]){re.escape(term)}(?:s|es)?(?![\w-])", plain_en, re.I) and word not in plain:
             found.append(f"term: {term!r} is {word!r}")
-    for pattern, says in (
-            (rf"{_HAN}[,;:!?]|{_HAN}\.(?!\w)|[,;:!?]{_HAN}", "punctuation of half width"),
-            (rf"{_HAN}[A-Za-z0-9¤]|[A-Za-z0-9¤%]{_HAN}", "no space between Chinese and Latin"),
-            (r"[。，；：？！、（）] +(?=[^\s*\[`$¤<_&\-|(\d])", "a space after punctuation of full width")):
-        for bad in re.finditer(pattern, re.sub(r"\*+", "", plain)):
-            found.append(f"{says}: …{plain[max(0, bad.start() - 12):bad.end() + 12]!r}…")
+    bare = re.sub(r"\*+", "", plain)
+    for text, pattern, says in (
+            (bare, rf"{_HAN}[,;:!?]|{_HAN}\.(?!\w)|[,;:!?]{_HAN}", "punctuation of half width"),
+            (bare, rf"{_HAN}[A-Za-z0-9¤]|[A-Za-z0-9¤%]{_HAN}", "no space between Chinese and Latin"),
+            (plain, r"[。，；：？！、（）] +(?=[^\s*\[`$¤<_&\-|(\d])", "a space after punctuation of full width")):
+        for bad in re.finditer(pattern, text):
+            found.append(f"{says}: …{text[max(0, bad.start() - 12):bad.end() + 12]!r}…")
     found += [f"this ** does not mark bold: …{bad}…" for bad in _unmarked(translation)]
     named = translation in dict(words).values()
     if translation and english != translation and not named and not re.search(_HAN, translation):

@@ -14,9 +14,7 @@ PICTURES = Path(__file__).resolve().parent.parent.parent / "build" / "browser"
 
 
 def pytest_collection_finish(session):
-    chosen = any(item.get_closest_marker("browser") for item in session.items)
-    if chosen and not session.config.option.collectonly and not chromium.find():
-        raise pytest.UsageError(chromium.MISSING)
+    chromium.needed(session, "browser")
 
 
 @pytest.fixture(scope="session")

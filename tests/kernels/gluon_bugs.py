@@ -1,18 +1,6 @@
 """The bugs planted in the Gluon kernels' sources, each with the check that must catch it."""
 
-from typing import NamedTuple
-
-
-class Mutant(NamedTuple):
-    """One planted bug: in `module` every `old` becomes `new`; `check` must fail, and say `words`."""
-
-    name: str
-    module: str
-    old: str
-    new: str
-    check: str
-    words: str = "error"
-
+from tests.mutants.edits import Mutant
 
 ARITHMETIC = [Mutant(*fields) for fields in (
     ("l is not rescaled", "softmax", "m_new, l_i * alpha + gl.sum(p, 1)", "m_new, l_i + gl.sum(p, 1)",

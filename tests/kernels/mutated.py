@@ -13,7 +13,6 @@ if __name__ == "__main__":
 import functools
 import importlib.util
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
@@ -24,21 +23,11 @@ from tests.kernels.behaviours import require
 from tests.kernels.fold_cases import check_pieces, check_untouched
 from tests.kernels.planted import report
 from tests.kernels.problems import NAMES, Problem, Shape, dense, off, problem, solve
-from tests.mutants.edits import edited
+from tests.mutants.edits import Mutant, edited
 from tests.quick_interpreter import quicken
 
 KERNELS = Path(flashlib.__file__).parent / "kernels" / "triton"
 MODULES = ("tiles", "scores", "forward", "backward")        # fresh copies are made in this order
-
-
-class Mutant(NamedTuple):
-    """One planted bug: in `module` every `old` becomes `new`, and `check` must fail."""
-
-    name: str
-    module: str
-    old: str
-    new: str
-    check: str
 
 
 MUTANTS = [Mutant(*fields) for fields in (

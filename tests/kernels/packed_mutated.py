@@ -24,10 +24,11 @@ from flashlib.kernels.problem import Problem
 from flashlib.models import traffic
 from flashlib.models.packed import packed
 from tests.kernels.behaviours import require
-from tests.kernels.mutated import Mutant, install, roomy, rows_loaded
+from tests.kernels.mutated import install, roomy, rows_loaded
 from tests.kernels.packed_cases import Case, alone, answer, cumulative, inputs, judge
 from tests.kernels.planted import report
 from tests.kernels.problems import NAMES
+from tests.mutants.edits import Mutant
 from tests.quick_interpreter import quicken
 
 FORWARD, BACKWARD = NAMES[:2], NAMES[2:]

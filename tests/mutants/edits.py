@@ -27,6 +27,17 @@ TOKEN = re.compile(r"""
 END = "\n"
 
 
+class Mutant(NamedTuple):
+    """One planted bug: what `old` becomes in `module`; `check` must fail, and say `words`."""
+
+    name: str
+    module: str
+    old: str
+    new: str
+    check: str
+    words: str = "error"
+
+
 class Token(NamedTuple):
     """What a piece of source says, and where it stands."""
 

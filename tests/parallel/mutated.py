@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import torch
@@ -10,21 +10,12 @@ import torch.distributed as dist
 
 from flashlib.machine.ranks import get, put
 from tests.mutants.build import patcher, rebuilt
+from tests.mutants.edits import Mutant
 
 PATHS = {name: f"parallel/{name}" for name in ("groups", "layouts", "ring", "rivals")}
 PUBLIC = {"ring_attention": "ring", "gather_attention": "rivals", "ulysses_attention": "rivals",
           "tree_decode": "rivals", "count_links": "groups"}
 patched = patcher(PATHS)
-
-
-class Mutant(NamedTuple):
-    """One planted bug: what `old` becomes in `module`, and the check that must catch it."""
-
-    name: str
-    module: str
-    old: str
-    new: str
-    check: str
 
 
 FOLD = "into=(o[:, :, rows], lse[:, :, rows]), reserve=call.reserve)"

@@ -16,13 +16,7 @@ BUILT = ROOT / "_site"
 
 
 def pytest_collection_finish(session):
-    chosen = any(item.get_closest_marker("site") for item in session.items)
-    if not chosen or session.config.option.collectonly:
-        return
-    if not (BUILT / "index.html").exists():
-        raise pytest.UsageError("These tests look at _site, which is not there: run `make test-site`.")
-    if not chromium.find():
-        raise pytest.UsageError(chromium.MISSING.replace("test-browser", "test-site"))
+    chromium.needed(session, "site", "_site")
 
 
 @pytest.fixture(scope="session")

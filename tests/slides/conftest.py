@@ -12,13 +12,7 @@ BUILT = ROOT / "_slides"
 
 
 def pytest_collection_finish(session):
-    chosen = any(item.get_closest_marker("slides") for item in session.items)
-    if not chosen or session.config.option.collectonly:
-        return
-    if not (BUILT / "index.html").exists():
-        raise pytest.UsageError("These tests look at _slides, which is not there: `make test-slides`.")
-    if not chromium.find():
-        raise pytest.UsageError(chromium.MISSING.replace("test-browser", "test-slides"))
+    chromium.needed(session, "slides", "_slides")
 
 
 @pytest.fixture(scope="session")

@@ -170,7 +170,7 @@ def consumer(ring, q, q_full, o_desc, q_row, count, scale_log2, c: gl.constexpr)
     give_back(ring, 0)
     p, m_i, l_i, _ = softmax(qk, m_i, l_i, scale_log2)
     p = gl.convert_layout(p.to(q.dtype), P_LAYOUT)
-    for j in range(1, count):                               # from the ring: K of j, V of j − 1
+    for j in range(1, count):                               # ring: K of j is 2j − 1, V of j − 1 is 2j
         k = tile_of(ring, 2 * j - 1)
         qk = warpgroup_mma(q, k.permute([1, 0]), zero, use_acc=False, is_async=True)
         acc = warpgroup_mma(p, tile_of(ring, 2 * j), acc, is_async=True)
@@ -210,7 +210,7 @@ def attention_kernel(q_desc, k_desc, v_desc, o_desc, scale_log2, N):
         (consumer, (ring, q, q_full, o_desc, q_row, count, scale_log2, 0)),
         (consumer, (ring, q, q_full, o_desc, q_row, count, scale_log2, 1)),
         (producer, (ring, q, q_full, q_desc, k_desc, v_desc, q_row, k_row, count)),
-    ], [4, 1], [232, 40])                                   # warps, registers a thread
+    ], [4, 1], [232, 40])                                   # of the last two: warps, registers
 
 
 def described(x, rows, columns=None):

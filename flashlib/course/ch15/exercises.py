@@ -121,7 +121,7 @@ def _held(merge, what, a, b, right):
         raise Wrong(f"{what}: o is divided by l already: a third part could not be merged with that")
     if np.isclose(l, a[1] + b[1]) and not np.isclose(l, right[1]):
         raise Wrong(f"{what}: l is the plain sum: both were measured from different maxima")
-    if np.allclose(o, a[2] + b[2]):
+    if not np.allclose(o, right[2]) and np.allclose(o, a[2] + b[2]):
         raise Wrong(f"{what}: o is the plain sum: both were measured from different maxima")
     if np.allclose(o, scale[1] * a[2] + scale[0] * b[2]):
         raise Wrong(f"{what}: the factors are swapped: a is multiplied by exp(m_a − m)")

@@ -177,8 +177,8 @@ def overlap(sm: Sm, w: int, turns: bool = False):
         if turns:
             yield sync(mine)
         yield issue(qk)
-        yield issue(pv)
-        yield finish(qk)
+        yield issue(pv)                         # its end hands the turn on
+        yield finish(qk)                        # P·V still runs
         yield sm.k.release(j)
         yield run(sm.max(w, j))
         yield run(sm.exp(w, j))

@@ -57,6 +57,11 @@ def plain_o(a, b):
     return m, l, a[2] + b[2]
 
 
+def clamped(a, b):
+    m = max(a[0], b[0], -1e30)
+    return m, *(np.exp(a[0] - m) * a[n] + np.exp(b[0] - m) * b[n] for n in (1, 2))
+
+
 def swapped(a, b):
     m, alpha, beta = weighed(a, b)
     return m, beta * a[1] + alpha * b[1], beta * a[2] + alpha * b[2]
@@ -125,6 +130,7 @@ WRONG = [
     (ch15.check_merge, plain_l, "l is the plain sum"),
     (ch15.check_merge, plain_o, "o is the plain sum"),
     (ch15.check_merge, swapped, "the factors are swapped"),
+    (ch15.check_merge, clamped, "two empty parts: m"),
     (ch15.check_merge, lambda a, b: right.merge(a, b)[:2], "expected a tuple"),
     (ch15.check_merge, lambda a, b: (*right.merge(a, b)[:2], right.merge(a, b)[2][:2]), "o has shape"),
     (ch15.check_merge, lambda a, b: (min(a[0], b[0]), *right.merge(a, b)[1:]), "two parts: m"),

@@ -76,6 +76,8 @@ WRONG = [
     (ch17.check_tokens_per_s, speed(lambda w, c, L, e: w + c / 2), "K and V are two"),
     (ch17.check_tokens_per_s, speed(lambda w, c, L, e: w + c / L), "a cache of its own"),
     (ch17.check_tokens_per_s, speed(lambda w, c, L, e: (w + c) / e), "an element is element_bytes"),
+    (ch17.check_tokens_per_s, speed(lambda w, c, L, e: w / e + c), "a count, not bytes"),
+    (ch17.check_kept, lambda *x: {}, "an element: expected a tuple"),
     (ch17.check_tokens_per_s, lambda *x: 1 / right.tokens_per_s(*x), "seconds of a token"),
     (ch17.check_tokens_per_s, lambda *x: 5, "expected"),
     (ch17.check_first_leak, lambda model, tokens: (0, 7), "expected None"),

@@ -21,7 +21,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 _HEAD = re.compile(r"^<!-- (markdown|alt|slide|text) ([0-9a-f]{8}) -->\n", re.M)
-_HAN = r"[\u4e00-\u9fff]"
+HAN = r"[\u4e00-\u9fff]"
 # Fences, displayed formulas, code, formulas, a slide's fields.
 _ISLANDS = re.compile(
     r"(^```.*?^```[^\n]*|\$\$.*?\$\$|(`+)(?!`).+?(?<!`)\2(?!`)|(?<![\\$])\$[^$]{1,300}?\$(?!\d)"
@@ -142,14 +142,14 @@ def complaints(english, translation, words=()):
             found.append(f"term: {term!r} is {word!r}")
     bare = re.sub(r"\*+", "", plain)
     for text, pattern, says in (
-            (bare, rf"{_HAN}[,;:!?]|{_HAN}\.(?!\w)|[,;:!?]{_HAN}", "punctuation of half width"),
-            (bare, rf"{_HAN}[A-Za-z0-9¤]|[A-Za-z0-9¤%]{_HAN}", "no space between Chinese and Latin"),
+            (bare, rf"{HAN}[,;:!?]|{HAN}\.(?!\w)|[,;:!?]{HAN}", "punctuation of half width"),
+            (bare, rf"{HAN}[A-Za-z0-9¤]|[A-Za-z0-9¤%]{HAN}", "no space between Chinese and Latin"),
             (plain, r"[。，；：？！、（）] +(?=[^\s*\[`$¤<_&\-|(\d])", "a space after punctuation of full width")):
         for bad in re.finditer(pattern, text):
             found.append(f"{says}: …{text[max(0, bad.start() - 12):bad.end() + 12]!r}…")
     found += [f"this ** does not mark bold: …{bad}…" for bad in _unmarked(translation)]
     named = translation in dict(words).values()
-    if translation and english != translation and not named and not re.search(_HAN, translation):
+    if translation and english != translation and not named and not re.search(HAN, translation):
         found += ["no Chinese in it"] * bool(re.search(r"[a-z]{4}", plain_en))
     return found
 

@@ -36,6 +36,17 @@ class Language:
         """Return where its pages lie on the site: "" or a folder with its slash."""
         return "" if self.code == "en" else f"{self.code}/"
 
+    @cached_property
+    def questioned(self):
+        """Return what finds a chapter's title (and a remark under it), then its question."""
+        return re.compile(rf"^(# [^\n]*(?:\n+> [^\n]*)?)\n+((?:{self.question}).*?)(?=\n\n|\Z)", re.S)
+
+    @cached_property
+    def taken(self):
+        """Return what finds the takeaway: its heading, or nothing, then its paragraph."""
+        word = f"(?:{self.takeaway})"
+        return re.compile(rf"(^## {word}\n+|^(?=\*\*{word}))(.+?)(?=\n\n|\Z)", re.S | re.M)
+
     def say(self, english, **words):
         """Return a line of the site's own in this language, its fields {{name}} filled in."""
         text = self.texts.get(("text", catalogue.key("text", english)), english)
@@ -48,7 +59,9 @@ ENGLISH = Language(
     minutes=r"about (\d+) min\)", commit="ommit", ways="all chapters")
 CHINESE = Language(
     "zh", html="zh-Hans", sphinx="zh_CN", name="中文",
-    question=r"\*\*问题。\*\* ", takeaway="要点", exercise=r"练习 ([\da-z.]+) ·",
-    minutes=r"约 (\d+) 分钟）", commit="先写下", ways="全部章节",
+    # A cell that is not translated yet has the English phrases.
+    question=r"\*\*(?:问题。|The question\.)\*\* ", takeaway="要点|Takeaway",
+    exercise=r"(?:练习|Exercise) ([\da-z.]+) ·", minutes=r"(?:约|about) (\d+) (?:分钟）|min\))",
+    commit="先写下|ommit", ways="全部章节|all chapters",
     stale="> （本段译文待更新，先看英文原文。）")
 LANGUAGES = {language.code: language for language in (ENGLISH, CHINESE)}

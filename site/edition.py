@@ -28,6 +28,11 @@ def other(language):
     return ENGLISH if language is CHINESE else CHINESE
 
 
+def index_of(language):
+    """Return where the search's index lies; search.js reads it from the page."""
+    return f"{language.folder}_search-index.js" if language.folder else "_static/search-index.js"
+
+
 def alternates(name, language, address=""):
     """Return what tells a browser, or a search engine, where this page is in each language."""
     up = f"{address}/" if address else "../" if language.folder else ""
@@ -46,7 +51,8 @@ def finish(name, text, language, *, address="", words=False):
                   lambda found: "".join(said.get(part, part) for part in found.groups("")), text)
     text = re.sub(rf'((?:href|src|data-still)=")({"|".join(SHARED)})', r"\1../\2", text)
     text = re.sub(r'<html([^>]*?) lang="[^"]*" data-content_root="[^"]*"',
-                  rf'<html\1 lang="{language.html}" data-content_root="../"', text, count=1)
+                  rf'<html\1 lang="{language.html}" data-content_root="../" data-index="{index_of(language)}"',
+                  text, count=1)
     if words:                                               # before course.js, which asks for them
         text = re.sub(r'(?=<script[^>]*course\.js)', '<script defer src="_words.js"></script>\n    ', text,
                       count=1)

@@ -18,7 +18,7 @@ def open_lab(monkeypatch):
 @pytest.fixture
 def started(open_lab, monkeypatch, tmp_path):
     """Return what would be executed, and with which home."""
-    monkeypatch.setattr(open_lab.sync_work, "main", lambda: None)
+    monkeypatch.setattr(open_lab.sync_work, "main", lambda language: None)
     monkeypatch.setattr(open_lab.sys, "argv", ["open_lab.py", "--no-browser"])
     monkeypatch.setattr(open_lab.setup_env, "VENV", tmp_path / ".venv")
     for name in ("HOME", "MPLBACKEND", "JUPYTER_PREFER_ENV_PATH"):

@@ -147,7 +147,8 @@ def complaints(english, translation, words=()):
             (plain, r"[。，；：？！、（）] +(?=[^\s*\[`$¤<_&\-|(\d])", "a space after punctuation of full width")):
         for bad in re.finditer(pattern, text):
             found.append(f"{says}: …{text[max(0, bad.start() - 12):bad.end() + 12]!r}…")
-    found += [f"this ** does not mark bold: …{bad}…" for bad in _unmarked(translation)]
+    if not any(_unmarked(english)):                         # in English they are stars as well
+        found += [f"this ** does not mark bold: …{bad}…" for bad in _unmarked(translation)]
     named = translation in dict(words).values()
     if translation and english != translation and not named and not re.search(HAN, translation):
         found += ["no Chinese in it"] * bool(re.search(r"[a-z]{4}", plain_en))

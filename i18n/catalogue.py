@@ -1,14 +1,14 @@
 """The translations: what there is to translate, what was, and what a translation must keep.
 
     python i18n/catalogue.py show 06          the English of chapter 06, message by message
-    python i18n/catalogue.py check [06 ...]   what is missing, left over or suspicious, chapter by chapter
+    python i18n/catalogue.py check [06 ...]   what is missing, left over or suspicious, by chapter
 
 `pages` in place of a chapter's number stands for what is no notebook's: the lines of pages.py.
 
-A message is a Markdown cell, a figure's alternative text, a slide or a line of the site's own. In a catalogue
-it has a section, headed `<!-- KIND KEY -->`; KEY is the first eight digits of the sha256 of "KIND:English", so
-a Markdown cell's key is its id. Where the English has changed the key is another: the old section is left over,
-the new message is missing, and readers see it in English until it is renewed.
+A message is a Markdown cell, a figure's alternative text, a slide or a line of the site's own. In a
+catalogue it has a section, headed `<!-- KIND KEY -->`; KEY is the first eight digits of the sha256 of
+"KIND:English", so a Markdown cell's key is its id. Where the English has changed the key is another:
+the old section is left over, the new message is missing, and it stays English until it is renewed.
 """
 
 import hashlib
@@ -97,12 +97,13 @@ def of_pages():
 
 def terms(language="zh"):
     """Return [(English, translation)] of the terms that have one translation each."""
-    rows = re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|", (HERE / language / "terms.md").read_text("utf-8"), re.M)
+    table = (HERE / language / "terms.md").read_text("utf-8")
+    rows = re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|", table, re.M)
     return [row for row in rows if row[0][0] not in "-:`" and row[0] not in ("English", "英文", "章")]
 
 
 def prose(text):
-    """Return a message's prose alone: no code, no formulas, no fields, no targets of links, no comments."""
+    """Return a message's prose alone: no code, formulas, fields, targets of links, or comments."""
     text = _ISLANDS.sub(" ¤ ", text)
     text = re.sub(r"\]\([^)]*\)", "] ", text)
     text = re.sub(r"<!-- _\w+:.*?-->", " ", text)
@@ -112,8 +113,8 @@ def prose(text):
 def kept(text):
     """Return what a translation must keep, as {what: a multiset}."""
     islands = [found[0] for found in _ISLANDS.finditer(text)]
-    formulas = [re.sub(r"\\(?:text|textbf|textit)\{[^{}]*\}|[\s\\,;]", "", island) for island in islands
-                if island[0] == "$"]
+    words = re.compile(r"\\(?:text|textbf|textit)\{[^{}]*\}|[\s\\,;]|\.(?=\s*\$+$)")
+    formulas = [words.sub("", island) for island in islands if island[0] == "$"]
     return {
         "code": Counter(island for island in islands if island[0] == "`"),
         "formulas": Counter(formulas),
@@ -138,13 +139,15 @@ def complaints(english, translation, words=()):
             found.append(f"{what}: lost {sorted(lost.elements())}, new {sorted(new.elements())}")
     plain_en, plain = prose(english), prose(translation)
     for term, word in words:
-        if re.search(rf"(?<![\w-]){re.escape(term)}(?:s|es)?(?![\w-])", plain_en, re.I) and word not in plain:
+        asked = rf"(?<![\w-]){re.escape(term)}(?:s|es)?(?![\w-])"
+        if word not in plain and re.search(asked, plain_en, re.I):
             found.append(f"term: {term!r} is {word!r}")
     bare = re.sub(r"\*+", "", plain)
     for text, pattern, says in (
             (bare, rf"{HAN}[,;:!?]|{HAN}\.(?!\w)|[,;:!?]{HAN}", "punctuation of half width"),
             (bare, rf"{HAN}[A-Za-z0-9¤]|[A-Za-z0-9¤%]{HAN}", "no space between Chinese and Latin"),
-            (plain, r"[。，；：？！、（）] +(?=[^\s*\[`$¤<_&\-|(\d])", "a space after punctuation of full width")):
+            (plain, r"[。，；：？！、（）] +(?=[^\s*\[`$¤<_&\-|(\d])",
+             "a space after punctuation of full width")):
         for bad in re.finditer(pattern, text):
             found.append(f"{says}: …{text[max(0, bad.start() - 12):bad.end() + 12]!r}…")
     if not any(_unmarked(english)):                         # in English they are stars as well
@@ -177,7 +180,7 @@ def _mark(char):
 
 
 def sources(name):
-    """Return {file of a catalogue: {(kind, key): English}} of a chapter with its slides, or of the pages."""
+    """Return {file: {(kind, key): English}} of a chapter with its slides, or of the pages."""
     if name == "pages":
         return {"pages.md": of_pages()}
     return {f"chapters/{name}.md": messages(name), f"slides/{name}.md": of_slides(name)}

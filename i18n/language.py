@@ -1,7 +1,7 @@
 """The languages of the course: their names, and the phrases by which what is written in them is read.
 
-The site, the slides and the notebooks ask here for everything that depends on the language: `say` gives a
-line of the site's own, and the patterns find the parts of a chapter in its Markdown.
+The site, the slides and the notebooks ask here for everything that depends on the language: `say` gives
+a line of the site's own, and the patterns find the parts of a chapter in its Markdown.
 """
 
 import re
@@ -21,9 +21,9 @@ class Language:
     name: str                                               # as its readers do
     question: str                                           # what opens a chapter's question
     takeaway: str                                           # the heading, or the word in bold
-    exercise: str                                           # "Exercise 06.1 ·"; its group is the number
+    exercise: str                                           # "Exercise 06.1 ·"; the number is its group
     minutes: str                                            # how long an exercise takes
-    commit: str                                             # in the summary of an answer to predict first
+    commit: str                                             # in the summary of what to predict first
     ways: str                                               # in the line that ends a chapter
     stale: str = ""                                         # what stands above what is not translated
 
@@ -60,7 +60,7 @@ ENGLISH = Language(
 CHINESE = Language(
     "zh", html="zh-Hans", sphinx="zh_CN", name="中文",
     # A cell that is not translated yet has the English phrases.
-    question=r"\*\*(?:问题。|The question\.)\*\* ", takeaway="要点|Takeaway",
+    question=r"\*\*(?:问题。|The question\.)\*\*\s", takeaway="要点|Takeaway",
     exercise=r"(?:练习|Exercise) ([\da-z.]+) ·", minutes=r"(?:约|about) (\d+) (?:分钟）|min\))",
     commit="先写下|ommit", ways="全部章节|all chapters",
     stale="> （本段译文待更新，先看英文原文。）")

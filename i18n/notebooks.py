@@ -2,7 +2,7 @@
 
     python i18n/notebooks.py zh        what `make zh` calls: notebooks_zh/, beside notebooks/
 
-A Markdown cell that is not translated stays English under a remark. Links lead to the translated headings.
+A Markdown cell that is not translated stays English under a remark. Links follow the headings.
 """
 
 import json
@@ -19,6 +19,8 @@ ROOT = catalogue.ROOT
 _HEADING = re.compile(r"(?m)^#{1,6} +(.+?) *$")
 _LINK = re.compile(r"\]\(((?:\d\d[a-z]?_\w+\.ipynb)?)#([^)\s]+)\)")
 _WIDE = r"\u3001-\u303f\uff01-\uff65\u2014\u2018-\u201d\u2026"     # punctuation as wide as a character
+# A space outside quotation marks, which are as wide as a character, beside another wide one.
+_QUOTED = re.compile(rf"(?<=[{_WIDE}\u4e00-\u9fff]) (?=“)|(?<=”) (?=[{_WIDE}\u4e00-\u9fff])")
 _GLUE = re.compile(rf"[{_WIDE}]$|^[{_WIDE}]")
 _HAN_BOTH = re.compile(rf"{catalogue.HAN}\n{catalogue.HAN}")
 _ALONE = re.compile(r"\s*(?:$|\||#{1,6} |[-*+] |\d+[.)] |<|:::|```|\$\$|---)")
@@ -28,7 +30,8 @@ _BLOCKS = re.compile(r"(^```.*?^```[^\n]*|\$\$.*?\$\$)", re.S | re.M)
 def joined(text):
     """Return Markdown whose lines do not break between two characters that know no space."""
     parts = _BLOCKS.split(text)
-    return "".join(part if n % 2 else _paragraphs(part) for n, part in enumerate(parts))
+    parts[::2] = [_QUOTED.sub("", _paragraphs(part)) for part in parts[::2]]
+    return "".join(parts)
 
 
 def _paragraphs(text):
@@ -71,7 +74,7 @@ def cells(number, language):
 
 @cache
 def anchors(file, language):
-    """Return {what stands in links to a chapter's English headings, unquoted: the translated heading}."""
+    """Return {anchor of an English heading, unquoted: the translated heading} of a chapter."""
     found = {}
     for english, text in cells(file.partition("_")[0], language):
         for old, new in zip(headings(english), headings(text or english), strict=False):
@@ -130,7 +133,8 @@ def index(language):
     parts = (ROOT / "notebooks/README.md").read_text("utf-8").strip("\n").split("\n\n")
     for n, part in enumerate(parts):
         marks, words = re.match(r"((?:#+ )?)(.*)", part, re.S).groups()
-        parts[n] = pages.QUESTION.sub(entry, part) if part.startswith("- ") else marks + language.say(words)
+        listed = part.startswith("- ")
+        parts[n] = pages.QUESTION.sub(entry, part) if listed else marks + language.say(words)
     return "\n\n".join(parts) + "\n"
 
 
@@ -139,7 +143,7 @@ def dumped(book):
 
 
 def write(language, out=None, *, up=""):
-    """Write all notebooks and their index to a folder; `up` leads from there to where notebooks_zh is."""
+    """Write all notebooks and their index to a folder, which is `up` deeper than notebooks_zh is."""
     out = out or ROOT / f"notebooks_{language.code}"
     out.mkdir(parents=True, exist_ok=True)
     wanted = {"README.md": index(language)}

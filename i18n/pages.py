@@ -1,6 +1,6 @@
-"""What is to translate beside the chapters: titles, questions, the glossary, the site's own words, hints.
+"""What is to translate beside the chapters: titles, questions, the glossary, the site's words, hints.
 
-The site's words stand where they are used, as `say("…")` in site/ and slides/; they are collected from there.
+The site's words stand where they are used, as `say("…")` in site/ and slides/, and are collected there.
 """
 
 import ast
@@ -11,7 +11,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 QUESTION = re.compile(r"^- (.+?) \[(\d\d[a-z]?) · (.+)\]\(([^)#\s]+)#(\S+)\)$", re.M)
-_NO_WORDS = re.compile(r"(?s:<style>.*?</style>)|```.*|<[^>]*>|\{\{\w+\}\}|!\[|\]\([^)]*\)|^hide-toc.*", re.M)
+_NO_WORDS = re.compile(
+    r"(?s:<style>.*?</style>)|```.*|<[^>]*>|\{\{\w+\}\}|!\[|\]\([^)]*\)|^hide-toc.*", re.M)
+TEMPLATES = ("site/templates/front.md", "site/templates/lost.html", "slides/index.html")
 
 
 def table():
@@ -27,7 +29,8 @@ def table():
 def said():
     """Yield each line that a module of the site or the slides says to its readers."""
     for path in sorted([*(ROOT / "site").glob("*.py"), *(ROOT / "slides").glob("*.py")]):
-        calls = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
+        tree = ast.parse(path.read_text("utf-8"))
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         for call in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
             name = getattr(call.func, "id", getattr(call.func, "attr", ""))
             if name == "say" and isinstance(call.args[0], ast.Constant):
@@ -36,8 +39,8 @@ def said():
 
 def templates():
     """Yield the paragraphs of site/templates and of the slides' index in which there are words."""
-    for path in (ROOT / "site/templates/front.md", ROOT / "site/templates/lost.html", ROOT / "slides/index.html"):
-        for text in path.read_text("utf-8").strip("\n").split("\n\n"):
+    for name in TEMPLATES:
+        for text in (ROOT / name).read_text("utf-8").strip("\n").split("\n\n"):
             if re.search(r"[A-Za-z]{3}", html.unescape(_NO_WORDS.sub(" ", text))):
                 yield text
 
@@ -52,7 +55,7 @@ def glossary():
 
 
 def questions():
-    """Yield the lines of notebooks/README.md: headings, paragraphs, and of its entries the questions."""
+    """Yield the headings and paragraphs of notebooks/README.md, and its questions."""
     for part in (ROOT / "notebooks/README.md").read_text("utf-8").strip("\n").split("\n\n"):
         if part.startswith("- "):
             yield from (found[1] for found in QUESTION.finditer(part))

@@ -1,4 +1,4 @@
-"""What makes the pages of one language an edition: its frame's words, the shared files, the way to the other."""
+"""What makes pages an edition: the words of their frame, shared files, the way to the other one."""
 
 import html
 import re
@@ -36,8 +36,9 @@ def index_of(language):
 def alternates(name, language, address=""):
     """Return what tells a browser, or a search engine, where this page is in each language."""
     up = f"{address}/" if address else "../" if language.folder else ""
-    return "".join(f'<link rel="alternate" hreflang="{each.html}" href="{html.escape(up + each.folder + name)}">'
-                   for each in (ENGLISH, CHINESE))
+    places = {each.html: html.escape(up + each.folder + name) for each in (ENGLISH, CHINESE)}
+    return "".join(f'<link rel="alternate" hreflang="{code}" href="{place}">'
+                   for code, place in places.items())
 
 
 def finish(name, text, language, *, address="", words=False):
@@ -50,10 +51,10 @@ def finish(name, text, language, *, address="", words=False):
     text = re.sub(rf'((?:aria-label|title)=")({either})(")|(>\s*)({either})(\s*<)',
                   lambda found: "".join(said.get(part, part) for part in found.groups("")), text)
     text = re.sub(rf'((?:href|src|data-still)=")({"|".join(SHARED)})', r"\1../\2", text)
-    text = re.sub(r'<html([^>]*?) lang="[^"]*" data-content_root="[^"]*"',
-                  rf'<html\1 lang="{language.html}" data-content_root="../" data-index="{index_of(language)}"',
-                  text, count=1)
+    head = f'lang="{language.html}" data-content_root="../" data-index="{index_of(language)}"'
+    old = r'(?<=<html)([^>]*?) lang="[^"]*" data-content_root="[^"]*"'
+    text = re.sub(old, rf"\1 {head}", text, count=1)
     if words:                                               # before course.js, which asks for them
-        text = re.sub(r'(?=<script[^>]*course\.js)', '<script defer src="_words.js"></script>\n    ', text,
-                      count=1)
+        script = '<script defer src="_words.js"></script>\n    '
+        text = re.sub(r"(?=<script[^>]*course\.js)", script, text, count=1)
     return text

@@ -23,8 +23,8 @@ def pages(say):
         "index": {
             "title": title(say),
             "question": say("A sixth more arithmetic, a third of the time: how?"),
-            "description": say("A course in notebooks, from the softmax of a textbook to FlashAttention v1 to"
-                               " v4, with every byte counted.")},
+            "description": say("A course in notebooks, from the softmax of a textbook to FlashAttention"
+                               " v1 to v4, with every byte counted.")},
         "questions": {
             "title": say("Questions"), "question": say("Where is mine answered?"),
             "description": say("Questions about FlashAttention, each with what answers it.")},
@@ -56,7 +56,8 @@ def facts(book):
     away = [f'<a href="notebooks/{name}" download>{say("Download the notebook")}</a>']
     if book.repository:
         place = f"{book.repository}/blob/main/notebooks/{name}"
-        away += [f'<a href="https://colab.research.google.com/github/{place}">{say("Open in Colab")}</a>',
+        colab = f"https://colab.research.google.com/github/{place}"
+        away += [f'<a href="{colab}">{say("Open in Colab")}</a>',
                  f'<a href="https://github.com/{place}">{say("On GitHub")}</a>']
     return (f'<p class="facts" data-page="{book.path.stem}">{" · ".join(parts)}'
             f' <span class="away">{" · ".join(away)}</span></p>')
@@ -70,8 +71,9 @@ def explore(kind, state, fallback=""):
 
 def lab_note(say):
     """What stands where a notebook has sliders: how to move them."""
-    words = say("<strong>A lab stands here in the notebook:</strong> download it, type <code>make lab</code>"
-                " in a copy of the course, and move its controls. The picture above is how it begins.")
+    words = say("<strong>A lab stands here in the notebook:</strong> download it, type"
+                " <code>make lab</code> in a copy of the course, and move its controls. The picture"
+                " above is how it begins.")
     return f'<p class="lab-note">{words}</p>'
 
 
@@ -116,8 +118,9 @@ def trees(books, parts, say):
     """The tables of contents that Sphinx's sidebar is made of, one a part."""
     stems = {say(part): [book.path.stem for book in books if book.row.part == part] for part in parts}
     stems[say("To look things up")] = ["questions", "glossary", "figures"]
-    return "\n".join("\n".join(["```{toctree}", ":hidden:", f":caption: {part}", "", *inside, "```", ""])
-                     for part, inside in stems.items() if inside)
+    trees = [["```{toctree}", ":hidden:", f":caption: {part}", "", *inside, "```", ""]
+             for part, inside in stems.items() if inside]
+    return "\n".join("\n".join(lines) for lines in trees)
 
 
 def page(books, parts, times, surprise, film, say):
@@ -154,18 +157,21 @@ def glossary(books, say):
         f'<dt id="{term.key}">{html.escape(name)}</dt><dd>{html.escape(say(term.text))} '
         f'<a href="{stems[term.chapter]}.html">{say("chapter {{n}}", n=term.chapter)}</a></dd>'
         for name, term in named)
-    hues = "".join(f'<li class="t{name}"><b>{name}</b> {what}</li>' for name, what in {
-        "Q": say("queries"), "K": say("keys"), "V": say("values"), "S": say("logits"), "P": say("weights"),
-        "O": say("output")}.items())
-    words = say("The words as this course uses them. In a chapter, each has a dotted line where it first"
-                " occurs.")
-    return (f'# {say("Glossary")}\n\n{words}\n\n```{{raw}} html\n<dl class="glossary">{items}</dl>\n```\n\n'
-            f'## {say("The six tensors")}\n\n{say("Their hues are the same in formulas and in figures.")}\n\n'
-            f'```{{raw}} html\n<ul class="hues">{hues}</ul>\n```\n')
+    tensors = {"Q": say("queries"), "K": say("keys"), "V": say("values"), "S": say("logits"),
+               "P": say("weights"), "O": say("output")}
+    hues = "".join(f'<li class="t{name}"><b>{name}</b> {what}</li>' for name, what in tensors.items())
+    return "\n\n".join((
+        f'# {say("Glossary")}',
+        say("The words as this course uses them. In a chapter, each has a dotted line where it first"
+            " occurs."),
+        f'```{{raw}} html\n<dl class="glossary">{items}</dl>\n```',
+        f'## {say("The six tensors")}', say("Their hues are the same in formulas and in figures."),
+        f'```{{raw}} html\n<ul class="hues">{hues}</ul>\n```')) + "\n"
 
 
 def figures(books, say):
     """The page of all figures; post.py puts the pictures where the marks are."""
     sections = [f"## {book.row.number} {say(book.row.title)}\n\n```{{raw}} html\n"
                 f"<!-- gallery {book.path.stem} -->\n```\n" for book in books]
-    return "\n".join([f'# {say("All figures")}\n\n{say("Each leads to the cell that made it.")}\n', *sections])
+    head = f'# {say("All figures")}\n\n{say("Each leads to the cell that made it.")}\n'
+    return "\n".join([head, *sections])

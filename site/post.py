@@ -97,7 +97,7 @@ def gather(root, languages):
 
 
 def finish(root, books, *, address="", languages=(ENGLISH, CHINESE)):
-    """Turn Sphinx's outputs, in the folder `root` and for another language in one inside it, into the site."""
+    """Turn Sphinx's outputs, in the folder `root` and for Chinese in one inside it, into the site."""
     address = address.rstrip("/")
     gather(root, languages)
     pictures = convert(root / "_images")
@@ -110,10 +110,12 @@ def finish(root, books, *, address="", languages=(ENGLISH, CHINESE)):
         for name in sorted(path.name for path in (root / language.folder).glob("*.html")):
             text = (root / language.folder / name).read_text("utf-8")
             text, shown[name.removesuffix(".html")] = repair(text, pictures)
-            pages[language.folder + name] = edition.finish(name, text, language, address=address, words=words)
+            text = edition.finish(name, text, language, address=address, words=words)
+            pages[language.folder + name] = text
         name = f"{language.folder}figures.html"
         pages[name] = gallery(pages[name], shown, up="../" if language.folder else "")
-        index = search_index.script({name: pages[name] for name in addresses(order[:-1], language)}, language)
+        searched = {name: pages[name] for name in addresses(order[:-1], language)}
+        index = search_index.script(searched, language)
         (root / edition.index_of(language)).write_text(index, "utf-8")
     fonts = root / "_static" / "katex" / "fonts"
     for name, used in RARE.items():
@@ -135,7 +137,7 @@ def addresses(names, language):
 
 
 def spoken(root, language):
-    """Write the words of the scripts in a language, {English: its own}, and return whether there are any."""
+    """Write the scripts' words in a language, {English: its own}; return whether there are any."""
     path = catalogue.HERE / language.code / "words.json"
     if path.exists():
         words = json.loads(path.read_text("utf-8"))

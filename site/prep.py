@@ -99,8 +99,8 @@ class Chapter:
                 asked = re.findall(rf"(?m)^### {self.language.exercise}", source(cell))
                 name = asked[-1] if asked else name
             elif name and "exercises.check_" in source(cell):
-                yield {"cell_type": "markdown", "metadata": {}, "source": answers.folds(name, self.language.say),
-                       "id": f"answers-{name.replace('.', '-')}"}
+                yield {"cell_type": "markdown", "metadata": {},
+                       "id": f"answers-{name.replace('.', '-')}", "source": answers.folds(name, self.language.say)}
                 name = None
 
     def markdown(self, n, text, later):
@@ -115,7 +115,8 @@ class Chapter:
             before = ""
             asked = re.search(self.language.commit, summary) and later
             if asked and (found := predictions.fields("".join(stream(later)))):
-                before = raw(predictions.form(f"{self.row.number}-{n}", found, self.language.say)) + "\n\n"
+                form = predictions.form(f"{self.row.number}-{n}", found, self.language.say)
+                before = raw(form) + "\n\n"
             return f"{before}:::::::::{{fold}} {summary}\n\n{body}\n\n:::::::::"
 
         return unfold(text, fold)

@@ -76,7 +76,7 @@ def _tidy(text):
 
 
 def script(pages, language=ENGLISH):
-    """Return the index as a classic script, which also loads from a folder; `pages` is {address: HTML}."""
+    """Return the index of {address: HTML} as a classic script, which also loads from a folder."""
     say = language.say
     glossary = f"{language.folder}glossary.html"
     entries = [[glossary, term.key, say("Glossary"), say(term.name), say(term.text)] for term in TERMS]

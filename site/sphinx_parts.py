@@ -15,6 +15,7 @@ from tongue import ENGLISH, LANGUAGES
 
 language = LANGUAGES[os.environ.get("SITE_LANGUAGE", "en")]
 
+
 class fold(nodes.Element):
     """An answer that opens on demand."""
 
@@ -47,7 +48,7 @@ _NOT_IN = (nodes.reference, nodes.literal, nodes.title, nodes.math, nodes.strong
 
 
 def spelled(terms, language):
-    """Return what finds any of the terms, {group: term}, in a language's prose; the longest comes first."""
+    """Return what finds any of the terms, {group: term}, in a language's prose; the longest first."""
     names = {key: language.say(term.name) for key, term in terms.items()}
     longest = sorted(terms, key=lambda key: -len(names[key]))
     # A name of Chinese characters has one spelling, and no space around it.
@@ -95,7 +96,7 @@ def around(app, pagename, templatename, context, doctree):
     data = json.loads((Path(app.srcdir) / "pages.json").read_text("utf-8"))
     there = other(language)
     up = "../" if language.folder else ""
-    context["other"] = {"href": f"{up}{there.folder}{pagename}.html", "html": there.html, "name": there.name}
+    context["other"] = {"href": f"{up}{there.folder}{pagename}.html", "language": there}
     context["search"] = language.say("Search")
     context["hasdoc"] = lambda name, given=context["hasdoc"]: name != "search" and given(name)
     for key in ("prev", "next"):
@@ -123,9 +124,10 @@ def around(app, pagename, templatename, context, doctree):
 
 
 def setup(app):
-    if language is not ENGLISH:                             # else an anchor has only a heading's Latin letters
+    if language is not ENGLISH:                             # else an anchor has Latin letters only
         nodes.make_id = slug
-    app.connect("builder-inited", lambda app: setattr(app.builder, "search", False))    # we have our own
+    # The site has a search of its own.
+    app.connect("builder-inited", lambda app: setattr(app.builder, "search", False))
     app.add_node(fold, html=_tag("details", ' class="fold"'))
     app.add_node(fold_summary, html=_tag("summary"))
     app.add_directive("fold", Fold)

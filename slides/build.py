@@ -13,7 +13,7 @@ cell is named by the eight digits of its id:
 
 A cell that is gone, a figure that it lacks, a pattern that finds nothing: the build stops and says so.
 
-The Chinese decks, in OUT/zh, are these slides as i18n/zh translates them, with the same figures and numbers.
+The Chinese decks, in OUT/zh, are these slides as i18n/zh translates them, with the same figures.
 """
 
 import argparse
@@ -31,8 +31,9 @@ ROOT = HERE.parent
 sys.path.insert(0, str(ROOT / "i18n"))
 
 import catalogue  # noqa: E402
-import notebooks  # noqa: E402
 from language import ENGLISH, LANGUAGES  # noqa: E402
+
+import notebooks  # noqa: E402
 
 WORK = ROOT / "build" / "slides"
 MODULES = HERE / "node_modules"
@@ -153,7 +154,7 @@ def translated(number, text, language):
     if language is ENGLISH:
         return text
     given = catalogue.read(catalogue.HERE / language.code / "slides" / f"{number}.md")
-    found = [given.get(("slide", catalogue.key("slide", slide)), slide) for slide in catalogue.slides(text)]
+    found = [given.get(("slide", catalogue.key("slide", one)), one) for one in catalogue.slides(text)]
     return "\n\n---\n\n".join(found) + "\n"
 
 
@@ -180,7 +181,7 @@ def browser():
 
 
 def chinese_font():
-    """Tell whether a font with Chinese is there; where fonts are not fontconfig's, the system has one."""
+    """Tell whether a font with Chinese is there; a system without fontconfig has one."""
     if not shutil.which("fc-list"):
         return True
     found = subprocess.run(["fc-list", ":lang=zh", "family"], capture_output=True, text=True)
@@ -279,13 +280,15 @@ def main():
                  " (make slides SLIDES_ARGS=--no-pdf).")
     languages = [LANGUAGES[options.language]] if options.language else list(LANGUAGES.values())
     if not options.no_pdf and any(language.folder for language in languages) and not chinese_font():
-        sys.exit("The Chinese slides are printed with a font of the system, and none has Chinese: install one"
-                 " (apt install fonts-noto-cjk, or the small fonts-wqy-microhei), or say --language en.")
+        sys.exit("The Chinese slides are printed with a font of the system, and none has Chinese:"
+                 " install one (apt install fonts-noto-cjk, or fonts-wqy-microhei), or say --language en"
+                 " (make slides SLIDES_ARGS='--language en').")
     shutil.rmtree(WORK, ignore_errors=True)
     theme(WORK, languages)
     titles = {}
     for language in languages:
-        titles[language] = build(decks(options.chapters), WORK, language, None if options.no_pdf else chrome)
+        printer = None if options.no_pdf else chrome
+        titles[language] = build(decks(options.chapters), WORK, language, printer)
     shutil.rmtree(options.out, ignore_errors=True)
     sources = shutil.ignore_patterns("*.md", "marp.config.json", "theme.css")
     shutil.copytree(WORK, options.out, ignore=sources)

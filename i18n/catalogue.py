@@ -28,6 +28,15 @@ _ISLANDS = re.compile(
     r"|\{\{.*?\}\})", re.S | re.M)
 
 
+_MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
+           "November", "December")
+_MONTH = re.compile(rf"\b({'|'.join(_MONTHS)})(?= \d{{4}}\b)")
+
+
+def _month(found):
+    return str(_MONTHS.index(found[1]) + 1)
+
+
 def key(kind, text):
     return hashlib.sha256(f"{kind}:{text}".encode()).hexdigest()[:8]
 
@@ -120,7 +129,7 @@ def kept(text):
         "formulas": Counter(formulas),
         "fields": Counter(island for island in islands if island[0] == "{"),
         "links": Counter(re.findall(r"\]\(([^)]+)\)", text)),
-        "numbers": Counter(re.findall(r"\d(?:[\d,.]*\d)?", prose(text))),
+        "numbers": Counter(re.findall(r"\d(?:[\d,.]*\d)?", _MONTH.sub(_month, prose(text)))),
         "folds": Counter(re.findall(r"</?(?:details|summary)>", text)),
         "headings": Counter(re.findall(r"(?m)^#+(?= )", text)),
         "rows of tables": Counter(re.findall(r"(?m)^\|", text)),

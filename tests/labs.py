@@ -4,6 +4,8 @@ import ast
 import re
 from pathlib import Path
 
+import nbformat
+
 from flashlib import widgets
 from scripts import render_notebooks as render
 
@@ -50,6 +52,29 @@ def shows_a_widget(notebook):
     outputs = (o for cell in notebook.cells for o in cell.get("outputs", []))
     data = [output.get("data", {}) for output in outputs]
     return any(render.WIDGET_VIEW in d or d.get("text/plain") == render.WIDGET_TEXT for d in data)
+
+
+def with_labs_alone(notebook):
+    """Return a copy in which code is left only where a control is made, or what its making asks for.
+
+    Cells stay where they are, so that the page is as long. What a cell binds is read from its code.
+    """
+    copy, wanted = notebook.copy(), set()
+    copy.cells = [cell.copy() for cell in notebook.cells]
+    code = [cell for cell in copy.cells if cell.cell_type == "code"]
+    for cell, tree in reversed(list(zip(code, _trees(copy), strict=True))):
+        names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+        bound = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+        for node in tree.body:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                bound |= {a.asname or a.name.partition(".")[0] for a in node.names}
+            elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+                bound.add(node.name)
+        if shows_a_widget(nbformat.from_dict({"cells": [cell]})) or bound & wanted:
+            wanted = (wanted - bound) | {node.id for node in names if isinstance(node.ctx, ast.Load)}
+        else:
+            cell.source = ""
+    return copy
 
 
 def imports(notebook):

@@ -90,3 +90,14 @@ def test_the_bench_of_the_course_says_what_it_measures(capsys):
     with pytest.raises(SystemExit) as end:
         course.main(["--help"])
     assert end.value.code == 0 and "peak memory of every" in " ".join(capsys.readouterr().out.split())
+
+
+def test_with_labs_alone_code_stays_where_a_control_is_made_and_what_it_needs():
+    sources = ["import flashlib as fl\nfrom flashlib import plots", "n = 4", "plots.show(Q=[[n]])",
+               "m = n + 1", "fl.widgets.play(m)", "n = 5"]
+    notebook = new_notebook(cells=[new_code_cell(source) for source in sources])
+    control = {"text/plain": render.WIDGET_TEXT}
+    notebook.cells[4].outputs = [nbformat.v4.new_output("display_data", control)]
+    kept = labs.with_labs_alone(notebook)
+    assert [cell.source for cell in kept.cells] == [*sources[:2], "", *sources[3:5], ""]
+    assert [cell.source for cell in notebook.cells] == sources

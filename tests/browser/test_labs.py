@@ -10,7 +10,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from scripts.render_notebooks import KERNEL_METADATA
-from tests.labs import LABS
+from tests.labs import LABS, with_labs_alone
 
 WINDOWS = [(1366, 768), (1440, 900), (1920, 1080)]
 LEAST = 560
@@ -19,8 +19,13 @@ pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module", params=LABS, ids=lambda path: path.stem)
-def notebook(request, open_notebook):
-    with open_notebook(request.param) as opened:
+def notebook(request, open_notebook, tmp_path_factory):
+    """A chapter: the first as it is; of the others, which are executed elsewhere, the labs alone."""
+    path = request.param
+    if path != LABS[0]:
+        path = tmp_path_factory.mktemp("labs") / path.name
+        nbformat.write(with_labs_alone(nbformat.read(request.param, as_version=4)), path)
+    with open_notebook(path) as opened:
         yield opened
 
 

@@ -28,8 +28,8 @@ _ISLANDS = re.compile(
     r"|\{\{.*?\}\})", re.S | re.M)
 
 
-_MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
-           "November", "December")
+_MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September",
+           "October", "November", "December")
 _MONTH = re.compile(rf"\b({'|'.join(_MONTHS)})(?= \d{{4}}\b)")
 
 

@@ -99,8 +99,9 @@ class Chapter:
                 asked = re.findall(rf"(?m)^### {self.language.exercise}", source(cell))
                 name = asked[-1] if asked else name
             elif name and "exercises.check_" in source(cell):
-                yield {"cell_type": "markdown", "metadata": {},
-                       "id": f"answers-{name.replace('.', '-')}", "source": answers.folds(name, self.language.say)}
+                folds = answers.folds(name, self.language.say)
+                yield {"cell_type": "markdown", "metadata": {}, "source": folds,
+                       "id": f"answers-{name.replace('.', '-')}"}
                 name = None
 
     def markdown(self, n, text, later):

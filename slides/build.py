@@ -281,8 +281,8 @@ def main():
     languages = [LANGUAGES[options.language]] if options.language else list(LANGUAGES.values())
     if not options.no_pdf and any(language.folder for language in languages) and not chinese_font():
         sys.exit("The Chinese slides are printed with a font of the system, and none has Chinese:"
-                 " install one (apt install fonts-noto-cjk, or fonts-wqy-microhei), or say --language en"
-                 " (make slides SLIDES_ARGS='--language en').")
+                 " install one (apt install fonts-noto-cjk, or fonts-wqy-microhei), or say"
+                 " --language en (make slides SLIDES_ARGS='--language en').")
     shutil.rmtree(WORK, ignore_errors=True)
     theme(WORK, languages)
     titles = {}

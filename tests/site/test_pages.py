@@ -97,8 +97,8 @@ def test_weight_of_a_page(name, pages):
     assert len(gzip.compress(text(name).encode())) <= HTML_GZ
     pictures = {image["src"] for image in page.images}
     assert sum((path.parent / source).stat().st_size for source in pictures) <= PICTURES
-    scripts = [path.parent / load.split("?")[0] for load in page.loads if re.search(r"\.js(\?|$)", load)]
-    weight = sum(len(gzip.compress(script.read_bytes())) for script in scripts)
+    scripts = [load.split("?")[0] for load in page.loads if re.search(r"\.js(\?|$)", load)]
+    weight = sum(len(gzip.compress((path.parent / script).read_bytes())) for script in scripts)
     assert 0 < weight <= SCRIPTS_GZ
 
 

@@ -45,12 +45,13 @@ def sync(notebooks, work, called="work"):
 
 
 def _translated(language):
-    """Write the notebooks of another language to build/, with links as they must be in work/zh."""
+    """Write the notebooks of another language, and to build/ with links as they must be in work/zh."""
     sys.path.insert(0, str(ROOT / "i18n"))
     import notebooks
 
     if language not in notebooks.LANGUAGES:
         sys.exit(f"LANGUAGE: expected one of {', '.join(notebooks.LANGUAGES)}, got {language}")
+    notebooks.write(notebooks.LANGUAGES[language])          # its index is linked to
     return notebooks.write(notebooks.LANGUAGES[language], ROOT / "build" / f"work_{language}", up="../")
 
 

@@ -41,7 +41,7 @@ def _paragraphs(text):
         before = out[-1] if out else ""
         quoted = line.lstrip().startswith(">") == before.lstrip().startswith(">")
         if (before.strip() and quoted and not _ALONE.match(bare) and not re.match(r"\s*[|#<]", before)
-                and not before.endswith(("  ", "\\")) and _meet(before, bare)):
+                and _meet(before, bare)):
             out[-1] = before + bare
         else:
             out.append(line)

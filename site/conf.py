@@ -29,7 +29,7 @@ html_baseurl = os.environ.get("SITE_URL", "")
 if html_baseurl and edition.folder:
     html_baseurl = f"{html_baseurl.rstrip('/')}/{edition.folder}"
 html_static_path = [os.environ["SITE_STATIC"]]
-html_css_files = ["katex/katex.min.css", "course.css"]
+html_css_files = ["katex/katex.min.css", "course.css", *(["chinese.css"] if edition.folder else [])]
 html_js_files = [("course.js", {"defer": "defer"})]
 html_copy_source = False
 html_show_sourcelink = False
@@ -41,7 +41,7 @@ html_permalinks_icon = "#"
 html_sidebars = {"**": [
     "sidebar/brand.html", "course-search.html", "sidebar/scroll-start.html", "sidebar/navigation.html",
     "sidebar/scroll-end.html"]}
-# Chinese characters come from the reader's system; course.css says why the quotation marks come first.
+# Chinese characters come from the reader's system; chinese.css says why the quotation marks come first.
 stacks = {
     "en": ("'Source Serif 4 Variable', Georgia, serif", "'Inter Variable', system-ui, sans-serif"),
     "zh": ("'Chinese marks', 'Source Serif 4 Variable', 'Noto Serif CJK SC', 'Source Han Serif SC',"

@@ -30,6 +30,18 @@ RARE = {"Caligraphic": "mathcal", "Fraktur": "mathfrak|textfrak", "SansSerif": "
 LENGTHS = re.compile(r'((?<=[a-z0-9])"|<span) style="((?:[a-z-]+:-?[0-9.]+em;)+)"')
 
 
+# Comments of a style sheet but a license, then the spaces that mean nothing; strings stay as they are.
+KEPT = r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|/\*!.*?\*/)"""
+COMMENTS = re.compile(KEPT + r"|/\*.*?\*/", re.S)
+SPACES = re.compile(KEPT + r"|\s*([{};])\s*|\s+", re.S)
+
+
+def slim(style):
+    """Return a style sheet without comments and idle spaces."""
+    style = COMMENTS.sub(lambda found: found[1] or " ", style)
+    return SPACES.sub(lambda found: found[1] or found[2] or " ", style).strip()
+
+
 def in_few_colors(image):
     """Return a picture in 64 colors if no pixel's channel moves by more than an eighth, else itself."""
     few = image.quantize(64, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).convert("RGB")
@@ -126,6 +138,8 @@ def finish(root, books, *, address="", languages=(ENGLISH, CHINESE)):
         sheet.write(name_lengths(pages))
     for name, text in pages.items():
         (root / name).write_text(text, "utf-8")
+    for path in (root / "_static").rglob("*.css"):
+        path.write_text(slim(path.read_text("utf-8")), "utf-8")
     button = root / "_static" / "copybutton.js"             # it knows Chinese by another name
     button.write_text(button.read_text("utf-8").replace("'zh-CN'", f"'{CHINESE.html}'"), "utf-8")
     if address:

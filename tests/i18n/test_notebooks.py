@@ -15,6 +15,8 @@ def zh(part):
 @pytest.mark.parametrize(("text", "joined"), [
     ("一句话，\n又一句。", "一句话，又一句。"),
     ("前半\n后半", "前半后半"),
+    ("前半\n（后半）", "前半（后半）"),
+    ("下面是表。\n| 甲 | 乙 |", "下面是表。\n| 甲 | 乙 |"),
     ("用 GPU\n计算", "用 GPU\n计算"),                        # a space belongs there
     ("用公式，\n$x$ 就行", "用公式，$x$ 就行"),
     ("- 第一点，\n  还是第一点\n- 第二点", "- 第一点，还是第一点\n- 第二点"),
@@ -53,6 +55,10 @@ def test_links_lead_to_the_translated_headings(course, part, zh):
     text = part("notebooks").relinked(text, "02_other.ipynb", zh)
     assert "(01_a_title.ipynb#%E7%AC%AC%E4%B8%80%E4%B8%AA%E6%A0%87%E9%A2%98)" in text
     assert "(../notebooks_zh/README.md)" in text
+
+
+def test_a_comment_in_code_is_no_heading(part):
+    assert part("notebooks").headings("# One\n```\n# two\n```\n### Three  ") == ["One", "Three"]
 
 
 def test_an_anchor_is_what_jupyterlab_makes(part):

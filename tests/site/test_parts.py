@@ -125,6 +125,16 @@ def test_every_exercise_has_its_hints_and_its_solution(part):
         assert built.count('<div class="answers docutils container">') == len(asked)
 
 
+@pytest.mark.parametrize(("style", "slim"), [
+    ("a  b { color : red ; }\n\n/* why */\nc > d{}", "a b{color : red;}c > d{}"),
+    ('q{content:"/* ; */  {"; quotes:\'a  b\'}', 'q{content:"/* ; */  {";quotes:\'a  b\'}'),
+    ("/*! a license */\np :hover{}", "/*! a license */ p :hover{}"),
+    ("@media (min-width: 1em) and print {\n p {margin: 0 1px}\n}",
+     "@media (min-width: 1em) and print{p{margin: 0 1px}}")])
+def test_a_style_sheet_loses_what_means_nothing(part, style, slim):
+    assert part("post").slim(style) == slim
+
+
 def test_code_that_was_printed_is_told_from_a_table(part):
     assert part("prep").is_code("@triton.jit\ndef kernel(x):\n    return x\n")
     assert not part("prep").is_code(TABLE) and not part("prep").is_code("x\n")

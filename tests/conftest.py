@@ -19,11 +19,12 @@ settings.load_profile("ci" if os.environ.get("CI") else "course")
 
 
 # The files that take longest, those first: one process would end on one of them, and the other wait.
-LONG = ("parallel/test_parallel.py", "kernels/test_interpreter.py",
+LONG = ("parallel/test_parallel.py", "kernels/test_interpreter.py", "kernels/test_folding.py",
         "kernels/test_gluon_interpreted_backward.py",
         "algorithms/test_attention.py", "models/test_traffic.py", "kernels/test_gluon_interpreted.py",
-        "lens/test_gluon.py", "scripts/test_render_notebooks.py", "teaching/test_grade.py",
-        "lens/test_defaults.py", "lens/test_report.py", "kernels/test_decode_kernels.py",
+        "lens/test_gluon.py", "lens/test_into.py", "scripts/test_render_notebooks.py",
+        "teaching/test_grade.py", "lens/test_defaults.py", "lens/test_report.py",
+        "kernels/test_decode_kernels.py",
         "algorithms/test_properties.py", "teaching/test_editions.py", "course/ch05/test_lab.py",
         "kernels/test_reference.py", "algorithms/test_windows.py", "kernels/test_packed_kernels.py",
         "kernels/test_softmax.py", "kernels/test_compile.py", "lens/test_gluon_backward.py",

@@ -69,7 +69,7 @@ DTYPES = pytest.mark.parametrize(
 FUSED_CASES = pytest.mark.parametrize("dtype, calls, widths", [
     ("bfloat16", "ragged", (128,)), *(pytest.param(*case, marks=pytest.mark.matrix) for case in (
         ("bfloat16", "ragged", (32, 64)), ("bfloat16", "whole", tuple(SPILLS)),
-        ("float16", "ragged", tuple(SPILLS)), ("float16", "whole", tuple(SPILLS))))])
+        ("float16", "ragged", tuple(SPILLS))))])
 
 
 @DTYPES

@@ -196,8 +196,8 @@ def skipped_maps(maps: Mapping[str, np.ndarray], scales: Sequence[float],
         cells(ax, colors, texts, taus, scales)
         ax.set_xlabel("τ (units of log 2)")
         ax.set_title(title, fontsize=9)
-        words.append(f"{title}: from {100 * shares[-1, 0]:.0f} % at scale {scales[-1]:g}, tau"
-                     f" {taus[0]:g}, to {100 * shares[0, -1]:.0f} % at scale {scales[0]:g}, tau"
+        words.append(f"{title}: from {100 * shares[-1, 0]:.0f} % at std {scales[-1]:g}, tau"
+                     f" {taus[0]:g}, to {100 * shares[0, -1]:.0f} % at std {scales[0]:g}, tau"
                      f" {taus[-1]:g}")
     axes[0][0].set_ylabel("std of the logits")
     return theme.describe(fig, f"Share of rescales skipped. {'; '.join(words)}.")

@@ -83,7 +83,7 @@ def test_skipped_maps_write_per_cent():
     assert [t.get_text() for t in fig.axes[0].texts] == ["90", "100", "<1", "36"]
     near = figures.skipped_maps({"rows": np.array([[0.0, 0.997]])}, [1], [0.0, 8.0])
     assert [t.get_text() for t in near.axes[0].texts] == ["0", ">99"]
-    assert "rows: from 0 % at scale 2, tau 0, to 100 % at scale 1, tau 8" in theme.alt_text(fig)
+    assert "rows: from 0 % at std 2, tau 0, to 100 % at std 1, tau 8" in theme.alt_text(fig)
     assert [t.get_color() == "#FFFFFF" for t in fig.axes[0].texts] == [True, True, False, False]
 
 

@@ -54,7 +54,7 @@ def facts(book):
     if book.solve:
         parts.append(f'<span>{say("{{n}} min of exercises", n=book.solve)}</span>')
     away = [f'<a href="notebooks/{name}" download>{say("Download the notebook")}</a>']
-    if book.repository:
+    if book.repository and not book.language.folder:        # a repository has the English ones alone
         place = f"{book.repository}/blob/main/notebooks/{name}"
         colab = f"https://colab.research.google.com/github/{place}"
         away += [f'<a href="{colab}">{say("Open in Colab")}</a>',

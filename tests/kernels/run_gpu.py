@@ -122,6 +122,12 @@ def statistics(outcomes):
         yield Outcome(f"grid {dtype}", 1, failures, said=said)
 
 
+def most_processes():
+    """Return how many share a GPU: there are cores and memory for them, 10 GB each."""
+    room = torch.cuda.get_device_properties(0).total_memory // 10**10
+    return max(1, min(14, (os.cpu_count() or 2) - 2, room))
+
+
 def run_all(where, *, processes, only="", each=lambda outcome: None, watchdog_s=WATCHDOG_S):
     """Run all tasks whose name contains `only`; call `each` with every outcome; return them.
 
@@ -170,7 +176,7 @@ def main():
     parser.add_argument("--only", default="", help="run tasks whose name contains this")
     parser.add_argument("--impl", default="auto", help="auto, or triton, or gluon")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--processes", type=int, default=max(1, min(14, (os.cpu_count() or 2) - 2)))
+    parser.add_argument("--processes", type=int, default=0, help="by default as many as fit")
     parser.add_argument("--verbose", action="store_true", help="print every task, not failures only")
     chosen = parser.parse_args()
     if chosen.device == "cuda" and not torch.cuda.is_available():
@@ -187,8 +193,8 @@ def main():
         if len(outcome.failures) > 8:
             print(f"     and {len(outcome.failures) - 8} more", flush=True)
 
-    outcomes = run_all(Where(chosen.impl, chosen.device), processes=chosen.processes,
-                       only=chosen.only, each=each)
+    processes = chosen.processes or most_processes()
+    outcomes = run_all(Where(chosen.impl, chosen.device), processes=processes, only=chosen.only, each=each)
     failed = [o for o in outcomes if o.failures]
     for dtype in ("float16", "bfloat16", "float32"):
         worst = max((o.worst for o in outcomes if o.task.startswith(f"accuracy {dtype}-")),

@@ -5,14 +5,13 @@ processes because compiling takes most of the time, and each is reported as a te
 """
 
 import functools
-import os
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from tests.kernels.gpu_checks import ALONE, Where  # noqa: E402
-from tests.kernels.run_gpu import run_all, tasks  # noqa: E402
+from tests.kernels.run_gpu import most_processes, run_all, tasks  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow,
               pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
@@ -20,8 +19,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.slow,
 
 @functools.cache
 def outcomes(impl):
-    processes = max(1, min(14, (os.cpu_count() or 2) - 2))
-    return {o.task: o for o in run_all(Where(impl, "cuda"), processes=processes)}
+    return {o.task: o for o in run_all(Where(impl, "cuda"), processes=most_processes())}
 
 
 @pytest.mark.parametrize("impl", ["triton", "auto"])

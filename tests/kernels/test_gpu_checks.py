@@ -4,7 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from flashlib.kernels import flash_attention, flash_attention_varlen  # noqa: E402
+from flashlib.kernels import configs, flash_attention, flash_attention_varlen  # noqa: E402
+from flashlib.kernels.backends import triton  # noqa: E402
 from tests.kernels import gpu_checks, gpu_checks_fused, gpu_checks_gluon, gpu_checks_varlen  # noqa: E402
 from tests.kernels.budget import Grid  # noqa: E402
 from tests.kernels.gpu_checks import Where  # noqa: E402
@@ -116,3 +117,10 @@ def test_the_check_of_fp8_sees_a_wrong_kernel():
     with pytest.raises(AssertionError):
         gpu_checks_gluon.check_fp8(here, unmasked, few)
     assert gpu_checks_gluon.check_fp8(here) == "left out: needs a Hopper GPU"
+
+
+def test_there_are_candidates_to_leave_out():
+    """The check of tuning patches their lists by name, and runs on a GPU only."""
+    with gpu_checks.few_candidates():
+        assert not any(configs.GLUON_TILES.values()) and triton.WARPS == (4,)
+    assert all(configs.GLUON_TILES.values()) and len(triton.WARPS) > 1

@@ -6,6 +6,8 @@ LAB_ARGS  ?=
 SLIDES_ARGS ?=
 TEST_ARGS ?=
 NB        ?=
+# Not ?=: a shell may have a LANGUAGE of its own, which is a list.
+LANGUAGE   =
 
 export SITE_URL SITE_REPO
 
@@ -28,12 +30,13 @@ help: ## list these targets
 ## TORCH=...      PyTorch's build on Linux: cpu or cuda (default: cpu if no NVIDIA GPU is found)
 ## PYTHON=...     the Python to build .venv with, 3.11 or newer (default: the newest that works)
 ## LAB_ARGS=...   for JupyterLab (make lab LAB_ARGS="--no-browser --port 8890")
+## LANGUAGE=zh    the Chinese notebooks, with your copy in work/zh (make lab LANGUAGE=zh)
 ## TEST_ARGS=...  for pytest (make test TEST_ARGS="-k softmax")
 ## SITE_URL=...   the site's address, and SITE_REPO=owner/name its repository on GitHub: for links to both
 ## NB=...         chapters for make notebooks (make notebooks NB="00 06")
 
 lab: $(stamp) ## set up, then open JupyterLab on work/, your own copy of the notebooks
-	@$(py) scripts/open_lab.py $(LAB_ARGS)
+	@$(py) scripts/open_lab.py --language=$(LANGUAGE) $(LAB_ARGS)
 
 test: $(stamp) ## set up, then run the tests
 	OMP_NUM_THREADS=1 $(py) -m pytest $(spread) $(TEST_ARGS)
@@ -58,6 +61,9 @@ setup: $(stamp) ## set up only: create .venv, install the pinned requirements an
 
 notebooks: $(stamp) ## execute the notebooks and keep their outputs
 	@$(py) scripts/render_notebooks.py $(NB)
+
+zh: $(stamp) ## write the Chinese notebooks into notebooks_zh, from the catalogues of i18n/zh
+	@$(py) i18n/notebooks.py zh
 
 lint: $(stamp) ## check the code's style, and that no notebook's outputs are stale
 	$(py) -m ruff check .
@@ -114,7 +120,7 @@ slides/node_modules/.ready: slides/package.json
 	@touch $@
 
 clean: ## remove .venv and caches; work/ is yours and stays
-	rm -rf .venv .venv-site .venv.lock _site _slides _book build dist site/node_modules \
+	rm -rf .venv .venv-site .venv.lock notebooks_zh _site _slides _book build dist site/node_modules \
 	    slides/node_modules site/explorer/node_modules \
 	    .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -137,4 +143,4 @@ $(stamp): requirements.txt requirements.lock pyproject.toml scripts/setup_env.py
 
 FORCE:
 .PHONY: help lab test test-lens test-more test-browser test-transformers setup notebooks lint explorer types bench \
-        bench-course lock site test-site book slides test-slides clean FORCE
+        bench-course lock zh site test-site book slides test-slides clean FORCE

@@ -1,12 +1,14 @@
 """The translations: what there is to translate, what was, and what a translation must keep.
 
     python i18n/catalogue.py show 06          the English of chapter 06, message by message
-    python i18n/catalogue.py check [06 ...]   what is missing, left over or suspicious, chapter by chapter
+    python i18n/catalogue.py check [06 ...]   what is missing, left over or suspicious, by chapter
 
-A message is a Markdown cell, a figure's alternative text, a slide or a line of the site's own. In a catalogue
-it has a section, headed `<!-- KIND KEY -->`; KEY is the first eight digits of the sha256 of "KIND:English", so
-a Markdown cell's key is its id. Where the English has changed the key is another: the old section is left over,
-the new message is missing, and readers see it in English until it is renewed.
+`pages` in place of a chapter's number stands for what is no notebook's: the lines of pages.py.
+
+A message is a Markdown cell, a figure's alternative text, a slide or a line of the site's own. In a
+catalogue it has a section, headed `<!-- KIND KEY -->`; KEY is the first eight digits of the sha256 of
+"KIND:English", so a Markdown cell's key is its id. Where the English has changed the key is another:
+the old section is left over, the new message is missing, and it stays English until it is renewed.
 """
 
 import hashlib
@@ -19,15 +21,15 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 _HEAD = re.compile(r"^<!-- (markdown|alt|slide|text) ([0-9a-f]{8}) -->\n", re.M)
-_HAN = r"[\u4e00-\u9fff]"
+HAN = r"[\u4e00-\u9fff]"
 # Fences, displayed formulas, code, formulas, a slide's fields.
 _ISLANDS = re.compile(
     r"(^```.*?^```[^\n]*|\$\$.*?\$\$|(`+)(?!`).+?(?<!`)\2(?!`)|(?<![\\$])\$[^$]{1,300}?\$(?!\d)"
     r"|\{\{.*?\}\})", re.S | re.M)
 
 
-_MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
-           "November", "December")
+_MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September",
+           "October", "November", "December")
 _MONTH = re.compile(rf"\b({'|'.join(_MONTHS)})(?= \d{{4}}\b)")
 
 
@@ -95,14 +97,22 @@ def of_slides(number):
     return {("slide", key("slide", text)): text for text in slides(deck)}
 
 
+def of_pages():
+    """Return {(kind, key): English} of what is no notebook's."""
+    import pages
+
+    return {("text", key("text", text)): text for text in pages.lines()}
+
+
 def terms(language="zh"):
     """Return [(English, translation)] of the terms that have one translation each."""
-    rows = re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|", (HERE / language / "terms.md").read_text("utf-8"), re.M)
+    table = (HERE / language / "terms.md").read_text("utf-8")
+    rows = re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|", table, re.M)
     return [row for row in rows if row[0][0] not in "-:`" and row[0] not in ("English", "英文", "章")]
 
 
 def prose(text):
-    """Return a message's prose alone: no code, no formulas, no fields, no targets of links, no comments."""
+    """Return a message's prose alone: no code, formulas, fields, targets of links, or comments."""
     text = _ISLANDS.sub(" ¤ ", text)
     text = re.sub(r"\]\([^)]*\)", "] ", text)
     text = re.sub(r"<!-- _\w+:.*?-->", " ", text)
@@ -112,8 +122,8 @@ def prose(text):
 def kept(text):
     """Return what a translation must keep, as {what: a multiset}."""
     islands = [found[0] for found in _ISLANDS.finditer(text)]
-    formulas = [re.sub(r"\\(?:text|textbf|textit)\{[^{}]*\}|[\s\\,;]", "", island) for island in islands
-                if island[0] == "$"]
+    words = re.compile(r"\\(?:text|textbf|textit)\{[^{}]*\}|[\s\\,;]|\.(?=\s*\$+$)")
+    formulas = [words.sub("", island) for island in islands if island[0] == "$"]
     return {
         "code": Counter(island for island in islands if island[0] == "`"),
         "formulas": Counter(formulas),
@@ -138,19 +148,22 @@ def complaints(english, translation, words=()):
             found.append(f"{what}: lost {sorted(lost.elements())}, new {sorted(new.elements())}")
     plain_en, plain = prose(english), prose(translation)
     for term, word in words:
-        if re.search(rf"(?<![\w-]){re.escape(term)}(?:s|es)?(?![\w-])", plain_en, re.I) and word not in plain:
+        asked = rf"(?<![\w-]){re.escape(term)}(?:s|es)?(?![\w-])"
+        if word not in plain and re.search(asked, plain_en, re.I):
             found.append(f"term: {term!r} is {word!r}")
     bare = re.sub(r"\*+", "", plain)
     for text, pattern, says in (
-            (bare, rf"{_HAN}[,;:!?]|{_HAN}\.(?!\w)|[,;:!?]{_HAN}", "punctuation of half width"),
-            (bare, rf"{_HAN}[A-Za-z0-9¤]|[A-Za-z0-9¤%]{_HAN}", "no space between Chinese and Latin"),
-            (plain, r"[。，；：？！、（）] +(?=[^\s*\[`$¤<_&\-|(\d])", "a space after punctuation of full width")):
+            (bare, rf"{HAN}[,;:!?]|{HAN}\.(?!\w)|[,;:!?]{HAN}", "punctuation of half width"),
+            (bare, rf"{HAN}[A-Za-z0-9¤]|[A-Za-z0-9¤%]{HAN}", "no space between Chinese and Latin"),
+            (plain, r"[。，；：？！、（）] +(?=[^\s*\[`$¤<_&\-|(\d])",
+             "a space after punctuation of full width")):
         for bad in re.finditer(pattern, text):
             found.append(f"{says}: …{text[max(0, bad.start() - 12):bad.end() + 12]!r}…")
-    found += [f"this ** does not mark bold: …{bad}…" for bad in _unmarked(translation)]
-    if translation and english != translation and not re.search(_HAN, translation) and re.search(r"[a-z]{4}",
-                                                                                                 plain_en):
-        found.append("no Chinese in it")
+    if not any(_unmarked(english)):                         # in English they are stars as well
+        found += [f"this ** does not mark bold: …{bad}…" for bad in _unmarked(translation)]
+    named = translation in dict(words).values()
+    if translation and english != translation and not named and not re.search(HAN, translation):
+        found += ["no Chinese in it"] * bool(re.search(r"[a-z]{4}", plain_en))
     return found
 
 
@@ -175,12 +188,19 @@ def _mark(char):
     return not (char.isalnum() or char.isspace())
 
 
+def sources(name):
+    """Return {file: {(kind, key): English}} of a chapter with its slides, or of the pages."""
+    if name == "pages":
+        return {"pages.md": of_pages()}
+    return {f"chapters/{name}.md": messages(name), f"slides/{name}.md": of_slides(name)}
+
+
 def report(number, language="zh"):
-    """Return (missing, left over, {key: complaints}) of a chapter with its slides."""
+    """Return (missing, left over, {key: complaints}) of a chapter with its slides, or of the pages."""
     words = terms(language)
     missing, over, odd = [], [], {}
-    for folder, english in (("chapters", messages(number)), ("slides", of_slides(number))):
-        given = read(HERE / language / folder / f"{number}.md")
+    for file, english in sources(number).items():
+        given = read(HERE / language / file)
         missing += [f"{kind} {name}" for kind, name in english if (kind, name) not in given]
         over += [f"{kind} {name}" for kind, name in given if (kind, name) not in english]
         for name, text in english.items():
@@ -191,10 +211,11 @@ def report(number, language="zh"):
 
 def main(arguments):
     command, *numbers = arguments or ["check"]
-    for number in numbers or chapters():
+    for number in numbers or [*chapters(), "pages"]:
         if command == "show":
-            for (kind, name), text in (messages(number) | of_slides(number)).items():
-                print(f"<!-- {kind} {name} -->\n{text}\n")
+            for english in sources(number).values():
+                for (kind, name), text in english.items():
+                    print(f"<!-- {kind} {name} -->\n{text}\n")
             continue
         missing, over, odd = report(number)
         print(f"{number}: {len(missing)} missing, {len(over)} left over, {len(odd)} suspicious")

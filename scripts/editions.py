@@ -17,13 +17,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = "flashattention-course"
 COURSE = ("LICENSE", "Makefile", "README.md", "pyproject.toml", "requirements.txt",
-          "requirements.lock", ".gitignore", "assets", "flashlib", "notebooks", "scripts", "site",
-          "tests")
+          "requirements.lock", ".gitignore", "assets", "flashlib", "i18n", "notebooks", "scripts",
+          "site", "tests")
 NEVER = {"__pycache__", ".ipynb_checkpoints", ".hypothesis", ".pytest_cache", "node_modules"}
 # What a student must not have: the answers, what tests them, and what is for the instructor.
-WITHHELD = ("assets/teaching", "flashlib/course/ch*/solutions.py", "tests/course/ch*/test_exercises.py",
-            "tests/course/ch*/kernels_ch*.py", "tests/course/exercises", "tests/teaching",
-            "scripts/teach.mk", "scripts/editions.py", "scripts/answers.py", "scripts/grade.py",
+WITHHELD = ("assets/teaching", "flashlib/course/ch*/solutions.py", "i18n/*/slides",
+            "tests/course/ch*/test_exercises.py", "tests/course/ch*/kernels_ch*.py",
+            "tests/course/exercises", "tests/teaching", "scripts/teach.mk",
+            "scripts/editions.py", "scripts/answers.py", "scripts/grade.py",
             "scripts/grade_guard.py", "scripts/grade_table.py", "scripts/grade_warden.py",
             "scripts/grade_worker.py", "scripts/submission.py")
 TEACH = re.compile(r"(?ms)^## Teach from it\n.*?(?=^## |\Z)")

@@ -1,4 +1,4 @@
-"""Bring work/ up to date and open JupyterLab on it; arguments go to JupyterLab.
+"""Bring work/ up to date and open JupyterLab on it; arguments go to JupyterLab, but --language=zh.
 
 The server's root is the course's folder, so that ../assets resolves in work/ as in notebooks/.
 Address and token are Jupyter's defaults: localhost only, a new token each time.
@@ -12,7 +12,7 @@ import setup_env
 import sync_work
 import zmq
 
-FIRST = "work/00_start_here.ipynb"
+FIRST = "00_start_here.ipynb"
 
 
 def as_root(arguments):
@@ -24,9 +24,18 @@ def as_root(arguments):
     return [*arguments, "--allow-root"]
 
 
+def chosen(arguments):
+    """Return the language that the arguments name, and the others, which are JupyterLab's."""
+    named = [argument for argument in arguments if argument.startswith("--language=")]
+    others = [argument for argument in arguments if argument not in named]
+    return (named[-1].partition("=")[2] if named else "") or "en", others
+
+
 def main():
-    sync_work.main()
-    page = FIRST if (sync_work.ROOT / FIRST).exists() else "work"
+    language, arguments = chosen(sys.argv[1:])
+    sync_work.main(language)
+    work = "work" if language == "en" else f"work/{language}"
+    page = f"{work}/{FIRST}" if (sync_work.ROOT / work / FIRST).exists() else work
     # The kernels come from .venv, whatever other kernels the reader has installed.
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
     # A backend set for other projects would leave the notebooks without figures.
@@ -42,7 +51,7 @@ def main():
         f"--ServerApp.root_dir={sync_work.ROOT}",
         f"--LabApp.default_url=/lab/tree/{page}",
         *(setup_env.LAB_OPTIONS if zmq.has("curve") else []),
-        *as_root(sys.argv[1:]),
+        *as_root(arguments),
     ]
     os.execv(sys.executable, command)
 

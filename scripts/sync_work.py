@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MANIFEST = ".originals.json"
 
 
-def sync(notebooks, work):
+def sync(notebooks, work, called="work"):
     """Bring work up to date with notebooks, and return the sentences that the reader should see."""
     notebooks, work = Path(notebooks), Path(work)
     work.mkdir(parents=True, exist_ok=True)
@@ -37,11 +37,22 @@ def sync(notebooks, work):
             _write(work / beside, content)
             offered[name] = {"file": beside, "version": version}
             messages.append(
-                f"{work.name}/{name} holds your edits and stays; "
+                f"{called}/{name} holds your edits and stays; "
                 f"the course's new version lies beside it as {beside}."
             )
     _write(work / MANIFEST, json.dumps(remembered, indent=1, sort_keys=True).encode())
     return messages
+
+
+def _translated(language):
+    """Write the notebooks of another language, and to build/ with links as they must be in work/zh."""
+    sys.path.insert(0, str(ROOT / "i18n"))
+    import notebooks
+
+    if language not in notebooks.LANGUAGES:
+        sys.exit(f"LANGUAGE: expected one of {', '.join(notebooks.LANGUAGES)}, got {language}")
+    notebooks.write(notebooks.LANGUAGES[language])          # its index is linked to
+    return notebooks.write(notebooks.LANGUAGES[language], ROOT / "build" / f"work_{language}", up="../")
 
 
 def _free_name(work, name, last_offer):
@@ -81,9 +92,13 @@ def _sha256(content):
     return hashlib.sha256(content).hexdigest()
 
 
-def main():
+def main(language="en"):
+    """Bring work/ up to date, or work/zh with the Chinese notebooks."""
     try:
-        messages = sync(ROOT / "notebooks", ROOT / "work")
+        if language == "en":
+            messages = sync(ROOT / "notebooks", ROOT / "work")
+        else:
+            messages = sync(_translated(language), ROOT / "work" / language, f"work/{language}")
     except OSError as error:
         remedy = "copy the course to a folder of your own and try again there"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):

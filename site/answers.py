@@ -39,15 +39,15 @@ def _functions(path):
     return found
 
 
-def folds(name):
+def folds(name, say):
     """Return the Markdown of an exercise's folded hints and solution."""
     hints, solution = of_chapter(name.partition(".")[0])[name]
     out = []
     for n, hint in enumerate(hints, 1):
-        text = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(hint, quote=False))
-        head = f"Hint {n}" if len(hints) > 1 else "A hint"
+        text = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(say(hint), quote=False))
+        head = say("Hint {{n}}", n=n) if len(hints) > 1 else say("A hint")
         out.append(f'```{{raw}} html\n<details class="fold"><summary>{head}</summary>'
                    f"<p>{text}</p></details>\n```")
     if solution:
-        out.append(f":::::::::{{fold}} A solution\n\n```python\n{solution}\n```\n\n:::::::::")
+        out.append(f':::::::::{{fold}} {say("A solution")}\n\n```python\n{solution}\n```\n\n:::::::::')
     return "::::::::::{container} answers\n" + "\n\n".join(out) + "\n::::::::::"

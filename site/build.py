@@ -12,6 +12,7 @@ from pathlib import Path
 
 import post
 import prep
+from tongue import ENGLISH, LANGUAGES
 
 HERE = Path(__file__).resolve().parent
 WORK = HERE.parent / "build" / "site"
@@ -39,24 +40,35 @@ def static(out):
         shutil.copy(folder / "LICENSE", out / "fonts" / f"LICENSE-{package}")
 
 
+def sphinx(language):
+    """Start Sphinx on the sources of one language."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "-c", str(HERE),
+         "-d", str(WORK / "doctrees" / language.code), str(WORK / "src" / language.code),
+         str(WORK / "html" / language.code)],
+        env=os.environ | {"SITE_STATIC": str(WORK / "static"), "SITE_LANGUAGE": language.code})
+
+
 def main(out):
     start = time.monotonic()
     if not shutil.which("node"):
         sys.exit("The site's formulas are rendered by Node.js: no `node` was found, install it first.")
-    books = prep.write(WORK / "src", repository=os.environ.get("SITE_REPO", ""))
+    for language in LANGUAGES.values():
+        books = prep.write(WORK / "src" / language.code, language=language,
+                           repository=os.environ.get("SITE_REPO", ""))
     static(WORK / "static")
     print(f"sources of {len(books)} chapters: {time.monotonic() - start:.0f} s", flush=True)
-    built = WORK / "html"
-    shutil.rmtree(built, ignore_errors=True)
-    done = subprocess.run(
-        [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "-c", str(HERE),
-         "-d", str(WORK / "doctrees"), str(WORK / "src"), str(built)],
-        env=os.environ | {"SITE_STATIC": str(WORK / "static")})
-    if done.returncode:
-        sys.exit(done.returncode)
+    shutil.rmtree(WORK / "html", ignore_errors=True)
+    running = [sphinx(language) for language in LANGUAGES.values()]     # side by side
+    if any([process.wait() for process in running]):
+        sys.exit("Sphinx failed, or found something to warn of.")
     print(f"Sphinx: {time.monotonic() - start:.0f} s", flush=True)
+    built = WORK / "html" / ENGLISH.code
+    for language in LANGUAGES.values():
+        if language.folder:
+            shutil.move(WORK / "html" / language.code, built / language.folder)
     post.finish(built, books, address=os.environ.get("SITE_URL", ""))
-    shutil.copytree(WORK / "extra", built, dirs_exist_ok=True)
+    shutil.copytree(WORK / "src" / "extra", built, dirs_exist_ok=True)
     shutil.rmtree(out, ignore_errors=True)
     shutil.move(built, out)
     print(f"{out}: {time.monotonic() - start:.0f} s")

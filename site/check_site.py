@@ -28,7 +28,8 @@ class Page(HTMLParser):
                 self.links.append(given[name])
         if tag == "img":
             self.images.append(given)
-        linked = given.get("href") if tag == "link" and given.get("rel") != "canonical" else None
+        named = given.get("rel") in ("canonical", "alternate")
+        linked = given.get("href") if tag == "link" and not named else None
         if loads := given.get("src") or linked:
             self.loads.append(loads)
 

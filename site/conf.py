@@ -6,9 +6,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-project = "FlashAttention, from softmax to silicon"
+from front import title
+from tongue import LANGUAGES
+
+edition = LANGUAGES[os.environ.get("SITE_LANGUAGE", "en")]
+project = title(edition.say)
 author = "the FlashAttention course authors"
-language = "en"
+language = edition.sphinx
 extensions = ["myst_nb", "sphinx_copybutton", "formulas", "sphinx_parts"]
 templates_path = [str(Path(__file__).parent / "templates")]
 exclude_patterns = []
@@ -22,8 +26,10 @@ myst_links_external_new_tab = False
 html_theme = "furo"
 html_title = project
 html_baseurl = os.environ.get("SITE_URL", "")
+if html_baseurl and edition.folder:
+    html_baseurl = f"{html_baseurl.rstrip('/')}/{edition.folder}"
 html_static_path = [os.environ["SITE_STATIC"]]
-html_css_files = ["katex/katex.min.css", "course.css"]
+html_css_files = ["katex/katex.min.css", "course.css", *(["chinese.css"] if edition.folder else [])]
 html_js_files = [("course.js", {"defer": "defer"})]
 html_copy_source = False
 html_show_sourcelink = False
@@ -35,10 +41,18 @@ html_permalinks_icon = "#"
 html_sidebars = {"**": [
     "sidebar/brand.html", "course-search.html", "sidebar/scroll-start.html", "sidebar/navigation.html",
     "sidebar/scroll-end.html"]}
+# Chinese characters come from the reader's system; chinese.css says why the quotation marks come first.
+stacks = {
+    "en": ("'Source Serif 4 Variable', Georgia, serif", "'Inter Variable', system-ui, sans-serif"),
+    "zh": ("'Chinese marks', 'Source Serif 4 Variable', 'Noto Serif CJK SC', 'Source Han Serif SC',"
+           " 'Songti SC', STSong, SimSun, Georgia, serif",
+           "'Chinese marks', 'Inter Variable', 'PingFang SC', 'Microsoft YaHei', 'Noto Sans CJK SC',"
+           " 'WenQuanYi Micro Hei', system-ui, sans-serif"),
+}
 html_theme_options = {
     "light_css_variables": {
-        "font-stack": "'Source Serif 4 Variable', Georgia, serif",
-        "font-stack--headings": "'Inter Variable', system-ui, sans-serif",
+        "font-stack": stacks[edition.code][0],
+        "font-stack--headings": stacks[edition.code][1],
         "font-stack--monospace": "'JetBrains Mono Variable', ui-monospace, monospace",
         "color-brand-primary": "#2b5c80",
         "color-brand-content": "#2b5c80",

@@ -4,45 +4,61 @@ import html
 import json
 import re
 from pathlib import Path
-from string import Template
 
 from markup import slug
 from terms import TERMS
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
-TITLE = "FlashAttention, from softmax to silicon"
 SLOWER = 400                                                # times, in the race of the front page
-PAGES = {
-    "index": {"title": TITLE, "question": "A sixth more arithmetic, a third of the time: how?",
-              "description": "A course in notebooks, from the softmax of a textbook to FlashAttention"
-                             " v1 to v4, with every byte counted."},
-    "questions": {"title": "Questions", "question": "Where is mine answered?",
-                  "description": "Questions about FlashAttention, each with what answers it."},
-    "glossary": {"title": "Glossary", "question": "What does this word mean here?",
-                 "description": "The words of GPUs, kernels and attention, in plain English."},
-    "figures": {"title": "All figures", "question": "Where was that picture?",
-                "description": "Every figure of the course, with a link to the cell that made it."},
-}
-_TENSORS = {"Q": "queries", "K": "keys", "V": "values", "S": "logits", "P": "weights", "O": "output"}
 _PREFIX = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
-def fill(name, **words):
-    """Return a file of templates/ with its $words filled in."""
-    return Template((TEMPLATES / name).read_text("utf-8")).substitute(words)
+def title(say):
+    return say("FlashAttention, from softmax to silicon")
+
+
+def pages(say):
+    """Return what is said of these pages to those who do not see them yet."""
+    return {
+        "index": {
+            "title": title(say),
+            "question": say("A sixth more arithmetic, a third of the time: how?"),
+            "description": say("A course in notebooks, from the softmax of a textbook to FlashAttention"
+                               " v1 to v4, with every byte counted.")},
+        "questions": {
+            "title": say("Questions"), "question": say("Where is mine answered?"),
+            "description": say("Questions about FlashAttention, each with what answers it.")},
+        "glossary": {
+            "title": say("Glossary"), "question": say("What does this word mean here?"),
+            "description": say("The words of GPUs, kernels and attention, in plain English.")},
+        "figures": {
+            "title": say("All figures"), "question": say("Where was that picture?"),
+            "description": say("Every figure of the course, with a link to the cell that made it.")},
+    }
+
+
+def paragraphs(name):
+    """Return the parts of a file of templates/; an empty line stands between two."""
+    return (TEMPLATES / name).read_text("utf-8").strip("\n").split("\n\n")
+
+
+def fill(name, say, **words):
+    """Return a file of templates/ in a language, with its {{words}} filled in."""
+    return "\n\n".join(say(text, **words) for text in paragraphs(name)) + "\n"
 
 
 def facts(book):
     """The line under a chapter's title: minutes, and the notebook to take away."""
-    name = book.path.name
-    parts = [f"<span>{book.row.minutes} min to read</span>"]
+    name, say = book.path.name, book.language.say
+    parts = [f'<span>{say("{{n}} min to read", n=book.row.minutes)}</span>']
     if book.solve:
-        parts.append(f"<span>{book.solve} min of exercises</span>")
-    away = [f'<a href="notebooks/{name}" download>Download the notebook</a>']
-    if book.repository:
+        parts.append(f'<span>{say("{{n}} min of exercises", n=book.solve)}</span>')
+    away = [f'<a href="notebooks/{name}" download>{say("Download the notebook")}</a>']
+    if book.repository and not book.language.folder:        # a repository has the English ones alone
         place = f"{book.repository}/blob/main/notebooks/{name}"
-        away += [f'<a href="https://colab.research.google.com/github/{place}">Open in Colab</a>',
-                 f'<a href="https://github.com/{place}">On GitHub</a>']
+        colab = f"https://colab.research.google.com/github/{place}"
+        away += [f'<a href="{colab}">{say("Open in Colab")}</a>',
+                 f'<a href="https://github.com/{place}">{say("On GitHub")}</a>']
     return (f'<p class="facts" data-page="{book.path.stem}">{" · ".join(parts)}'
             f' <span class="away">{" · ".join(away)}</span></p>')
 
@@ -53,11 +69,12 @@ def explore(kind, state, fallback=""):
     return f'<div data-explorer="{kind}"{opens}>{fallback}</div>'
 
 
-def lab_note():
+def lab_note(say):
     """What stands where a notebook has sliders: how to move them."""
-    return ('<p class="lab-note"><strong>A lab stands here in the notebook:</strong> download it, type'
-            " <code>make lab</code> in a copy of the course, and move its controls. The picture above"
-            " is how it begins.</p>")
+    words = say("<strong>A lab stands here in the notebook:</strong> download it, type"
+                " <code>make lab</code> in a copy of the course, and move its controls. The picture"
+                " above is how it begins.")
+    return f'<p class="lab-note">{words}</p>'
 
 
 def pairs(surprise):
@@ -81,74 +98,80 @@ def lane(cls, name, seconds, slowest):
             f'<span class="ms">{seconds * 1e3:.2f} ms</span></div>')
 
 
-def contents(books, parts):
+def contents(books, parts, say):
     """The chapters by part, each with its question and its minutes."""
     out = []
     for part in parts:
         items = "".join(
             f'<li data-page="{book.path.stem}"><a href="{book.path.stem}.html">'
             f'<span class="number">{book.row.number}</span>'
-            f'<span class="name">{html.escape(book.row.title)}</span>'
-            f'<span class="asks">{html.escape(book.row.question)}</span>'
-            f'<span class="minutes">{book.row.minutes} min</span></a></li>'
+            f'<span class="name">{html.escape(say(book.row.title))}</span>'
+            f'<span class="asks">{html.escape(say(book.row.question))}</span>'
+            f'<span class="minutes">{say("{{n}} min", n=book.row.minutes)}</span></a></li>'
             for book in books if book.row.part == part)
         if items:
-            out.append(f'## {part}\n\n```{{raw}} html\n<ul class="chapters">{items}</ul>\n```\n')
+            out.append(f'## {say(part)}\n\n```{{raw}} html\n<ul class="chapters">{items}</ul>\n```\n')
     return "\n".join(out)
 
 
-def trees(books, parts):
+def trees(books, parts, say):
     """The tables of contents that Sphinx's sidebar is made of, one a part."""
-    out = []
-    for part in parts:
-        stems = [book.path.stem for book in books if book.row.part == part]
-        if stems:
-            head = ["```{toctree}", ":hidden:", f":caption: {part}", ""]
-            out.append("\n".join([*head, *stems, "```", ""]))
-    return "\n".join(out)
+    stems = {say(part): [book.path.stem for book in books if book.row.part == part] for part in parts}
+    stems[say("To look things up")] = ["questions", "glossary", "figures"]
+    trees = [["```{toctree}", ":hidden:", f":caption: {part}", "", *inside, "```", ""]
+             for part, inside in stems.items() if inside]
+    return "\n".join("\n".join(lines) for lines in trees)
 
 
-def page(books, parts, times, surprise, film):
+def page(books, parts, times, surprise, film, say):
     """Return the front page as Markdown; its numbers are those that were recorded."""
     standard, flash = times
     ratio = {name: max(a, b) / min(a, b) for name, (a, b) in pairs(surprise).items()}
     stems = {book.row.number: book.path.stem for book in books}
     return fill(
-        "front.md", title=TITLE, film=film, slow=SLOWER, count=len(books),
-        lanes=lane("standard", "standard attention", standard, standard)
+        "front.md", say, title=title(say), film=film, slow=SLOWER, count=len(books),
+        lanes=lane("standard", say("standard attention"), standard, standard)
         + lane("flash", "FlashAttention", flash, standard),
         more=f"{ratio['arithmetic']:.2f}", less=f"{ratio['bytes at DRAM']:.0f}",
         faster=f"{standard / flash:.1f}",
         hours=round(sum(book.row.minutes for book in books) / 60),
         solve=round(sum(book.solve for book in books) / 60),
         first=stems["00"], softmax=stems["03"], sixth=stems["06"],
-        contents=contents(books, parts), trees=trees(books, parts))
+        contents=contents(books, parts, say), trees=trees(books, parts, say))
 
 
-def questions(index):
+def questions(index, say):
     """The index of notebooks/README.md as a page."""
     body = index[index.index("\n## "):]
     body = re.sub(r"\]\(([^)#\s]+)#([^)\s]+)\)", lambda found: f"]({found[1]}#{slug(found[2])})", body)
-    return ("# Questions, and where they are answered\n\nEach line leads to the heading under which the"
-            f" answer stands.\n{body}")
+    head, words = (say("Questions, and where they are answered"),
+                   say("Each line leads to the heading under which the answer stands."))
+    return f"# {head}\n\n{words}\n{body}"
 
 
-def glossary(books):
+def glossary(books, say):
     """The glossary as a page; sphinx_parts.py shows the same words over the chapters' prose."""
     stems = {book.row.number: book.path.stem for book in books}
+    named = sorted(((say(term.name), term) for term in TERMS), key=lambda pair: pair[0].lower())
     items = "".join(
-        f'<dt id="{term.key}">{html.escape(term.name)}</dt><dd>{html.escape(term.text)} '
-        f'<a href="{stems[term.chapter]}.html">chapter {term.chapter}</a></dd>'
-        for term in sorted(TERMS, key=lambda term: term.name.lower()))
-    hues = "".join(f'<li class="t{name}"><b>{name}</b> {what}</li>' for name, what in _TENSORS.items())
-    return ("# Glossary\n\nThe words as this course uses them. In a chapter, each has a dotted line"
-            f' where it first occurs.\n\n```{{raw}} html\n<dl class="glossary">{items}</dl>\n```\n\n'
-            "## The six tensors\n\nTheir hues are the same in formulas and in figures.\n\n"
-            f'```{{raw}} html\n<ul class="hues">{hues}</ul>\n```\n')
+        f'<dt id="{term.key}">{html.escape(name)}</dt><dd>{html.escape(say(term.text))} '
+        f'<a href="{stems[term.chapter]}.html">{say("chapter {{n}}", n=term.chapter)}</a></dd>'
+        for name, term in named)
+    tensors = {"Q": say("queries"), "K": say("keys"), "V": say("values"), "S": say("logits"),
+               "P": say("weights"), "O": say("output")}
+    hues = "".join(f'<li class="t{name}"><b>{name}</b> {what}</li>' for name, what in tensors.items())
+    return "\n\n".join((
+        f'# {say("Glossary")}',
+        say("The words as this course uses them. In a chapter, each has a dotted line where it first"
+            " occurs."),
+        f'```{{raw}} html\n<dl class="glossary">{items}</dl>\n```',
+        f'## {say("The six tensors")}', say("Their hues are the same in formulas and in figures."),
+        f'```{{raw}} html\n<ul class="hues">{hues}</ul>\n```')) + "\n"
 
 
-def figures(books):
+def figures(books, say):
     """The page of all figures; post.py puts the pictures where the marks are."""
-    sections = [f"## {book.row.number} {book.row.title}\n\n```{{raw}} html\n"
+    sections = [f"## {book.row.number} {say(book.row.title)}\n\n```{{raw}} html\n"
                 f"<!-- gallery {book.path.stem} -->\n```\n" for book in books]
-    return "\n".join(["# All figures\n\nEach leads to the cell that made it.\n", *sections])
+    head = f'# {say("All figures")}\n\n{say("Each leads to the cell that made it.")}\n'
+    return "\n".join([head, *sections])

@@ -52,7 +52,7 @@ def relink(text, target):
         if not re.match(r"#|https?:|\.\./|\w+\.ipynb", found[2]):
             return found[0]                                 # code may look like a link
         to = target(html.unescape(found[2]))
-        if to.startswith("files/"):                         # beside the pages, and unknown to Sphinx
+        if to.startswith(("files/", "../files/")):          # beside the pages, and unknown to Sphinx
             return f'<a href="{to}">{found[1].replace("`", "")}</a>'
         return f"[{found[1]}]({to})"
 

@@ -2,13 +2,16 @@
 
 import hashlib
 import html
+import json
 import re
 import shutil
 from collections import Counter
 
+import edition
 import front
 import search_index
 from PIL import Image, ImageChops
+from tongue import CHINESE, ENGLISH, catalogue
 
 UNUSED = (
     "search.html", "searchindex.js", "genindex.html", "objects.inv", ".buildinfo", "_sources",
@@ -25,6 +28,18 @@ RARE = {"Caligraphic": "mathcal", "Fraktur": "mathfrak|textfrak", "SansSerif": "
 
 # Lengths that KaTeX writes into an element, behind its classes or without any.
 LENGTHS = re.compile(r'((?<=[a-z0-9])"|<span) style="((?:[a-z-]+:-?[0-9.]+em;)+)"')
+
+
+# Comments of a style sheet but a license, then the spaces that mean nothing; strings stay as they are.
+KEPT = r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|/\*!.*?\*/)"""
+COMMENTS = re.compile(KEPT + r"|/\*.*?\*/", re.S)
+SPACES = re.compile(KEPT + r"|\s*([{};])\s*|\s+", re.S)
+
+
+def slim(style):
+    """Return a style sheet without comments and idle spaces."""
+    style = COMMENTS.sub(lambda found: found[1] or " ", style)
+    return SPACES.sub(lambda found: found[1] or found[2] or " ", style).strip()
 
 
 def in_few_colors(image):
@@ -74,34 +89,75 @@ def convert(folder):
     return pictures
 
 
-def finish(root, books, *, address=""):
-    """Turn Sphinx's output in the folder `root` into the site."""
+def gather(root, languages):
+    """Put the pictures of all languages into one folder, and drop what else is there twice."""
+    for language in languages:
+        own = root / language.folder
+        for name in UNUSED:
+            path = own / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        if own == root:
+            continue
+        for path in (own / "_images").glob("*"):
+            if not (root / "_images" / path.name).exists():
+                path.rename(root / "_images" / path.name)
+        for name in ("_images", "_static"):
+            shutil.rmtree(own / name)
+
+
+def finish(root, books, *, address="", languages=(ENGLISH, CHINESE)):
+    """Turn Sphinx's outputs, in the folder `root` and for Chinese in one inside it, into the site."""
+    address = address.rstrip("/")
+    gather(root, languages)
     pictures = convert(root / "_images")
-    for name in UNUSED:
-        path = root / name
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-    pages, shown = {}, {}
+    chapters = [f"{book.path.stem}.html" for book in books]
+    order = ["index.html", *chapters, "questions.html", "glossary.html", "figures.html"]
+    pages = {}
+    for language in languages:
+        words = spoken(root, language)
+        shown = {}
+        for name in sorted(path.name for path in (root / language.folder).glob("*.html")):
+            text = (root / language.folder / name).read_text("utf-8")
+            text, shown[name.removesuffix(".html")] = repair(text, pictures)
+            text = edition.finish(name, text, language, address=address, words=words)
+            pages[language.folder + name] = text
+        name = f"{language.folder}figures.html"
+        pages[name] = gallery(pages[name], shown, up="../" if language.folder else "")
+        searched = {name: pages[name] for name in addresses(order[:-1], language)}
+        index = search_index.script(searched, language)
+        (root / edition.index_of(language)).write_text(index, "utf-8")
     fonts = root / "_static" / "katex" / "fonts"
-    for page in sorted(root.glob("*.html")):
-        pages[page.name], shown[page.stem] = repair(page.read_text("utf-8"), pictures)
     for name, used in RARE.items():
         if not any(re.search(rf'class="[^"]*\b(?:{used})\b', text) for text in pages.values()):
             for font in fonts.glob(f"KaTeX_{name}-*"):
                 font.unlink()
-    pages["figures.html"] = gallery(pages["figures.html"], shown)
     with (root / "_static" / "katex" / "katex.min.css").open("a", encoding="utf-8") as sheet:
         sheet.write(name_lengths(pages))
     for name, text in pages.items():
         (root / name).write_text(text, "utf-8")
-    chapters = [f"{book.path.stem}.html" for book in books]
-    order = ["index.html", *chapters, "questions.html", "glossary.html", "figures.html"]
-    index = search_index.script({name: pages[name] for name in order[:-1]})
-    (root / "_static" / "search-index.js").write_text(index, "utf-8")
+    for path in (root / "_static").rglob("*.css"):
+        path.write_text(slim(path.read_text("utf-8")), "utf-8")
+    button = root / "_static" / "copybutton.js"             # it knows Chinese by another name
+    button.write_text(button.read_text("utf-8").replace("'zh-CN'", f"'{CHINESE.html}'"), "utf-8")
     if address:
-        publish(root, order, address.rstrip("/"))
+        publish(root, [name for language in languages for name in addresses(order, language)], address)
+
+
+def addresses(names, language):
+    return [language.folder + name for name in names]
+
+
+def spoken(root, language):
+    """Write the scripts' words in a language, {English: its own}; return whether there are any."""
+    path = catalogue.HERE / language.code / "words.json"
+    if path.exists():
+        words = json.loads(path.read_text("utf-8"))
+        text = json.dumps(words, ensure_ascii=False, separators=(",", ":"))
+        (root / language.folder / "_words.js").write_text(f"window.COURSE_WORDS={text};\n", "utf-8")
+    return path.exists()
 
 
 def repair(text, pictures):
@@ -145,11 +201,11 @@ def name_lengths(pages):
     return "".join(f".katex .{name}{{{important[style]}}}" for style, name in names.items())
 
 
-def gallery(text, shown):
+def gallery(text, shown, up=""):
     """Put the small pictures of each page where the page of figures has a mark for them."""
     def one(found):
         items = "".join(
-            f'<li><a href="{found[1]}.html#{name}"><img src="_images/small/{file}" alt=""'
+            f'<li><a href="{found[1]}.html#{name}"><img src="{up}_images/small/{file}" alt=""'
             f' loading="lazy" width="216" height="136"><span class="gallery-note">{alt}</span></a></li>'
             for name, file, alt in shown[found[1]])
         return f'<ul class="gallery">{items}</ul>'
@@ -166,4 +222,8 @@ def publish(root, pages, address):
     robots = f"User-agent: *\nAllow: /\nSitemap: {address}/sitemap.xml\n"
     (root / "robots.txt").write_text(robots, "utf-8")
     (root / ".nojekyll").touch()
-    (root / "404.html").write_text(front.fill("404.html", title=front.TITLE, address=address), "utf-8")
+    inside = "\n".join(f'<div lang="{language.html}">\n' + front.fill(
+        "lost.html", language.say, address=(f"{address}/{language.folder}").rstrip("/")) + "</div>"
+        for language in (ENGLISH, CHINESE))
+    page = front.fill("404.html", ENGLISH.say, title=front.title(ENGLISH.say), inside=inside)
+    (root / "404.html").write_text(page, "utf-8")

@@ -53,12 +53,13 @@ def fields(text):
     return []
 
 
-def form(key, found):
+def form(key, found, say):
     """Return the HTML of the fields; course.js keeps what is written into them."""
     rows = "".join(
         f'<label><span>{html.escape(label)}</span> <input type="text" inputmode="decimal" size="12"'
         f' autocomplete="off" data-answer="{answer:.12g}"> <output></output></label>'
         for label, answer in found)
+    head = say("Commit first: your number") if len(found) == 1 else say("Commit first: your numbers")
     return (f'<form class="guess" data-guess="{html.escape(json.dumps(key)[1:-1])}" novalidate>'
-            f'<p class="guess-head">Commit first: your number{"s" if len(found) > 1 else ""}</p>{rows}'
-            '<button type="submit">Compare</button></form>')
+            f'<p class="guess-head">{head}</p>{rows}'
+            f'<button type="submit">{say("Compare")}</button></form>')

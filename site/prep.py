@@ -13,6 +13,7 @@ import answers
 import front
 import predictions
 from markup import islands, paint, relink, slug, unfold
+from tongue import ENGLISH, notebooks
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTROL = "(a control: run this cell in JupyterLab to use it)"
@@ -22,8 +23,6 @@ EXPLORERS = {SOURCE_TO_WALK: ("walk", {"run": "v1"}), "widgets.play": ("walk", {
              "softmax_steps": ("softmax", {}),
              "block_lab": ("blocks", {"algorithm": "v1", "causal": False, "Br": 32, "Bc": 32})}
 PLAIN = {"02": "K"}                                         # letters that mean something else there
-_QUESTION = re.compile(r"^(# .*?)\n+(\*\*The question\.\*\* .*?)(?=\n\n|\Z)", re.S)
-_TAKEAWAY = re.compile(r"(^## Takeaway\n+|^(?=\*\*Takeaway))(.+?)(?=\n\n|\Z)", re.S | re.M)
 
 
 def chapters():
@@ -37,13 +36,14 @@ def chapters():
 class Chapter:
     """One notebook on its way to a page."""
 
-    def __init__(self, row, repository=""):
-        self.row, self.repository = row, repository
+    def __init__(self, row, repository="", language=ENGLISH):
+        self.row, self.repository, self.language = row, repository, language
         self.path = ROOT / row.file
-        self.book = json.loads(self.path.read_text("utf-8"))
+        self.book = (json.loads(self.path.read_text("utf-8")) if language is ENGLISH
+                     else notebooks.translated(row.number, language))
         self.copied = set()                                 # files of the repository that are linked to
-        headings = re.findall(r"Exercise [\da-z.]+ ·.*about (\d+) min\)", self.text())
-        self.solve = sum(map(int, headings))
+        asked = re.findall(rf"(?:{language.exercise}).*{language.minutes}", self.text())
+        self.solve = sum(int(minutes) for _, minutes in asked)
 
     def text(self):
         return "\n\n".join(source(c) for c in self.book["cells"] if c["cell_type"] == "markdown")
@@ -66,7 +66,7 @@ class Chapter:
         if file.is_dir():
             inside += "/README.md"
         self.copied.add(inside)
-        return f"files/{inside}"
+        return f"{'../' if self.language.folder else ''}files/{inside}"
 
     def prose(self, text):
         """Rewrite one Markdown cell: links in prose, hues in formulas."""
@@ -85,7 +85,7 @@ class Chapter:
                 cell["source"] = self.markdown(n, source(cell), later)
             elif cell["cell_type"] == "code":
                 self.code(cell)
-        ways = re.compile(r"\n---\s*\n+[^\n]*all chapters[^\n]*\s*$")
+        ways = re.compile(rf"\n---\s*\n+[^\n]*(?:{self.language.ways})[^\n]*\s*$")
         cells[-1]["source"] = ways.sub("\n", source(cells[-1]))
         book["cells"] = list(self.answered(cells))
         return book
@@ -96,26 +96,28 @@ class Chapter:
         for cell in cells:
             yield cell
             if cell["cell_type"] == "markdown":
-                asked = re.findall(r"(?m)^### Exercise ([\da-z.]+) ·", source(cell))
+                asked = re.findall(rf"(?m)^### {self.language.exercise}", source(cell))
                 name = asked[-1] if asked else name
             elif name and "exercises.check_" in source(cell):
-                yield {"cell_type": "markdown", "metadata": {}, "source": answers.folds(name),
+                folds = answers.folds(name, self.language.say)
+                yield {"cell_type": "markdown", "metadata": {}, "source": folds,
                        "id": f"answers-{name.replace('.', '-')}"}
                 name = None
 
     def markdown(self, n, text, later):
         if n == 0:
             facts = raw(front.facts(self))
-            text = _QUESTION.sub(
+            text = self.language.questioned.sub(
                 lambda found: f"{found[1]}\n\n{facts}\n\n{box('question', found[2])}", text)
-        text = _TAKEAWAY.sub(lambda found: found[1] + box("takeaway", found[2]), text)
+        text = self.language.taken.sub(lambda found: found[1] + box("takeaway", found[2]), text)
         text = self.prose(text)
 
         def fold(summary, body):
             before = ""
-            asked = "ommit" in summary and later
+            asked = re.search(self.language.commit, summary) and later
             if asked and (found := predictions.fields("".join(stream(later)))):
-                before = raw(predictions.form(f"{self.row.number}-{n}", found)) + "\n\n"
+                form = predictions.form(f"{self.row.number}-{n}", found, self.language.say)
+                before = raw(form) + "\n\n"
             return f"{before}:::::::::{{fold}} {summary}\n\n{body}\n\n:::::::::"
 
         return unfold(text, fold)
@@ -132,7 +134,7 @@ class Chapter:
                 if "width" in image:
                     own |= {"width": f"{image['width']}px"}
             if CONTROL in "".join(data.get("text/plain", "")):
-                output = display("text/html", explored(source(cell), front.lab_note()))
+                output = display("text/html", explored(source(cell), front.lab_note(self.language.say)))
             if "show." in source(cell) and is_code("".join(output.get("text", ""))):
                 output = display("text/markdown", f"```python\n{''.join(output['text']).strip()}\n```")
             if re.match(r"✗ exercise [\da-z.]+: not answered yet", "".join(output.get("text", ""))):
@@ -208,33 +210,39 @@ def seconds():
     return [float(rows[impl]["seconds"]) for impl in ("standard", "flash")]
 
 
-def write(out, *, repository=""):
+def write(out, *, repository="", language=ENGLISH):
     """Write the sources of the site into the folder `out`, and what is copied as it is beside it."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     rows, parts = chapters()
-    books = [Chapter(row, repository) for row in rows]
-    pages, extra = {}, out.parent / "extra"
+    books = [Chapter(row, repository, language) for row in rows]
+    say = language.say
+    pages, extra = {}, out.parent / "extra" / language.folder
     shutil.rmtree(extra, ignore_errors=True)
     (extra / "notebooks").mkdir(parents=True)
     for book in books:
         (out / book.path.name).write_text(json.dumps(book.cells(), ensure_ascii=False), "utf-8")
         (extra / "notebooks" / book.path.name).write_text(bare(book.book), "utf-8")
         row = book.row
-        pages[book.path.stem] = {"title": f"{row.number} {row.title}", "question": row.question,
-                                 "description": f"{row.question} {row.shows}.", "minutes": row.minutes}
+        question = say(row.question)
+        about = say("{{question}} {{shows}}.", question=question, shows=say(row.shows))
+        pages[book.path.stem] = {"title": f"{row.number} {say(row.title)}", "question": question,
+                                 "description": about, "minutes": row.minutes}
     for name in sorted(set().union(*(book.copied for book in books))):
-        (extra / "files" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, extra / "files" / name)
+        place = out.parent / "extra" / "files" / name       # one copy for all languages
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, place)
     drawn = {book.row.number: list(outputs(book.book, "image/png")) for book in books}
     film = next(item for item in drawn["06"] if b"acTL" in item[1][:200])
     (out / "film.png").write_bytes(film[1])
-    surprise = next(alt for _, _, alt in drawn["00"] if alt.startswith("arithmetic"))
-    (out / "index.md").write_text(front.page(books, parts, seconds(), surprise, film[2]), "utf-8")
-    index = (ROOT / "notebooks/README.md").read_text("utf-8")
-    (out / "questions.md").write_text(front.questions(index), "utf-8")
-    (out / "glossary.md").write_text(front.glossary(books), "utf-8")
-    (out / "figures.md").write_text(front.figures(books), "utf-8")
-    pages |= front.PAGES
+    english = json.loads((ROOT / rows[0].file).read_text("utf-8"))
+    surprise = next(alt for _, _, alt in outputs(english, "image/png") if alt.startswith("arithmetic"))
+    (out / "index.md").write_text(front.page(books, parts, seconds(), surprise, film[2], say), "utf-8")
+    index = ((ROOT / "notebooks/README.md").read_text("utf-8") if language is ENGLISH
+             else notebooks.index(language))
+    (out / "questions.md").write_text(front.questions(index, say), "utf-8")
+    (out / "glossary.md").write_text(front.glossary(books, say), "utf-8")
+    (out / "figures.md").write_text(front.figures(books, say), "utf-8")
+    pages |= front.pages(say)
     (out / "pages.json").write_text(json.dumps(pages, ensure_ascii=False), "utf-8")
     return books

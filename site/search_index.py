@@ -5,6 +5,7 @@ import re
 from html.parser import HTMLParser
 
 from terms import TERMS
+from tongue import ENGLISH
 
 _SKIP_TAGS = ("script", "style", "annotation", "svg", "form", "button")
 _SKIP_CLASSES = ("katex-html", "headerlink", "facts", "lab-note", "chapters", "gallery", "begin",
@@ -74,11 +75,13 @@ def _tidy(text):
     return re.sub(r"\s+", " ", text).strip()
 
 
-def script(pages):
-    """Return the index as a classic script, which also loads from a folder; `pages` is {name: HTML}."""
-    entries = [["glossary.html", term.key, "Glossary", term.name, term.text] for term in TERMS]
+def script(pages, language=ENGLISH):
+    """Return the index of {address: HTML} as a classic script, which also loads from a folder."""
+    say = language.say
+    glossary = f"{language.folder}glossary.html"
+    entries = [[glossary, term.key, say("Glossary"), say(term.name), say(term.text)] for term in TERMS]
     for name, page in pages.items():
-        if name == "glossary.html":                         # each of its words is an entry already
+        if name == glossary:                                # each of its words is an entry already
             continue
         found = sections(page)
         for n, (anchor, heading, text) in enumerate(found):

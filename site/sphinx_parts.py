@@ -7,8 +7,13 @@ import re
 from pathlib import Path
 
 from docutils import nodes
+from edition import other
+from markup import slug
 from sphinx.util.docutils import SphinxDirective
 from terms import TERMS
+from tongue import ENGLISH, LANGUAGES
+
+language = LANGUAGES[os.environ.get("SITE_LANGUAGE", "en")]
 
 
 class fold(nodes.Element):
@@ -37,9 +42,21 @@ def _tag(name, attributes=""):
             lambda self, node: self.body.append(f"</{name}>\n"))
 
 
-_UNUSED_SCRIPTS = ("doctools.js", "sphinx_highlight.js")
+_UNUSED_SCRIPTS = ("doctools.js", "sphinx_highlight.js", "translations.js")
 _NOT_IN = (nodes.reference, nodes.literal, nodes.title, nodes.math, nodes.strong, nodes.raw,
            nodes.literal_block, fold_summary)
+
+
+def spelled(terms, language):
+    """Return what finds any of the terms, {group: term}, in a language's prose; the longest first."""
+    names = {key: language.say(term.name) for key, term in terms.items()}
+    longest = sorted(terms, key=lambda key: -len(names[key]))
+    # A name of Chinese characters has one spelling, and no space around it.
+    latin = {key: language is ENGLISH or names[key].isascii() for key in terms}
+    either = "|".join(f"(?P<{key}>{terms[key].pattern if latin[key] else re.escape(names[key])})"
+                      for key in longest)
+    letter = r"[\w-]" if language is ENGLISH else "[A-Za-z0-9_-]"
+    return re.compile(rf"(?<!{letter})(?:{either})(?!{letter})")
 
 
 def mark_terms(app, doctree, docname):
@@ -47,9 +64,7 @@ def mark_terms(app, doctree, docname):
     if not docname[:2].isdigit():
         return
     left = {f"t{n}": term for n, term in enumerate(TERMS)}
-    longest = sorted(left, key=lambda key: -len(left[key].name))
-    either = "|".join(f"(?P<{key}>{left[key].pattern})" for key in longest)
-    words = re.compile(rf"(?<![\w-])(?:{either})(?![\w-])")
+    words = spelled(left, language)
     for paragraph in list(doctree.findall(nodes.paragraph)):
         for text in list(paragraph.findall(nodes.Text)):
             if _inside(text, paragraph):
@@ -61,7 +76,7 @@ def mark_terms(app, doctree, docname):
                     continue
                 parts += [nodes.Text(str(text)[at:found.start()]), nodes.raw("", (
                     f'<a class="term" href="glossary.html#{term.key}"'
-                    f' data-tip="{html.escape(term.text)}">'
+                    f' data-tip="{html.escape(language.say(term.text))}">'
                     f"{html.escape(found[0])}</a>"), format="html")]
                 at = found.end()
             if parts:
@@ -79,6 +94,10 @@ def _inside(node, top):
 def around(app, pagename, templatename, context, doctree):
     """Say the question of the next chapter, and name the page to whoever shares it."""
     data = json.loads((Path(app.srcdir) / "pages.json").read_text("utf-8"))
+    there = other(language)
+    up = "../" if language.folder else ""
+    context["other"] = {"href": f"{up}{there.folder}{pagename}.html", "language": there}
+    context["search"] = language.say("Search")
     context["hasdoc"] = lambda name, given=context["hasdoc"]: name != "search" and given(name)
     for key in ("prev", "next"):
         page = context.get(key)
@@ -99,12 +118,16 @@ def around(app, pagename, templatename, context, doctree):
     if address and about:
         title = html.escape(data[pagename].get("title") or app.config.project)
         for name, value in (("title", title), ("description", html.escape(about)), ("type", "article"),
-                            ("url", f"{address.rstrip('/')}/{pagename}.html"),
+                            ("url", f"{address.rstrip('/')}/{language.folder}{pagename}.html"),
                             ("site_name", html.escape(app.config.project))):
             context["metatags"] += f'<meta property="og:{name}" content="{value}">'
 
 
 def setup(app):
+    if language is not ENGLISH:                             # else an anchor has Latin letters only
+        nodes.make_id = slug
+    # The site has a search of its own.
+    app.connect("builder-inited", lambda app: setattr(app.builder, "search", False))
     app.add_node(fold, html=_tag("details", ' class="fold"'))
     app.add_node(fold_summary, html=_tag("summary"))
     app.add_directive("fold", Fold)

@@ -12,6 +12,8 @@ cell is named by the eight digits of its id:
     {{code 4dba9645 1-9}}           lines of its source
 
 A cell that is gone, a figure that it lacks, a pattern that finds nothing: the build stops and says so.
+
+The Chinese decks, in OUT/zh, are these slides as i18n/zh translates them, with the same figures.
 """
 
 import argparse
@@ -26,6 +28,13 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
+sys.path.insert(0, str(ROOT / "i18n"))
+
+import catalogue  # noqa: E402
+from language import ENGLISH, LANGUAGES  # noqa: E402
+
+import notebooks  # noqa: E402
+
 WORK = ROOT / "build" / "slides"
 MODULES = HERE / "node_modules"
 FONTS = {"Inter Variable": "inter/files/inter-latin-wght-normal.woff2",
@@ -43,13 +52,17 @@ class Missing(Exception):
 
 
 class Book:
-    """An executed notebook, by cell."""
+    """An executed notebook, by cell; `words` are translations of its messages."""
 
-    def __init__(self, path):
-        self.path = Path(path)
+    def __init__(self, path, words=None):
+        self.path, self.words = Path(path), words or {}
         cells = json.loads(self.path.read_text("utf-8"))["cells"]
         self.cells = {cell["id"]: cell for cell in cells}
-        self.title = re.match(r"# (.*)", "".join(cells[0]["source"]))[1]
+        head = "".join(cells[0]["source"])
+        self.title = re.match(r"# (.*)", self.said("markdown", head))[1]
+
+    def said(self, kind, text):
+        return self.words.get((kind, catalogue.key(kind, text)), text)
 
     def cell(self, name):
         if name not in self.cells:
@@ -75,7 +88,7 @@ class Book:
             if "image/png" in data:
                 alt = output.get("metadata", {}).get("image/png", {}).get("alt", "")
                 found.append((base64.b64decode("".join(data["image/png"])),
-                              alt or "".join(data.get("text/plain", ""))))
+                              self.said("alt", alt) or "".join(data.get("text/plain", ""))))
         return found
 
     def figure(self, name, nth=1):
@@ -101,15 +114,18 @@ def lines(text, first, last):
     return "\n".join(found)
 
 
-def filled(deck, book, number, images):
-    """Return the Markdown of a deck with what it names in its notebook; figures go to `images`."""
+def filled(deck, book, number, images, up=""):
+    """Return the Markdown of a deck with what it names in its notebook; figures go to `images`.
+
+    `up` leads from the deck to the folder in which `images` is.
+    """
     def figure(found):
         how, name, nth = found[1], found[2], int(found[3] or 1)
         png, alt = book.figure(name, nth)
         path = images / f"{number}-{name}-{nth}.png"
         path.write_bytes(png)
         alt = re.sub(r"[\[\]\n]", " ", alt)
-        return f"![{how} {alt}](img/{path.name})"
+        return f"![{how} {alt}]({up}img/{path.name})"
 
     def block(found):
         code, name, first, last = found.groups()
@@ -133,17 +149,29 @@ def decks(chosen=()):
     return {number: pair for number, pair in found.items() if not chosen or number in chosen}
 
 
-def write(number, deck, notebook, work):
+def translated(number, text, language):
+    """Return a deck in a language, by slide; a slide that is not translated stays English."""
+    if language is ENGLISH:
+        return text
+    given = catalogue.read(catalogue.HERE / language.code / "slides" / f"{number}.md")
+    found = [given.get(("slide", catalogue.key("slide", one)), one) for one in catalogue.slides(text)]
+    return "\n\n---\n\n".join(found) + "\n"
+
+
+def write(number, deck, notebook, work, language=ENGLISH):
     """Write the filled-in deck of a chapter and its figures to the folder `work`; return its title."""
     if notebook is None:
         raise Missing(f"{deck.name}: there is no chapter {number}")
-    book = Book(notebook)
+    book = Book(notebook, {} if language is ENGLISH else notebooks.texts(number, language))
     (work / "img").mkdir(parents=True, exist_ok=True)
-    head = ("---\nmarp: true\ntheme: course\nmath: katex\npaginate: true\n"
+    (work / language.folder).mkdir(exist_ok=True)
+    footer = f"{language.say('FlashAttention, from softmax to silicon')} · {number}"
+    head = (f"---\nmarp: true\ntheme: course\nmath: katex\npaginate: true\nlang: {language.html}\n"
             f"title: {json.dumps(book.title, ensure_ascii=False)}\n"
-            f"footer: {json.dumps('FlashAttention, from softmax to silicon · ' + number)}\n---\n\n")
-    text = filled(deck.read_text("utf-8"), book, number, work / "img")
-    (work / f"{number}.md").write_text(head + text, "utf-8")
+            f"footer: {json.dumps(footer, ensure_ascii=False)}\n---\n\n")
+    text = translated(number, deck.read_text("utf-8"), language)
+    text = filled(text, book, number, work / "img", up="../" if language.folder else "")
+    (work / language.folder / f"{number}.md").write_text(head + text, "utf-8")
     return book.title
 
 
@@ -152,8 +180,16 @@ def browser():
     return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
-def theme(work):
-    """Write the theme, its fonts beside it, and Marp's configuration."""
+def chinese_font():
+    """Tell whether a font with Chinese is there; a system without fontconfig has one."""
+    if not shutil.which("fc-list"):
+        return True
+    found = subprocess.run(["fc-list", ":lang=zh", "family"], capture_output=True, text=True)
+    return bool(found.stdout.strip())
+
+
+def theme(work, languages):
+    """Write the fonts, and for each language the theme and Marp's configuration beside its decks."""
     (work / "fonts").mkdir(parents=True, exist_ok=True)
     faces = []
     for family, file in FONTS.items():
@@ -167,11 +203,14 @@ def theme(work):
     shutil.copytree(katex / "dist" / "fonts", work / "fonts" / "katex", dirs_exist_ok=True,
                     ignore=shutil.ignore_patterns("*.ttf", "*.woff"))
     shutil.copy(katex / "LICENSE", work / "fonts" / "LICENSE-katex")
-    css = (HERE / "theme.css").read_text("utf-8")
-    (work / "theme.css").write_text(css.replace("/* fonts */", "".join(faces)), "utf-8")
-    options = {"html": False, "allowLocalFiles": True, "themeSet": [str(work / "theme.css")],
-               "options": {"math": {"lib": "katex", "katexFontPath": "fonts/katex/"}}}
-    (work / "marp.config.json").write_text(json.dumps(options))
+    css = (HERE / "theme.css").read_text("utf-8").replace("/* fonts */", "".join(faces))
+    for language in languages:
+        place, up = work / language.folder, "../" if language.folder else ""
+        place.mkdir(exist_ok=True)
+        (place / "theme.css").write_text(css.replace("url(fonts/", f"url({up}fonts/"), "utf-8")
+        options = {"html": False, "allowLocalFiles": True, "themeSet": [str(place / "theme.css")],
+                   "options": {"math": {"lib": "katex", "katexFontPath": f"{up}fonts/katex/"}}}
+        (place / "marp.config.json").write_text(json.dumps(options))
 
 
 def marp(work, numbers, *options):
@@ -184,13 +223,33 @@ def marp(work, numbers, *options):
         sys.exit(f"Marp failed:\n{done.stdout}{done.stderr}")
 
 
-def index(titles, out, pdf):
-    """Write a page that names all decks."""
+def build(chosen, work, language, chrome):
+    """Build the decks of a language in the folder `work`, PDFs with a browser; return their titles."""
+    titles = {}
+    for number, (deck, notebook) in chosen.items():
+        try:
+            titles[number] = write(number, deck, notebook, work, language)
+        except Missing as error:
+            sys.exit(f"slides/{deck.name}, {language.name}: {error}")
+    marp(work / language.folder, titles)
+    if chrome:
+        marp(work / language.folder, titles, "--pdf", "--pdf-outlines", "--browser-path", chrome)
+    return titles
+
+
+def index(titles, out, pdf, language, others):
+    """Write a page that names all decks of a language."""
     rows = "".join(f'<li><a href="{number}.html">{title}</a>'
                    + (f' <a class="pdf" href="{number}.pdf">PDF</a>' if pdf else "") + "</li>\n"
                    for number, title in titles.items())
-    page = (HERE / "index.html").read_text("utf-8")
-    (out / "index.html").write_text(page.replace("<!-- decks -->", rows), "utf-8")
+    decks = f"<ul>\n{rows}</ul>"
+    for other in others:
+        there = ("../" if language.folder else "") + other.folder
+        decks += f'\n<p><a href="{there}index.html" hreflang="{other.html}">{other.name}</a></p>'
+    parts = (HERE / "index.html").read_text("utf-8").split("\n\n")
+    name = f"{language.say('Slides')} · {language.say('FlashAttention, from softmax to silicon')}"
+    page = "\n\n".join(language.say(part, lang=language.html, title=name) for part in parts)
+    (out / language.folder / "index.html").write_text(page.replace("<!-- decks -->", decks), "utf-8")
 
 
 def cells(number):
@@ -210,6 +269,7 @@ def main():
     parser.add_argument("out", type=Path, help="the folder for HTML and PDF")
     parser.add_argument("chapters", nargs="*", help="such as 04 12b; all without one")
     parser.add_argument("--cells", metavar="CHAPTER", help="print the cells of a chapter instead")
+    parser.add_argument("--language", choices=LANGUAGES, help="one language alone")
     parser.add_argument("--no-pdf", action="store_true", help="HTML alone, which needs no browser")
     options = parser.parse_args()
     if options.cells:
@@ -218,22 +278,24 @@ def main():
     if chrome is None and not options.no_pdf:
         sys.exit("PDFs are printed by a browser: install Chromium or Chrome, or say --no-pdf"
                  " (make slides SLIDES_ARGS=--no-pdf).")
+    languages = [LANGUAGES[options.language]] if options.language else list(LANGUAGES.values())
+    if not options.no_pdf and any(language.folder for language in languages) and not chinese_font():
+        sys.exit("The Chinese slides are printed with a font of the system, and none has Chinese:"
+                 " install one (apt install fonts-noto-cjk, or fonts-wqy-microhei), or say"
+                 " --language en (make slides SLIDES_ARGS='--language en').")
     shutil.rmtree(WORK, ignore_errors=True)
-    theme(WORK)
+    theme(WORK, languages)
     titles = {}
-    for number, (deck, notebook) in decks(options.chapters).items():
-        try:
-            titles[number] = write(number, deck, notebook, WORK)
-        except Missing as error:
-            sys.exit(f"slides/{deck.name}: {error}")
-    marp(WORK, titles)
-    if not options.no_pdf:
-        marp(WORK, titles, "--pdf", "--pdf-outlines", "--browser-path", chrome)
+    for language in languages:
+        printer = None if options.no_pdf else chrome
+        titles[language] = build(decks(options.chapters), WORK, language, printer)
     shutil.rmtree(options.out, ignore_errors=True)
     sources = shutil.ignore_patterns("*.md", "marp.config.json", "theme.css")
     shutil.copytree(WORK, options.out, ignore=sources)
-    index(titles, options.out, not options.no_pdf)
-    print(f"{len(titles)} decks in {options.out}")
+    for language, found in titles.items():
+        others = [other for other in languages if other is not language]
+        index(found, options.out, not options.no_pdf, language, others)
+        print(f"{len(found)} decks in {options.out / language.folder}")
 
 
 if __name__ == "__main__":

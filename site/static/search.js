@@ -1,7 +1,8 @@
 // The dialog of the search; search-index.js has one entry [page, anchor, chapter, heading, text] a section.
 window.courseSearch = (() => {
   "use strict";
-  const base = document.documentElement.dataset.content_root;
+  const { content_root: base, index = "_static/search-index.js" } = document.documentElement.dataset;
+  const HAN = /\p{Script=Han}/u;
   const make = (tag, cls, text = "") => {
     const node = document.createElement(tag);
     if (cls) node.className = cls;
@@ -9,12 +10,27 @@ window.courseSearch = (() => {
     return node;
   };
 
-  function score(words, [, , , heading, text], low) {
+  // Chinese has no spaces: what no section holds as a whole is tried as pairs of characters.
+  function pairs(word) {
+    return word.split(/([^\p{Script=Han}]+)/u).flatMap((run) => {
+      if (!HAN.test(run)) return run.length > 1 && /[\p{L}\p{N}]/u.test(run) ? [run] : [];
+      const signs = [...run];
+      return signs.length < 3 ? [run] : signs.slice(1).map((sign, n) => signs[n] + sign);
+    });
+  }
+
+  // At least `needed` of the words must be there.
+  function score(words, [, , , heading, text], low, needed = words.length) {
     let sum = 0;
+    let missing = words.length - needed;
     for (const word of words) {
       const inHead = heading.toLowerCase().includes(word);
       const first = low.indexOf(word);
-      if (!inHead && first < 0) return 0;
+      if (!inHead && first < 0) {
+        missing -= 1;
+        if (missing < 0) return 0;
+        continue;
+      }
       const whole = new RegExp("(^|[^\\p{L}\\p{N}])" + word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "u");
       let count = 0;
       for (let at = first; at >= 0 && count < 6; at = low.indexOf(word, at + word.length)) count += 1;
@@ -25,7 +41,8 @@ window.courseSearch = (() => {
 
   function excerpt(words, text, low) {
     const at = Math.max(0, Math.min(...words.map((w) => low.indexOf(w)).filter((n) => n >= 0), text.length));
-    const start = at === text.length ? 0 : Math.max(0, text.lastIndexOf(" ", Math.max(0, at - 60)) + 1);
+    const space = text.lastIndexOf(" ", Math.max(0, at - 60)) + 1;
+    const start = at === text.length ? 0 : HAN.test(text) ? Math.max(space, at - 80, 0) : space;
     return (start ? "… " : "") + text.slice(start, start + 190).trim() + (start + 190 < text.length ? " …" : "");
   }
 
@@ -58,12 +75,17 @@ window.courseSearch = (() => {
 
     let sections = null;
     function search() {
-      const words = input.value.toLowerCase().split(/\s+/).filter((w) => w.length > 1);
+      let words = input.value.toLowerCase().split(/\s+/).filter((w) => w.length > 1 || HAN.test(w));
       list.replaceChildren();
       count.textContent = "";
       if (!words.length || !sections) return;
-      const found = sections.map((s) => [score(words, s.entry, s.low), s]).filter(([n]) => n > 0)
-        .sort((a, b) => b[0] - a[0]);
+      const places = (some, needed) => sections.map((s) => [score(some, s.entry, s.low, needed), s])
+        .filter(([n]) => n > 0).sort((a, b) => b[0] - a[0]);
+      let found = places(words);
+      if (!found.length && words.some((word) => HAN.test(word))) {
+        words = words.flatMap(pairs);
+        found = words.length ? places(words, Math.ceil(words.length * 0.6)) : [];
+      }
       count.textContent = found.length === 1 ? "1 place" : `${found.length} places`;
       for (const [, { entry, low }] of found.slice(0, 30)) {
         const [page, anchor, chapter, heading, text] = entry;
@@ -93,7 +115,7 @@ window.courseSearch = (() => {
       if (sections) return;
       count.textContent = "Reading the index …";
       const script = document.createElement("script");
-      script.src = base + "_static/search-index.js";
+      script.src = base + index;
       script.addEventListener("load", () => {
         sections = window.COURSE_INDEX.map((entry) => ({ entry, low: entry[4].toLowerCase() }));
         search();

@@ -18,7 +18,7 @@ def open_lab(monkeypatch):
 @pytest.fixture
 def started(open_lab, monkeypatch, tmp_path):
     """Return what would be executed, and with which home."""
-    monkeypatch.setattr(open_lab.sync_work, "main", lambda: None)
+    monkeypatch.setattr(open_lab.sync_work, "main", lambda language: None)
     monkeypatch.setattr(open_lab.sys, "argv", ["open_lab.py", "--no-browser"])
     monkeypatch.setattr(open_lab.setup_env, "VENV", tmp_path / ".venv")
     for name in ("HOME", "MPLBACKEND", "JUPYTER_PREFER_ENV_PATH"):
@@ -46,6 +46,19 @@ def test_root_gets_the_flag_and_is_told(started, capsys):
     assert command[-2:] == ["--no-browser", "--allow-root"]
     out = capsys.readouterr().out
     assert "You are root" in out and "ssh -L" in out
+
+
+def test_a_language_opens_its_own_copies(started, open_lab, monkeypatch):
+    asked = []
+    monkeypatch.setattr(open_lab.sync_work, "main", asked.append)
+    monkeypatch.setattr(open_lab.sys, "argv", ["open_lab.py", "--language=zh", "--no-browser"])
+    command, _ = started(user=1000)
+    assert asked == ["zh"] and "--language=zh" not in command and command[-1] == "--no-browser"
+    (page,) = (word for word in command if "default_url" in word)
+    assert page.startswith("--LabApp.default_url=/lab/tree/work/zh")
+    monkeypatch.setattr(open_lab.sys, "argv", ["open_lab.py", "--language="])
+    command, _ = started(user=1000)
+    assert asked[1:] == ["en"] and "/lab/tree/work" in " ".join(command)
 
 
 def test_who_passes_the_flag_knows(started, open_lab, monkeypatch, capsys):

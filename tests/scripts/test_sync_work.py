@@ -153,3 +153,24 @@ def test_a_full_disk_is_named_and_leaves_nothing_half_written(folders, monkeypat
         sync_work.main()
     assert "make room" in str(end.value) and "00_a.ipynb" in str(end.value)
     assert files(work)["00_a.ipynb"] == "a1" and not list(work.glob(".*.part"))
+
+
+def test_another_language_has_copies_of_its_own(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(sync_work, "ROOT", tmp_path)
+    monkeypatch.setattr(sync_work, "_translated", lambda language: tmp_path / f"written_{language}")
+    (tmp_path / "written_zh").mkdir()
+    original, mine = tmp_path / "written_zh/00_a.ipynb", tmp_path / "work/zh/00_a.ipynb"
+    original.write_text("译文", "utf-8")
+    sync_work.main("zh")
+    assert mine.read_text("utf-8") == "译文" and not (tmp_path / "work/00_a.ipynb").exists()
+    mine.write_text("我的", "utf-8")
+    original.write_text("新的译文", "utf-8")
+    sync_work.main("zh")
+    assert mine.read_text("utf-8") == "我的"
+    assert (tmp_path / "work/zh/new_00_a.ipynb").read_text("utf-8") == "新的译文"
+    assert "work/zh/00_a.ipynb holds your edits" in capsys.readouterr().out
+
+
+def test_a_language_that_there_is_not_is_named():
+    with pytest.raises(SystemExit, match="LANGUAGE: expected one of en, zh, got xx"):
+        sync_work.main("xx")

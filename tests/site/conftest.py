@@ -22,9 +22,10 @@ def pytest_collection_finish(session):
 @pytest.fixture(scope="session")
 def part():
     """Return a module of the folder site/ by its name."""
-    sys.path.insert(0, str(ROOT / "site"))
+    sys.path[:0] = [str(ROOT / "site"), str(ROOT / "i18n")]
     yield importlib.import_module
-    sys.path.remove(str(ROOT / "site"))
+    for folder in ("site", "i18n"):
+        sys.path.remove(str(ROOT / folder))
 
 
 @pytest.fixture(scope="session")

@@ -125,6 +125,16 @@ def test_every_exercise_has_its_hints_and_its_solution(part):
         assert built.count('<div class="answers docutils container">') == len(asked)
 
 
+@pytest.mark.parametrize(("style", "slim"), [
+    ("a  b { color : red ; }\n\n/* why */\nc > d{}", "a b{color : red;}c > d{}"),
+    ('q{content:"/* ; */  {"; quotes:\'a  b\'}', 'q{content:"/* ; */  {";quotes:\'a  b\'}'),
+    ("/*! a license */\np :hover{}", "/*! a license */ p :hover{}"),
+    ("@media (min-width: 1em) and print {\n p {margin: 0 1px}\n}",
+     "@media (min-width: 1em) and print{p{margin: 0 1px}}")])
+def test_a_style_sheet_loses_what_means_nothing(part, style, slim):
+    assert part("post").slim(style) == slim
+
+
 def test_code_that_was_printed_is_told_from_a_table(part):
     assert part("prep").is_code("@triton.jit\ndef kernel(x):\n    return x\n")
     assert not part("prep").is_code(TABLE) and not part("prep").is_code("x\n")
@@ -135,6 +145,8 @@ def test_links_to_a_repository_and_an_address_appear_when_they_are_named(part, t
     here, there = (part("prep").Chapter(rows[6], repository) for repository in ("", "someone/course"))
     assert "github" not in part("front").facts(here)
     assert "github/someone/course/blob/main/notebooks/06_" in part("front").facts(there)
+    chinese = part("prep").Chapter(rows[6], "someone/course", part("tongue").CHINESE)
+    assert "github" not in part("front").facts(chinese), "what lies there is English"
     file = "../assets/data/README.md"
     assert here.target(file) == "files/assets/data/README.md"
     assert there.target(file).endswith("/someone/course/blob/main/assets/data/README.md")
@@ -142,5 +154,7 @@ def test_links_to_a_repository_and_an_address_appear_when_they_are_named(part, t
     places = (tmp_path / "sitemap.xml").read_text("utf-8")
     assert "<loc>https://example.org/course/a.html</loc>" in places
     lost = (tmp_path / "404.html").read_text("utf-8")
-    assert 'href="https://example.org/course/index.html"' in lost and "$" not in lost
+    for folder in ("", "zh/"):
+        assert f'href="https://example.org/course/{folder}index.html"' in lost
+    assert "{{" not in lost
     assert not (ROOT / "_site" / "404.html").exists(), "nobody named an address"

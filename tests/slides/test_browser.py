@@ -10,6 +10,7 @@ from tests.slides.conftest import BUILT
 from tests.slides.test_decks import DECKS, slides_of
 
 pytestmark = pytest.mark.slides
+CHINESE = [f"zh/{number}" for number in DECKS]
 # What stands on a slide must end above the footer, and inside the slide's width.
 OVERFLOWS = """() => [...document.querySelectorAll('section[data-marpit-pagination]')].flatMap(
 slide => {
@@ -43,7 +44,7 @@ def page():
         browser.close()
 
 
-@pytest.mark.parametrize("number", DECKS)
+@pytest.mark.parametrize("number", [*DECKS, *CHINESE])
 def test_nothing_overflows_a_slide(page, number):
     page.asked.clear(), page.wrong.clear()
     page.goto((BUILT / f"{number}.html").as_uri())
@@ -51,7 +52,7 @@ def test_nothing_overflows_a_slide(page, number):
     page.emulate_media(media="print")
     page.evaluate("document.fonts.ready")
     assert page.evaluate("document.querySelectorAll('section[data-marpit-pagination]').length") == len(
-        slides_of(number))
+        slides_of(number.removeprefix("zh/")))
     assert page.evaluate(OVERFLOWS) == []
     assert page.wrong == []
     assert all(url.startswith(("file:", "data:", "blob:")) for url in page.asked)
@@ -66,14 +67,16 @@ def inflated(stream):
         return b""
 
 
-@pytest.mark.parametrize("number", DECKS)
+@pytest.mark.parametrize("number", [*DECKS, *CHINESE])
 def test_a_pdf_has_a_page_for_every_slide(number):
     pdf = (BUILT / f"{number}.pdf").read_bytes()
     objects = b"".join(map(inflated, re.findall(rb"stream\r?\n(.*?)endstream", pdf, re.S))) + pdf
-    assert len(re.findall(rb"/Type\s*/Page\b", objects)) == len(slides_of(number))
+    assert len(re.findall(rb"/Type\s*/Page\b", objects)) == len(
+        slides_of(number.removeprefix("zh/")))
 
 
-def test_the_index_names_every_deck():
-    page = (BUILT / "index.html").read_text("utf-8")
-    assert re.findall(r'href="([^"]+)\.html"', page) == DECKS
-    assert all((BUILT / f"{number}.pdf").exists() for number in DECKS)
+@pytest.mark.parametrize(("folder", "other"), [("", "zh/index"), ("zh/", "../index")])
+def test_the_index_names_every_deck(folder, other):
+    page = (BUILT / f"{folder}index.html").read_text("utf-8")
+    assert re.findall(r'href="([^"]+)\.html"', page) == [*DECKS, other]
+    assert all((BUILT / f"{folder}{number}.pdf").exists() for number in DECKS)

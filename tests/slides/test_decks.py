@@ -45,6 +45,37 @@ def test_all_that_a_deck_names_is_in_its_notebook(number, build, tmp_path):
     assert all((tmp_path / image).read_bytes().startswith(b"\x89PNG") for image in images)
 
 
+@pytest.mark.parametrize("number", DECKS)
+def test_a_chinese_deck_has_the_figures_and_numbers_of_the_english_one(number, build, tmp_path):
+    deck, notebook = build.decks([number])[number]
+    texts = []
+    for language in (build.ENGLISH, build.LANGUAGES["zh"]):
+        build.write(number, deck, notebook, tmp_path, language)
+        texts.append((tmp_path / language.folder / f"{number}.md").read_text("utf-8"))
+    english, chinese = texts
+    assert len(build.catalogue.slides(english)) == len(build.catalogue.slides(chinese))
+    images = [re.findall(r"!\[(?:[^\]]*)\]\((?:\.\./)?(img/[^)]*)\)", text) for text in texts]
+    assert images[0] == images[1]
+    assert "\nlang: zh-Hans\n" in chinese and "](../img/" in chinese and "](img/" not in chinese
+
+
+def test_a_slide_that_is_not_translated_stays_english(build, monkeypatch):
+    slides = ["# One\n\nWords", "## Two"]
+    given = {("slide", build.catalogue.key("slide", slides[1])): "## 二"}
+    monkeypatch.setattr(build.catalogue, "read", lambda path: given)
+    deck = "\n\n---\n\n".join(slides)
+    assert build.translated("01", deck, build.LANGUAGES["zh"]) == "# One\n\nWords\n\n---\n\n## 二\n"
+    assert build.translated("01", deck, build.ENGLISH) == deck
+
+
+def test_pdfs_in_chinese_ask_for_a_font_that_has_it(build, monkeypatch, tmp_path):
+    monkeypatch.setattr(build, "chinese_font", lambda: False)
+    monkeypatch.setattr(build, "browser", lambda: "chromium")
+    monkeypatch.setattr(build.sys, "argv", ["build.py", str(tmp_path / "out")])
+    with pytest.raises(SystemExit, match="apt install fonts-noto-cjk, or fonts-wqy-microhei"):
+        build.main()
+
+
 @pytest.fixture
 def book(build, tmp_path):
     png = base64.b64encode(b"\x89PNG one").decode()

@@ -5,7 +5,9 @@ Checks as in `gpu_checks`.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from unittest import mock
 
 import torch
 
@@ -16,6 +18,17 @@ from tests.kernels.problems import Problem, Shape, dense, problem, solve
 
 FP8_LENGTHS = ((256, 256), (1024, 1024), (513, 257), (1000, 1000), (300, 100), (64, 2048),
                (1088, 1088))
+
+
+@contextlib.contextmanager
+def few_candidates():
+    """Let `tune` try a handful of tiles, in place of all."""
+    from flashlib.kernels import configs
+    from flashlib.kernels.backends import triton
+
+    with (mock.patch.multiple(triton, WARPS=(4,), STAGES=(2,)),
+          mock.patch.object(configs, "GLUON_TILES", dict.fromkeys(configs.GLUON_TILES, ()))):
+        yield
 
 
 def check_fp8(where, attention=None, lengths=FP8_LENGTHS, heads=40):

@@ -121,6 +121,6 @@ def test_the_check_of_fp8_sees_a_wrong_kernel():
 
 def test_there_are_candidates_to_leave_out():
     """The check of tuning patches their lists by name, and runs on a GPU only."""
-    with gpu_checks.few_candidates():
+    with gpu_checks_gluon.few_candidates():
         assert not any(configs.GLUON_TILES.values()) and triton.WARPS == (4,)
     assert all(configs.GLUON_TILES.values()) and len(triton.WARPS) > 1

@@ -39,7 +39,8 @@ export function bytesPicture(a: Answer, width: number, id: string): string {
     out += bar(y, width < 420 ? narrow : name, cost, scale, note, k === rows.length - 1 ? "fx-label" : "fx-dim", width, id);
     y += 48;
   }
-  return svg(width, y - 20, rows.map(([name, cost]) => `${name}: ${humanBytes(bytesOf(cost))}`).join("; "), out);
+  return svg(width, y - 20, rows.map(([name, cost]) => say("{name}: {bytes}", { name, bytes: humanBytes(bytesOf(cost)) }))
+    .reduce((bars, bar) => say("{bars}; {bar}", { bars, bar })), out);
 }
 
 export function sramPicture(a: Answer, width: number): string {

@@ -1,7 +1,7 @@
 // The block explorer: controls, pictures and sentences that answer at once.
 import { Form, freshId, including, Voice, watchWidth, Writer, type Changed, type Control, type Mounted, type Values } from "../ui";
 import { int } from "../format";
-import { say } from "../say";
+import { join, say } from "../say";
 import { answer, changed, DEFAULT, GPUS, type State } from "./answer";
 import { bytesPicture, rooflinePicture, sramPicture, timePicture } from "./picture";
 import { tilesPicture } from "./tiles";
@@ -45,11 +45,13 @@ export function mountBlocks(el: HTMLElement, start: Values, heard: Changed): Mou
     show();
     heard({ ...state });
   });
+  const fine = join(say("The paper machine: one head, 4-byte statistics and accumulator, everything overlaps, no L2 cache."),
+    say("A GPU whose L2 holds K and V reads less from HBM than is counted here."));
   const panel = (name: string) => `<div class="fx-panel" data-panel="${name}"></div>`;
   el.innerHTML = `<div class="fx fx-blocks" role="group" aria-label="${say("Block explorer")}">
     <p class="fx-head"></p><form class="fx-form" autocomplete="off">${form.html}</form>
     ${panel("bytes")}<p class="fx-why"></p><div class="fx-two">${panel("tiles")}<div>${panel("sram")}${panel("time")}${panel("roof")}</div></div>
-    <p class="fx-fine">The paper machine: one head, 4-byte statistics and accumulator, everything overlaps, no L2 cache. A GPU whose L2 holds K and V reads less from HBM than is counted here.</p>
+    <p class="fx-fine">${fine}</p>
     <details class="fx-more"><summary>${say("All numbers")}</summary><div tabindex="0" role="region" aria-label="${say("All numbers")}"></div></details>
     <p class="fx-sr" role="status"></p></div>`;
   const root = el.firstElementChild as HTMLElement, find = (name: string) => root.querySelector<HTMLElement>(name)!;

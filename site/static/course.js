@@ -2,6 +2,11 @@
 (() => {
   "use strict";
   const root = document.documentElement.dataset.content_root;
+  // A message in the page's language, {name} standing for a field's value. A page in another language sets
+  // COURSE_WORDS = {English: its own} before this script (i18n/zh/words.json); what is not there stays English.
+  const say = (message, fields = {}) => (window.COURSE_WORDS?.[message] ?? message)
+    .replace(/\{(\w+)\}/g, (_, name) => fields[name]);
+  window.courseWord = say;                                  // search.js speaks it, too
   const store = {
     get(key) { try { return localStorage.getItem("course:" + key); } catch { return null; } },
     set(key, value) {
@@ -36,16 +41,16 @@
     const key = "read:" + facts.dataset.page;
     const box = make("div", { class: "finished" });
     const button = make("button", { type: "button" });
-    const say = () => {
+    const show = () => {
       const done = Boolean(store.get(key));
       button.setAttribute("aria-pressed", String(done));
-      button.textContent = done ? "✓ You have read this chapter" : "Mark this chapter as read";
+      button.textContent = done ? say("✓ You have read this chapter") : say("Mark this chapter as read");
       ticks();
     };
-    button.addEventListener("click", () => { store.set(key, store.get(key) ? null : "1"); say(); });
+    button.addEventListener("click", () => { store.set(key, store.get(key) ? null : "1"); show(); });
     box.append(button);
     article.append(box);
-    say();
+    show();
   }
 
   // A prediction: the guess is kept in this browser, and compared when it is asked for.
@@ -61,11 +66,10 @@
     const guess = parse(input.value);
     const told = answer.toLocaleString("en", { maximumSignificantDigits: 12 });
     if (!input.value.trim()) return "";
-    if (Number.isNaN(guess)) return "a number, please: 1500, 1.5e3 or 1.5 k";
+    if (Number.isNaN(guess)) return say("a number, please: 1500, 1.5e3 or 1.5 k");
     const ratio = guess / answer;
-    const near = Math.abs(ratio - 1) < 0.005;
-    const words = near ? "yours is it" : `yours is ${ratio.toPrecision(3)} times that`;
-    return `it was ${told}: ${words}`;
+    if (Math.abs(ratio - 1) < 0.005) return say("it was {answer}: yours is it", { answer: told });
+    return say("it was {answer}: yours is {ratio} times that", { answer: told, ratio: ratio.toPrecision(3) });
   }
   function guesses() {
     for (const form of all("form.guess")) {
@@ -123,8 +127,8 @@
       const button = make("button", { type: "button", class: "film-stop" });
       const set = (play) => {
         picture.src = play ? moving : picture.dataset.still;
-        button.textContent = play ? "Stop" : "Play";
-        button.setAttribute("aria-label", play ? "Stop the moving picture" : "Play the moving picture");
+        button.textContent = play ? say("Stop") : say("Play");
+        button.setAttribute("aria-label", play ? say("Stop the moving picture") : say("Play the moving picture"));
         button.onclick = () => set(!play);
       };
       box.append(picture, button);
@@ -153,7 +157,7 @@
   const lens = document.querySelector(".course-search svg");
   if (header && lens) {                                     // on a phone the sidebar is a drawer
     const button = make("button", { type: "button", class: "search-icon", "data-search-open": "",
-      "aria-label": "Search" });
+      "aria-label": say("Search") });
     button.append(lens.cloneNode(true));
     header.prepend(button);
   }

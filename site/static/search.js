@@ -56,15 +56,16 @@ window.courseSearch = (() => {
   }
 
   return () => {
+    const say = window.courseWord;                          // course.js loads this script
     const dialog = make("dialog", "search");
-    dialog.setAttribute("aria-label", "Search the course");
+    dialog.setAttribute("aria-label", say("Search the course"));
     const field = make("div", "field");
     const input = document.createElement("input");
     input.type = "text";
     input.autocomplete = "off";
-    input.setAttribute("aria-label", "Search the course");
-    input.placeholder = "rescale, bank conflict, e4m3 …";
-    const close = make("button", "", "Close");
+    input.setAttribute("aria-label", say("Search the course"));
+    input.placeholder = say("rescale, bank conflict, e4m3 …");
+    const close = make("button", "", say("Close"));
     close.type = "button";
     const count = make("p", "count");
     count.setAttribute("role", "status");
@@ -86,7 +87,7 @@ window.courseSearch = (() => {
         words = words.flatMap(pairs);
         found = words.length ? places(words, Math.ceil(words.length * 0.6)) : [];
       }
-      count.textContent = found.length === 1 ? "1 place" : `${found.length} places`;
+      count.textContent = found.length === 1 ? say("1 place") : say("{n} places", { n: found.length });
       for (const [, { entry, low }] of found.slice(0, 30)) {
         const [page, anchor, chapter, heading, text] = entry;
         const link = document.createElement("a");
@@ -113,7 +114,7 @@ window.courseSearch = (() => {
       if (!dialog.open) dialog.showModal();
       input.select();
       if (sections) return;
-      count.textContent = "Reading the index …";
+      count.textContent = say("Reading the index …");
       const script = document.createElement("script");
       script.src = base + index;
       script.addEventListener("load", () => {

@@ -1,6 +1,7 @@
 // Buttons, a slider and keys that walk through steps; nothing moves until it is asked to.
 import { Clock, prefersStill } from "./ui";
 import { int } from "./format";
+import { say } from "./say";
 
 export interface Steps {
   count(): number;
@@ -24,20 +25,20 @@ export class Player {
       this.next();
       return steps.at() < steps.count() - 1;
     }, runs => {
-      this.button.textContent = runs ? "pause" : "play";
+      this.button.textContent = runs ? say("pause") : say("play");
       if (!runs) this.stopped();
     });
   }
 
   get runs() { return this.clock.runs; }
 
-  /** `step` and `jump` are what the buttons call one of each. */
-  static html(step: string, jump = ""): string {
+  /** What the buttons are called that go back and on, by steps and by jumps. */
+  static html(step: [back: string, on: string], jump?: [back: string, on: string]): string {
     const button = (name: string, sign: string, label: string) =>
       `<button type="button" data-go="${name}" aria-label="${label}" title="${label}">${sign}</button>`;
-    return `<div class="fx-player">${jump && button("jump-", "«", `previous ${jump}`)}${button("step-", "‹", `previous ${step}`)}`
-      + `<button type="button" data-go="play" class="fx-play">play</button>${button("step+", "›", `next ${step}`)}`
-      + `${jump && button("jump+", "»", `next ${jump}`)}<input type="range" min="0" step="1" aria-label="step"><output></output></div>`;
+    return `<div class="fx-player">${jump ? button("jump-", "«", jump[0]) : ""}${button("step-", "‹", step[0])}`
+      + `<button type="button" data-go="play" class="fx-play">${say("play")}</button>${button("step+", "›", step[1])}`
+      + `${jump ? button("jump+", "»", jump[1]) : ""}<input type="range" min="0" step="1" aria-label="${say("step")}"><output></output></div>`;
   }
 
   attach(root: HTMLElement, keyed: Element[] = []) {
@@ -85,6 +86,6 @@ export class Player {
     this.slider.max = String(count - 1);
     this.slider.value = String(at);
     this.slider.setAttribute("aria-valuetext", words);
-    this.out.textContent = `${int(at + 1)} of ${int(count)}`;
+    this.out.textContent = say("{step} of {steps}", { step: int(at + 1), steps: int(count) });
   }
 }

@@ -1,9 +1,10 @@
 // Bytes by tensor, SRAM, roofline and time of one answer.
 import { humanBytes, humanRoom, humanTime, int, ratio } from "../format";
 import { bytesOf, flopsOf, type Cost } from "../models/traffic";
-import { at, hatches, hue, named, path, rect, svg, text } from "../svg";
+import { say } from "../say";
+import { at, hatches, hue, letters, named, path, rect, svg, text, wayOf } from "../svg";
 import type { Answer } from "./answer";
-import { short, title } from "./words";
+import { partOf, short, title } from "./words";
 
 /** One bar: its name and its sum above it, tensors side by side, written parts hatched. */
 function bar(y: number, name: string, cost: Cost, scale: number, note: string, look: string, width: number, id: string): string {
@@ -12,67 +13,71 @@ function bar(y: number, name: string, cost: Cost, scale: number, note: string, l
   for (const [tensor, moved] of Object.entries(cost.byTensor)) for (const way of [0, 1]) {
     const wide = moved[way] * scale;
     if (!wide) continue;
-    out += rect(x, y + 6, wide, 20, `fx-t ${hue(tensor)}`, `${named(tensor)} ${way ? "written" : "read"}: ${humanBytes(moved[way])}`);
+    out += rect(x, y + 6, wide, 20, `fx-t ${hue(tensor)}`, wayOf(way, tensor, humanBytes(moved[way])));
     if (way) out += `<rect x="${at(x)}" y="${y + 6}" width="${at(wide)}" height="20" fill="url(#${id}-w)" pointer-events="none"/>`;
-    if (wide > 9 * named(tensor).length + 8) out += text(x + wide / 2, y + 20.5, named(tensor), `fx-in fx-on-${tensor}`, "middle");
+    if (wide > 9 * letters(named(tensor)) + 8) out += text(x + wide / 2, y + 20.5, named(tensor), `fx-in fx-on-${tensor}`, "middle");
     x += wide;
   }
   return out;
 }
 
 export function bytesPicture(a: Answer, width: number, id: string): string {
-  const rows: [string, Cost, string][] = [["standard attention, every matrix moves once", a.ideal, ""]];
-  if (a.state.algorithm.startsWith("backward")) rows[0][0] = "standard backward, every matrix moves once";
-  if (a.same) rows.push([`standard attention in ${int(a.state.Br)} × ${int(a.state.Bc)} tiles`, a.same, ""]);
-  if (a.state.algorithm !== "standard") rows.push([title(a.state), a.cost, ""]);
+  const Br = int(a.state.Br), Bc = int(a.state.Bc);
+  const rows: [name: string, cost: Cost, narrow: string][] = [a.state.algorithm.startsWith("backward")
+    ? [say("standard backward, every matrix moves once"), a.ideal, say("standard backward, ideal")]
+    : [say("standard attention, every matrix moves once"), a.ideal, say("standard attention, ideal")]];
+  if (a.same)
+    rows.push([say("standard attention in {Br} × {Bc} tiles", { Br, Bc }), a.same, say("standard in {Br} × {Bc} tiles", { Br, Bc })]);
+  if (a.state.algorithm !== "standard") rows.push([title(a.state), a.cost, title(a.state)]);
   const most = Math.max(...rows.map(([, cost]) => bytesOf(cost)), 1), base = bytesOf(a.ideal), scale = width / most;
-  let y = 36, out = hatches(id) + text(0, 13, "HBM bytes of one head", "fx-title")
-    + rect(width - 118, 4, 12, 12, "fx-plain") + text(width - 102, 14, "read", "fx-small")
+  let y = 36, out = hatches(id) + text(0, 13, say("HBM bytes of one head"), "fx-title")
+    + rect(width - 118, 4, 12, 12, "fx-plain") + text(width - 102, 14, say("read"), "fx-small")
     + rect(width - 68, 4, 12, 12, "fx-plain") + `<rect x="${at(width - 68)}" y="4" width="12" height="12" fill="url(#${id}-w)"/>`
-    + text(width - 52, 14, "written", "fx-small");
-  for (const [k, [name, cost]] of rows.entries()) {
+    + text(width - 52, 14, say("written"), "fx-small");
+  for (const [k, [name, cost, narrow]] of rows.entries()) {
     const note = k ? ` · ${ratio(bytesOf(cost) / Math.max(base, 1))} ×` : "";
-    const label = width < 420 ? name.replace(", every matrix moves once", ", ideal").replace("standard attention in", "standard in") : name;
-    out += bar(y, label, cost, scale, note, k === rows.length - 1 ? "fx-label" : "fx-dim", width, id);
+    out += bar(y, width < 420 ? narrow : name, cost, scale, note, k === rows.length - 1 ? "fx-label" : "fx-dim", width, id);
     y += 48;
   }
-  return svg(width, y - 20, rows.map(([name, cost]) => `${name}: ${humanBytes(bytesOf(cost))}`).join("; "), out);
+  return svg(width, y - 20, rows.map(([name, cost]) => say("{name}: {bytes}", { name, bytes: humanBytes(bytesOf(cost)) }))
+    .reduce((bars, bar) => say("{bars}; {bar}", { bars, bar })), out);
 }
 
 export function sramPicture(a: Answer, width: number): string {
   const { cost, gpu, room } = a, most = Math.max(gpu.sramBytes, cost.sramPeakBytes), scale = width / most, y = 24;
-  let x = 0, out = text(0, 13, `SRAM of one block on ${gpu.name}`, "fx-title") + rect(0, y, gpu.sramBytes * scale, 30, "fx-sram");
+  let x = 0, out = text(0, 13, say("SRAM of one block on {gpu}", { gpu: gpu.name }), "fx-title") + rect(0, y, gpu.sramBytes * scale, 30, "fx-sram");
   for (const [tensor, bytes] of cost.held) {
     const wide = bytes * scale;
     out += rect(x, y, wide, 30, `fx-t ${hue(tensor)}`, `${named(tensor)}: ${humanRoom(bytes)}`);
-    if (wide > 9 * named(tensor).length + 6) out += text(x + wide / 2, y + 19.5, named(tensor), `fx-in fx-on-${tensor}`, "middle");
+    if (wide > 9 * letters(named(tensor)) + 6) out += text(x + wide / 2, y + 19.5, named(tensor), `fx-in fx-on-${tensor}`, "middle");
     x += wide;
   }
   const limit = gpu.sramBytes * scale;
   out += path(`M${at(Math.min(limit, width - 1))} ${y - 5}v40`, "fx-limit");
-  const words = room < 0 ? `${humanRoom(cost.sramPeakBytes)} of ${humanRoom(gpu.sramBytes)}: ${humanRoom(-room)} too large`
-    : `${humanRoom(cost.sramPeakBytes)} of ${humanRoom(gpu.sramBytes)}: ${humanRoom(room)} left`;
+  const used = humanRoom(cost.sramPeakBytes), all = humanRoom(gpu.sramBytes);
+  const words = room < 0 ? say("{used} of {all}: {more} too large", { used, all, more: humanRoom(-room) })
+    : say("{used} of {all}: {rest} left", { used, all, rest: humanRoom(room) });
   out += text(0, y + 49, words, room < 0 ? "fx-bad fx-b" : "fx-label");
-  return svg(width, y + 56, `SRAM: ${words}`, out);
+  return svg(width, y + 56, say("SRAM: {words}", { words }), out);
 }
 
 export function timePicture(a: Answer, width: number): string {
   const y0 = 30, left = 94, high = 22;
-  let out = text(0, 13, `Time of one head on ${a.gpu.name}`, "fx-title");
+  let out = text(0, 13, say("Time of one head on {gpu}", { gpu: a.gpu.name }), "fx-title");
   if (!a.time) {
-    out += text(0, y0 + 8, `${a.gpu.name}’s tensor cores know no FP8.`, "fx-bad");
-    return svg(width, y0 + 20, `no time: ${a.gpu.name} knows no FP8`, out);
+    out += text(0, y0 + 8, say("{gpu}’s tensor cores know no FP8.", { gpu: a.gpu.name }), "fx-bad");
+    return svg(width, y0 + 20, say("no time: {gpu} knows no FP8", { gpu: a.gpu.name }), out);
   }
-  const rows: [string, number, boolean][] = [["memory", a.time.parts.memory, false], ["matmul", a.time.parts.matmul, false],
-    ["exponentials", a.time.parts.exp, false], ["other math", a.time.parts.vector, false]];
-  if (a.idealTime) rows.push(["standard", a.idealTime.timeS, true]);
+  const rows: [string, number, boolean][] = [[say("memory"), a.time.parts.memory, false], [say("matmul"), a.time.parts.matmul, false],
+    [say("exponentials"), a.time.parts.exp, false], [say("other math"), a.time.parts.vector, false]];
+  if (a.idealTime) rows.push([say("standard"), a.idealTime.timeS, true]);
   const most = Math.max(...rows.map(r => r[1]), 1e-12), scale = (width - left - 62) / most;
   rows.forEach(([name, seconds, other], k) => {
     const y = y0 + k * high, longest = !other && seconds === a.time!.timeS, look = longest ? "fx-b" : "fx-dim";
     out += text(left - 8, y + 11, name, look, "end") + rect(left, y, Math.max(seconds * scale, 1), 14, other ? "fx-plain" : longest ? "fx-long" : "fx-short");
     out += text(left + seconds * scale + 6, y + 11.5, humanTime(seconds), look);
   });
-  return svg(width, y0 + rows.length * high, `Time: ${humanTime(a.time.timeS)}, ${a.time.bound}`, out);
+  return svg(width, y0 + rows.length * high, say("Time: {time}, {bound}", { time: humanTime(a.time.timeS), bound: partOf(a.time) }), out);
 }
 
 // Fixed axes, so that a dot moves and not the paper: from 1/4 to 16,384 FLOP per byte, 10¹¹ to 10¹⁶ FLOP/s.
@@ -81,7 +86,7 @@ export function rooflinePicture(a: Answer, width: number): string {
   const left = 46, top = 26, w = width - left - 8, h = Math.min(200, Math.max(150, w * 0.5)), bottom = top + h;
   const px = (x: number) => left + w * Math.min(Math.max((Math.log2(x) - X[0]) / (X[1] - X[0]), 0), 1);
   const py = (y: number) => bottom - h * Math.min(Math.max((Math.log10(y) - Y[0]) / (Y[1] - Y[0]), 0), 1);
-  let out = text(0, 13, `Roofline of ${a.gpu.name}`, "fx-title"), lines = "";
+  let out = text(0, 13, say("Roofline of {gpu}", { gpu: a.gpu.name }), "fx-title"), lines = "";
   for (let e = Y[0]; e <= Y[1]; e++) {
     lines += `M${left} ${at(py(10 ** e))}h${at(w)}`;
     out += text(left - 6, py(10 ** e) + 4, `10<tspan dy="-4" class="fx-tiny">${e}</tspan>`, "fx-small", "end");
@@ -92,14 +97,14 @@ export function rooflinePicture(a: Answer, width: number): string {
     lines += `M${at(px(x))} ${top}v${h}`;
     out += text(px(x), bottom + 15, words, "fx-small", "middle");
   }
-  out += path(lines, "fx-grid") + text(left + w, bottom + 31, "FLOP per byte of HBM", "fx-small fx-dim", "end") + text(0, bottom + 31, "FLOP/s", "fx-small fx-dim");
+  out += path(lines, "fx-grid") + text(left + w, bottom + 31, say("FLOP per byte of HBM"), "fx-small fx-dim", "end") + text(0, bottom + 31, "FLOP/s", "fx-small fx-dim");
   const peak = a.ridge * a.gpu.bytesPerS;
   if (a.time) {
     const x0 = 2 ** X[0];
     out += path(`M${at(px(x0))} ${at(py(x0 * a.gpu.bytesPerS))}L${at(px(a.ridge))} ${at(py(peak))}L${at(left + w)} ${at(py(peak))}`, "fx-roof");
-    out += text(left + w - 4, py(peak) - 7, `${int(peak / 1e12)} TFLOP/s in matmul`, "fx-small", "end");
+    out += text(left + w - 4, py(peak) - 7, say("{rate} TFLOP/s in matmul", { rate: int(peak / 1e12) }), "fx-small", "end");
   }
-  const dots: [string, Cost, number | undefined, string][] = [["standard", a.ideal, a.idealTime?.timeS, "fx-dot-other"],
+  const dots: [string, Cost, number | undefined, string][] = [[say("standard"), a.ideal, a.idealTime?.timeS, "fx-dot-other"],
     [short(a.state), a.cost, a.time?.timeS, "fx-dot"]];
   const places = dots.filter(([, cost, s]) => s && bytesOf(cost)).map(([name, cost, s, look]) =>
     ({ name, look, x: px(flopsOf(cost) / bytesOf(cost)), y: py(flopsOf(cost) / s!) }));
@@ -111,5 +116,7 @@ export function rooflinePicture(a: Answer, width: number): string {
     out += `<circle cx="${at(p.x)}" cy="${at(p.y)}" r="5" class="${p.look}"/>`
       + text(p.x + (onLeft ? -7 : 8), p.y + (other ? -7 : 18), p.name, other ? "fx-small fx-dim fx-halo" : "fx-small fx-b fx-halo", onLeft ? "end" : "start");
   }
-  return svg(width, bottom + 36, `Roofline: the ridge of ${a.gpu.name} is at ${Number.isNaN(a.ridge) ? "no" : int(a.ridge)} FLOP per byte`, out);
+  return svg(width, bottom + 36, Number.isNaN(a.ridge)
+    ? say("Roofline: the ridge of {gpu} is at no FLOP per byte", { gpu: a.gpu.name })
+    : say("Roofline: the ridge of {gpu} is at {ridge} FLOP per byte", { gpu: a.gpu.name, ridge: int(a.ridge) }), out);
 }

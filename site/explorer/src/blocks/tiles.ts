@@ -1,5 +1,6 @@
 // The attention matrix cut into tiles: what is visited, what the mask cuts, what is left out.
-import { box, hatches, path, rect, svg, text } from "../svg";
+import { say } from "../say";
+import { box, hatches, letters, path, rect, svg, text } from "../svg";
 import { tally, tileAtWork, type Answer } from "./answer";
 import { int } from "../format";
 
@@ -36,7 +37,7 @@ export function tilesPicture(a: Answer, width: number, id: string): string {
     if (r.fullFrom > from) cut += box(x0 + from * sx, y, (r.fullFrom - from) * sx, high);
     if (r.fullFrom + r.full < to) cut += box(x0 + (r.fullFrom + r.full) * sx, y, (to - r.fullFrom - r.full) * sx, high);
   }
-  let out = hatches(id) + text(0, 13, `Tiles of the ${int(Nq)} × ${int(Nk)} matrix`, "fx-title");
+  let out = hatches(id) + text(0, 13, say("Tiles of the {rows} × {columns} matrix", { rows: int(Nq), columns: int(Nk) }), "fx-title");
   const count = tally(a);
   if (count.skipped) out += rect(x0, y0, w, h, "fx-skip") + `<path d="${box(x0, y0, w, h)}" fill="url(#${id}-s)"/>`;
   out += path(whole, "fx-full") + path(cut, "fx-cut") + rules(x0, y0, w, h, Bc * sx, Br * sy);
@@ -53,23 +54,23 @@ export function tilesPicture(a: Answer, width: number, id: string): string {
     const x = now.col * Bc * sx, wide = Math.max(Math.min(Bc, Nk - now.col * Bc) * sx, 1.5);
     out += rect(x0 - GAP - STRIP, y0 + y, STRIP, high, "fx-held fx-Q") + rect(x0 + w + GAP, y0 + y, STRIP, high, `fx-held fx-${right}`)
       + rect(x0 + x, y0 - GAP - STRIP, wide, STRIP, "fx-held fx-K") + rect(x0 + x, y0 + y, wide, high, "fx-now",
-        `one tile at work: ${Math.min(Br, Nq)} queries and ${Math.min(Bc, Nk)} keys`);
+        say("one tile at work: {queries} queries and {keys} keys", { queries: Math.min(Br, Nq), keys: Math.min(Bc, Nk) }));
   }
-  const outer = dense ? "" : algorithm === "v1" || algorithm === "backward" ? "outer loop: K and V, left to right"
-    : "outer loop: Q, top to bottom";
+  const outer = dense ? "" : algorithm === "v1" || algorithm === "backward" ? say("outer loop: K and V, left to right")
+    : say("outer loop: Q, top to bottom");
   const foot = y0 + h + 20;
-  out += keyLine(0, foot, [["fx-full", `${int(count.full)} whole`], ["fx-cut", `${int(count.cut)} cut by the mask`],
-    ["fx-skip", `${int(count.skipped)} skipped`]], width);
+  out += keyLine(0, foot, [["fx-full", say("{tiles} whole", { tiles: int(count.full) })],
+    ["fx-cut", say("{tiles} cut by the mask", { tiles: int(count.cut) })],
+    ["fx-skip", say("{tiles} skipped", { tiles: int(count.skipped) })]], width);
   out += text(0, foot + (width < 330 ? 40 : 22), outer, "fx-dim");
-  return svg(width, foot + (width < 330 ? 48 : 30), `Tiles: ${count.full} computed whole, ${count.cut} cut by the mask, `
-    + `${count.skipped} skipped`, out);
+  return svg(width, foot + (width < 330 ? 48 : 30), say("Tiles: {full} computed whole, {cut} cut by the mask, {skipped} skipped", { ...count }), out);
 }
 
 /** A key: swatches with words; the third goes to a second line where there is no room. */
 function keyLine(x: number, y: number, items: [string, string][], width: number): string {
   let out = "", at = x, line = y;
   for (const [look, words] of items) {
-    const wide = 17 + words.length * 6.6 + 12;
+    const wide = 17 + letters(words) * 6.6 + 12;
     if (at > x && at + wide > width + 12) { at = x; line += 19; }
     out += rect(at, line - 10, 12, 12, look) + text(at + 17, line, words, "fx-small");
     at += wide;

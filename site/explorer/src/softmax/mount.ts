@@ -1,5 +1,6 @@
 // Softmax steps: a row of logits that the reader types, in three passes, two or one.
 import { Player } from "../player";
+import { join, say } from "../say";
 import { Form, freshId, Voice, watchWidth, Writer, type Changed, type Control, type Mounted, type Values } from "../ui";
 import { num, outputPicture, rowPicture } from "./picture";
 import { isLowest, parse, steps, type Method, type Step } from "./steps";
@@ -7,7 +8,6 @@ import { isLowest, parse, steps, type Method, type Step } from "./steps";
 interface State { x: string; v: string; method: Method; step: number }
 // Row 0 of the course's toy: a new maximum four times in turn. Its first column of V.
 const DEFAULT: State = { x: "-1.5 1.5 2.5 3 3.5 -1.5", v: "1 0 2 0 1 0", method: "1", step: 3 };
-const NAMES = { "3": "three passes", "2": "two passes", "1": "one pass" };
 const STEP_MS = 1100;
 const power = (a: string, b: string) => `e<sup>${a} ${b.startsWith("−") ? `+ ${b.slice(1)}` : `− ${b}`}</sup>`;
 
@@ -21,8 +21,8 @@ function formulas(s: Step, x: number[], v: number[], method: Method): string[] {
     if (s.o === null) return [`ℓ = ${num(s.lBefore)} + ${power(xj, m)} = <b>${num(s.l)}</b>`];
     return [`<i>p</i> = ${power(xj, m)} / ℓ = ${num(s.p)}`, `<i>o</i> = ${num(s.oBefore)} + ${num(s.p)} · ${num(v[s.j])} = <b>${num(s.o)}</b>`];
   }
-  const factor = isLowest(s.before) ? `factor: nothing to rescale yet` : rises
-    ? `factor = ${power(before, m)} = <b>${num(s.alpha)}</b>` : `factor = 1: the maximum stays`;
+  const factor = isLowest(s.before) ? say("factor: nothing to rescale yet") : rises
+    ? say("factor = {power} = <b>{alpha}</b>", { power: power(before, m), alpha: num(s.alpha) }) : say("factor = 1: the maximum stays");
   const scaled = (old: number) => (rises ? `${num(old)} · ${num(s.alpha!)}` : num(old));
   const list = [maximum, factor, `ℓ = ${scaled(s.lBefore)} + ${num(s.p!)} = <b>${num(s.l)}</b>`];
   if (method === "1") list.push(`<i>o</i> = ${scaled(s.oBefore)} + ${num(s.p!)} · ${num(v[s.j])} = <b>${num(s.o!)}</b>`);
@@ -30,25 +30,33 @@ function formulas(s: Step, x: number[], v: number[], method: Method): string[] {
 }
 
 function sentence(s: Step, x: number[]): string {
-  if (s.j === x.length) return "The row has been read once. One late division gives the output.";
-  const start = `Pass ${s.pass}, logit ${s.j + 1} of ${x.length}: <b>${num(x[s.j])}</b>.`;
-  if (s.alpha === null) return start + (s.p === null ? s.m > s.before ? " A new maximum." : " The maximum stays."
-    : s.o === null ? " Its term joins the sum." : " Its weight, times its value, joins the output.");
-  if (isLowest(s.before)) return start + " The first maximum.";
-  return start + (s.m > s.before ? ` A new maximum: all that was summed shrinks to ${num(Math.round(1000 * s.alpha) / 10)} %.` : " No new maximum: nothing is rescaled.");
+  if (s.j === x.length) return say("The row has been read once. One late division gives the output.");
+  return join(say("Pass {pass}, logit {j} of {n}: <b>{x}</b>.", { pass: s.pass, j: s.j + 1, n: x.length, x: num(x[s.j]) }), effect(s));
+}
+function effect(s: Step): string {
+  if (s.alpha === null) return s.p === null ? s.m > s.before ? say("A new maximum.") : say("The maximum stays.")
+    : s.o === null ? say("Its term joins the sum.") : say("Its weight, times its value, joins the output.");
+  if (isLowest(s.before)) return say("The first maximum.");
+  return s.m > s.before ? say("A new maximum: all that was summed shrinks to {percent} %.", { percent: num(Math.round(1000 * s.alpha) / 10) })
+    : say("No new maximum: nothing is rescaled.");
+}
+function readings(method: Method, reads: number, n: number): string {
+  return method === "3" ? say("In three passes every logit is read three times: {reads} of {all} reads so far.", { reads, all: 3 * n })
+    : method === "2" ? say("In two passes every logit is read twice: {reads} of {all} reads so far.", { reads, all: 2 * n })
+    : say("In one pass every logit is read once: {reads} of {all} reads so far.", { reads, all: n });
 }
 
 function table(all: Step[], x: number[]): string {
   const cell = (value: number | null) => `<td>${value === null ? "" : num(value)}</td>`;
-  return `<table><thead><tr>${["pass", "<i>x</i>", "<i>m</i>", "factor", "ℓ", "<i>o</i>"].map(h => `<th scope="col">${h}</th>`).join("")}</tr></thead><tbody>`
+  return `<table><thead><tr>${[say("pass"), "<i>x</i>", "<i>m</i>", say("factor"), "ℓ", "<i>o</i>"].map(h => `<th scope="col">${h}</th>`).join("")}</tr></thead><tbody>`
     + all.map(s => `<tr><td>${s.pass}</td>${s.j < x.length ? cell(x[s.j]) : "<td>÷ ℓ</td>"}${cell(s.m)}${cell(s.alpha)}${cell(s.l)}${cell(s.o)}</tr>`).join("") + "</tbody></table>";
 }
 
 export function mountSoftmax(el: HTMLElement, start: Values, heard: Changed): Mounted {
   let state: State = { ...DEFAULT, ...start } as State, x: number[] = [], v: number[] = [], all: Step[] = [];
   const id = freshId();
-  const controls: Control[] = [{ key: "method", label: "softmax in", kind: "pick",
-    options: [["3 passes", "3"], ["2 passes", "2"], ["1 pass", "1"]] }];
+  const controls: Control[] = [{ key: "method", label: say("softmax in"), kind: "pick",
+    options: [[say("3 passes"), "3"], [say("2 passes"), "2"], [say("1 pass"), "1"]] }];
   const form = new Form(id, controls, (_, value) => {
     player.stop();
     // The same logit in the other algorithm, as far as it has one.
@@ -58,11 +66,11 @@ export function mountSoftmax(el: HTMLElement, start: Values, heard: Changed): Mo
   });
   const field = (key: string, label: string) => `<div class="fx-field"><label for="${id}${key}">${label}</label>`
     + `<input id="${id}${key}" type="text" inputmode="text" spellcheck="false" autocomplete="off" data-text="${key}" aria-describedby="${id}wrong"></div>`;
-  el.innerHTML = `<div class="fx fx-softmax" role="group" aria-label="Softmax steps"><form class="fx-form" autocomplete="off">${form.html}
-    ${field("x", "logits <i>x</i>: type your own")}${field("v", "their values <i>v</i>")}<p class="fx-wrong fx-bad" id="${id}wrong" role="alert"></p></form>
-    ${Player.html("step")}
+  el.innerHTML = `<div class="fx fx-softmax" role="group" aria-label="${say("Softmax steps")}"><form class="fx-form" autocomplete="off">${form.html}
+    ${field("x", say("logits <i>x</i>: type your own"))}${field("v", say("their values <i>v</i>"))}<p class="fx-wrong fx-bad" id="${id}wrong" role="alert"></p></form>
+    ${Player.html([say("previous step"), say("next step")])}
     <p class="fx-head"></p><div class="fx-two"><div data-panel="row"></div><div><ul class="fx-formulas"></ul><div data-panel="output"></div><p class="fx-why"></p></div></div>
-    <details class="fx-more"><summary>All steps</summary><div tabindex="0" role="region" aria-label="All steps"></div></details>
+    <details class="fx-more"><summary>${say("All steps")}</summary><div tabindex="0" role="region" aria-label="${say("All steps")}"></div></details>
     <p class="fx-sr" role="status"></p></div>`;
   const root = el.firstElementChild as HTMLElement, find = (name: string) => root.querySelector<HTMLElement>(name)!;
   const fields = [...root.querySelectorAll<HTMLInputElement>("[data-text]")], wrong = find(".fx-wrong"), head = find(".fx-head");
@@ -75,8 +83,8 @@ export function mountSoftmax(el: HTMLElement, start: Values, heard: Changed): Mo
   function read(next: Partial<State>) {
     state = { ...state, ...next };
     const [xs, vs] = [parse(state.x), parse(state.v)];
-    const bad = typeof xs === "string" ? `Logits: ${xs}` : typeof vs === "string" ? `Values: ${vs}`
-      : vs.some(n => !Number.isFinite(n)) ? "Values: every value is finite." : "";
+    const bad = typeof xs === "string" ? say("Logits: {wrong}", { wrong: xs }) : typeof vs === "string" ? say("Values: {wrong}", { wrong: vs })
+      : vs.some(n => !Number.isFinite(n)) ? say("Values: every value is finite.") : "";
     wrong.textContent = bad;
     if (!bad) {
       x = xs as number[];
@@ -104,13 +112,14 @@ export function mountSoftmax(el: HTMLElement, start: Values, heard: Changed): Mo
     list.innerHTML = formulas(s, x, v, state.method).map(line => `<li>${line}</li>`).join("");
     writer.put(rowAt, rowPicture(x, all, state.step, state.method, half));
     writer.put(outAt, outputPicture(v, all, state.step, state.method, wide ? width - half - 24 : width));
-    const loads = { "3": 3, "2": 2, "1": 1 }[state.method] * x.length;
-    why.innerHTML = `In ${NAMES[state.method]} every logit is read ${{ "3": "three times", "2": "twice", "1": "once" }[state.method]}: ${s.loads} of ${loads} reads so far. `
-      + "In attention a logit that is not kept must be computed again, from a row of K.";
+    why.innerHTML = join(readings(state.method, s.loads, x.length),
+      say("In attention a logit that is not kept must be computed again, from a row of K."));
     if (more.open) writer.put(more.querySelector("div")!, table(all, x));
-    const plain = (html: string) => html.replace(/<sup>/g, " to the ").replace(/<[^>]*>/g, "");
+    const plain = (html: string) => html.replace(/e<sup>(.*?)<\/sup>/g, (_, power: string) => say("e to the {power}", { power }))
+      .replace(/<[^>]*>/g, "");
     player.show(plain(said));
-    voice.say(plain(`${said} ${formulas(s, x, v, state.method).join(". ")}`), first || player.runs);
+    const spoken = formulas(s, x, v, state.method).reduce((formulas, formula) => say("{formulas}. {formula}", { formulas, formula }));
+    voice.say(plain(join(said, spoken)), first || player.runs);
     first = false;
   }
   form.attach(find("form"));

@@ -1,4 +1,5 @@
 // Softmax of one row of logits and its weighted sum of values, in three passes, two and one.
+import { say } from "../say";
 import { expected } from "../ui";
 
 export type Method = "3" | "2" | "1";
@@ -71,9 +72,9 @@ export const MOST = 16;
 /** Numbers that a reader typed: apart by spaces, commas or semicolons; "-inf" hides a key. */
 export function parse(typed: string): number[] | string {
   const words = typed.replaceAll("−", "-").replaceAll("∞", "inf").split(/[\s,;]+/).filter(Boolean);
-  if (!words.length) return "Type at least one number.";
-  if (words.length > MOST) return `At most ${MOST} numbers, please: ${words.length} were typed.`;
+  if (!words.length) return say("Type at least one number.");
+  if (words.length > MOST) return say("At most {most} numbers, please: {typed} were typed.", { most: MOST, typed: words.length });
   const numbers = words.map(word => (/^-inf(inity)?$/i.test(word) ? -Infinity : /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(word) ? +word : NaN));
   const wrong = numbers.findIndex(n => Number.isNaN(n) || n === Infinity);
-  return wrong < 0 ? numbers : `“${words[wrong]}” is no number.`;
+  return wrong < 0 ? numbers : say("“{word}” is no number.", { word: words[wrong] });
 }

@@ -2,12 +2,12 @@
 import { int } from "../format";
 import { hue } from "../svg";
 import { Player } from "../player";
+import { join, say } from "../say";
 import { escape, Form, freshId, Voice, watchWidth, Writer, type Changed, type Control, type Mounted, type Values } from "../ui";
 import { bytesBar, matrixPicture, sramBar } from "./picture";
-import { facts, gloss, moment, run, RUNS, SHEET, type Run } from "./replay";
+import { facts, gloss, moment, run, RUNS, runTitle, SHEET, type Run } from "./replay";
 
 interface State { run: string; step: number; by: "line" | "tile" }
-const TITLES: Record<string, string> = { v2: "v2", "v2, causal": "v2, causal", v1: "v1", standard: "standard" };
 const LINE_MS = 700, TILE_MS = 1000;
 
 /** Where a run opens: some tiles behind it, in the middle of the next one. */
@@ -32,7 +32,8 @@ function listing(r: Run): string {
 /** The words of a tile's side, first and last. */
 function words([from, to]: [number, number]): string {
   const [a, z] = [SHEET.words[from], SHEET.words[to - 1]];
-  return to - from > 1 ? `“${escape(a)} … ${escape(z)}” (${from}–${to - 1})` : `“${escape(a)}” (${from})`;
+  return to - from > 1 ? say("“{first} … {last}” ({from}–{upto})", { first: escape(a), last: escape(z), from, upto: to - 1 })
+    : say("“{word}” ({at})", { word: escape(a), at: from });
 }
 
 export function mountWalk(el: HTMLElement, start: Values, heard: Changed): Mounted {
@@ -41,8 +42,8 @@ export function mountWalk(el: HTMLElement, start: Values, heard: Changed): Mount
   if (state.step < 0) state.step = opening(current);
   const id = freshId();
   const controls: Control[] = [
-    { key: "run", label: "algorithm", kind: "pick", options: RUNS.map(name => [TITLES[name] ?? name, name]) },
-    { key: "by", label: "play by", kind: "pick", options: [["line", "line"], ["tile", "tile"]] },
+    { key: "run", label: say("algorithm"), kind: "pick", options: RUNS.map(name => [runTitle(name), name]) },
+    { key: "by", label: say("play by"), kind: "pick", options: [[say("line"), "line"], [say("tile"), "tile"]] },
   ];
   const form = new Form(id, controls, (key, value) => {
     if (key === "run") {
@@ -55,12 +56,14 @@ export function mountWalk(el: HTMLElement, start: Values, heard: Changed): Mount
       show();
     }
   });
-  el.innerHTML = `<div class="fx fx-walk" role="group" aria-label="Tile walk"><form class="fx-form" autocomplete="off">${form.html}</form>
-    ${Player.html("line", "tile")}
+  const fine = join(say("One head of the course’s sentence, {N} words, <i>d</i> = {d}, tiles of {B}: the last ones are ragged. Every number is the machine’s own.", SHEET),
+    say("Keys on the slider: ← → a line, Page Up and Page Down a tile, space plays. A click on a tile or on a line goes there."));
+  el.innerHTML = `<div class="fx fx-walk" role="group" aria-label="${say("Tile walk")}"><form class="fx-form" autocomplete="off">${form.html}</form>
+    ${Player.html([say("previous line"), say("next line")], [say("previous tile"), say("next tile")])}
     <p class="fx-head"></p>
-    <div class="fx-two fx-code-first"><div><p class="fx-file"></p><ol class="fx-code" tabindex="0" aria-label="code"></ol></div>
+    <div class="fx-two fx-code-first"><div><p class="fx-file"></p><ol class="fx-code" tabindex="0" aria-label="${say("code")}"></ol></div>
     <div><p class="fx-where"></p><div data-panel="matrix"></div><div data-panel="sram"></div><div data-panel="bytes"></div></div></div>
-    <p class="fx-fine">One head of the course’s sentence, ${SHEET.N} words, <i>d</i> = ${SHEET.d}, tiles of ${SHEET.B}: the last ones are ragged. Every number is the machine’s own. Keys on the slider: ← → a line, Page Up and Page Down a tile, space plays. A click on a tile or on a line goes there.</p>
+    <p class="fx-fine">${fine}</p>
     <p class="fx-sr" role="status"></p></div>`;
   const root = el.firstElementChild as HTMLElement, find = <T extends Element = HTMLElement>(name: string) => root.querySelector<T>(name)!;
   const head = find(".fx-head"), code = find(".fx-code");
@@ -88,22 +91,23 @@ export function mountWalk(el: HTMLElement, start: Values, heard: Changed): Mount
     if (shown !== current.name) {
       shown = current.name;
       code.innerHTML = listing(current);
-      find(".fx-file").textContent = `${current.file}, from line ${current.firstLine}`;
+      find(".fx-file").textContent = say("{file}, from line {line}", { file: current.file, line: current.firstLine });
     }
     form.show(state as unknown as Values);
-    const line = current.firstLine + m.step.line, said = `${gloss(m.code)} ${facts(m)}`;
-    head.innerHTML = `<b>Line ${line}.</b> ${escape(said)}`;
-    player.show(`step ${state.step + 1} of ${current.steps.length}, line ${line}`);
+    const line = current.firstLine + m.step.line, said = join(gloss(m.code), facts(m));
+    head.innerHTML = join(say("<b>Line {line}.</b>", { line }), escape(said));
+    player.show(say("step {step} of {steps}, line {line}", { step: state.step + 1, steps: current.steps.length, line }));
     code.querySelector("[aria-current]")?.removeAttribute("aria-current");
     const row = code.children[m.step.line] as HTMLElement;
     row.setAttribute("aria-current", "step");
     const top = row.offsetTop, room = code.clientHeight;
     if (top < code.scrollTop + 20 || top + row.offsetHeight > code.scrollTop + room - 20) code.scrollTop = top - room / 2;
-    where.innerHTML = m.current ? `${words(m.current.rows)} <b>meet</b> ${words(m.current.cols)}` : `kernel: ${escape(m.kernel)}`;
+    where.innerHTML = m.current ? say("{queries} <b>meet</b> {keys}", { queries: words(m.current.rows), keys: words(m.current.cols) })
+      : say("kernel: {kernel}", { kernel: escape(m.kernel) });
     writer.put(matrixAt, matrixPicture(m, half, id));
     writer.put(sramAt, sramBar(m, current, half));
     writer.put(bytesAt, bytesBar(m, current, half, id + "b"));
-    voice.say(`Line ${line}. ${said} ${int(m.sramBytes)} bytes in SRAM, ${int(m.bytes)} bytes moved.`, first || player.runs);
+    voice.say(join(join(say("Line {line}.", { line }), said), say("{sram} bytes in SRAM, {moved} bytes moved.", { sram: int(m.sramBytes), moved: int(m.bytes) })), first || player.runs);
     first = false;
   }
 

@@ -1,7 +1,8 @@
 // One moment of a run: the matrix with its strips, what is in SRAM, and the bytes so far.
 import { humanBytes, int } from "../format";
-import { at, box, hatches, hue, named, path, rect, svg, text } from "../svg";
-import { run, RUNS, SHEET, type Event, type Moment, type Run } from "./replay";
+import { listed, say } from "../say";
+import { at, box, hatches, hue, letters, named, path, rect, svg, text, wayOf } from "../svg";
+import { run, RUNS, runTitle, SHEET, type Event, type Moment, type Run } from "./replay";
 
 const STRIP = 18, GAP = 5;
 const { N, B } = SHEET;
@@ -34,7 +35,7 @@ export function matrixPicture(m: Moment, width: number, id: string): string {
   for (const e of m.skipped) {
     const [x, y, w, h] = area(e);
     out += `<path d="${box(x, y, w, h)}" fill="url(#${id}-s)"/>`
-      + (w > 48 ? text(x + w / 2, y + h / 2 + 4, "skipped", "fx-small fx-dim fx-halo", "middle") : "");
+      + (w > 48 ? text(x + w / 2, y + h / 2 + 4, say("skipped"), "fx-small fx-dim fx-halo", "middle") : "");
   }
   for (let k = B; k < N; k += B) lines += `M${at(x0 + k * s)} ${y0}v${at(side)}M${x0} ${at(y0 + k * s)}h${at(side)}`;
   out += path(lines, "fx-rule") + rect(x0, y0, side, side, "fx-edge");
@@ -59,13 +60,14 @@ export function matrixPicture(m: Moment, width: number, id: string): string {
     const label = `fx-b${m.live.some(e => e.tensor === name) ? "" : " fx-dim"}`;
     out += upright ? text(place + thick / 2, y0 + side + 15, named(name), label, "middle") : text(x0 - 7, place + 14, name, label, "end");
   }
-  return svg(width, y0 + side + 20, `The ${N} × ${N} matrix in tiles of ${B}: ${m.visited.length} visited in this kernel`, out);
+  return svg(width, y0 + side + 20, say("The {N} × {N} matrix in tiles of {B}: {tiles} visited in this kernel",
+    { N, B, tiles: m.visited.length }), out);
 }
 
 export function sramBar(m: Moment, r: Run, width: number): string {
   const most = Math.max(...RUNS.map(name => run(name).peakBytes)), scale = width / most, y = 22;
-  let x = 0, out = text(0, 13, "In SRAM now", "fx-title")
-    + text(width, 13, `<tspan class="fx-b">${int(m.sramBytes)} B</tspan>, at most ${int(r.peakBytes)} B`, "fx-small", "end");
+  let x = 0, out = text(0, 13, say("In SRAM now"), "fx-title")
+    + text(width, 13, say("{now}, at most {most} B", { now: `<tspan class="fx-b">${int(m.sramBytes)} B</tspan>`, most: int(r.peakBytes) }), "fx-small", "end");
   out += rect(0, y, width, 22, "fx-sram");
   const sums = new Map<string, number>();
   for (const e of m.live) sums.set(e.tensor, (sums.get(e.tensor) ?? 0) + e.bytes);
@@ -77,31 +79,31 @@ export function sramBar(m: Moment, r: Run, width: number): string {
   }
   const peak = r.peakBytes * scale;
   out += path(`M${at(Math.min(peak, width - 1))} ${y - 4}v30`, "fx-limit");
-  return svg(width, y + 28, `SRAM: ${m.live.map(e => named(e.tensor)).join(", ") || "empty"}`, out);
+  return svg(width, y + 28, m.live.length ? say("SRAM: {tensors}", { tensors: listed(m.live.map(e => named(e.tensor))) }) : say("SRAM: empty"), out);
 }
 
 /** One axis for all runs, so that the eye compares them. */
 export function bytesBar(m: Moment, r: Run, width: number, id: string): string {
   const most = Math.max(...RUNS.map(name => run(name).totalBytes)), scale = width / most, y = 22;
-  let x = 0, out = hatches(id) + text(0, 13, "HBM bytes so far", "fx-title")
-    + text(width, 13, `<tspan class="fx-b">${humanBytes(m.bytes)}</tspan> of ${humanBytes(r.totalBytes)}`, "fx-small", "end");
+  let x = 0, out = hatches(id) + text(0, 13, say("HBM bytes so far"), "fx-title")
+    + text(width, 13, say("{now} of {all}", { now: `<tspan class="fx-b">${humanBytes(m.bytes)}</tspan>`, all: humanBytes(r.totalBytes) }), "fx-small", "end");
   out += rect(0, y, r.totalBytes * scale, 22, "fx-sram");
   for (const [tensor, moved] of Object.entries(m.moved)) for (const way of [0, 1]) {
     const wide = moved[way] * scale;
     if (!wide) continue;
-    out += rect(x, y, wide, 22, `fx-t ${hue(tensor)}`, `${named(tensor)} ${way ? "written" : "read"}: ${int(moved[way])} B`);
+    out += rect(x, y, wide, 22, `fx-t ${hue(tensor)}`, wayOf(way, tensor, `${int(moved[way])} B`));
     if (way) out += `<rect x="${at(x)}" y="${y}" width="${at(wide)}" height="22" fill="url(#${id}-w)" pointer-events="none"/>`;
-    if (wide > 9 * named(tensor).length + 7) out += text(x + wide / 2, y + 15.5, named(tensor), `fx-in fx-on-${tensor}`, "middle");
+    if (wide > 9 * letters(named(tensor)) + 7) out += text(x + wide / 2, y + 15.5, named(tensor), `fx-in fx-on-${tensor}`, "middle");
     x += wide;
   }
   // Where each run ends; from the right, a name that meets the one before goes a line down.
   let free = width + 1, line = 0;
   for (const name of [...RUNS].sort((a, b) => run(b).totalBytes - run(a).totalBytes)) {
-    const end = Math.min(run(name).totalBytes * scale, width - 1), own = name === r.name;
+    const end = Math.min(run(name).totalBytes * scale, width - 1), own = name === r.name, title = runTitle(name);
     line = end > free ? 1 - line : 0;
-    free = end - name.length * 6.6 - 8;
+    free = end - letters(title) * 6.6 - 8;
     out += path(`M${at(end)} ${y - 3}v${28 + 15 * line}`, own ? "fx-limit" : "fx-mark")
-      + text(end + 1, y + 39 + 15 * line, name, own ? "fx-small fx-b fx-halo" : "fx-small fx-dim fx-halo", "end");
+      + text(end + 1, y + 39 + 15 * line, title, own ? "fx-small fx-b fx-halo" : "fx-small fx-dim fx-halo", "end");
   }
-  return svg(width, y + 58, `${humanBytes(m.bytes)} of ${humanBytes(r.totalBytes)} moved`, out);
+  return svg(width, y + 58, say("{now} of {all} moved", { now: humanBytes(m.bytes), all: humanBytes(r.totalBytes) }), out);
 }

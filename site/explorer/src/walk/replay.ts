@@ -2,6 +2,7 @@
 import glossSheet from "../data/gloss.json";
 import walkSheet from "../data/walk.json";
 import { int } from "../format";
+import { say } from "../say";
 import { expected } from "../ui";
 import type { Moved } from "../models/traffic";
 
@@ -47,7 +48,9 @@ const GLOSS = glossSheet as Record<string, string>;
 export const RUNS = Object.keys(SHEET.runs);
 const matrix = (e: Event) => e.op === "tile" && (e.tensor === "S" || e.tensor === "P");
 export const bare = (line: string) => line.replace(/\s{2,}#.*$/, "").trim();
-export const gloss = (line: string) => GLOSS[bare(line)] ?? "";
+/** The sentence on a line; those of gloss.json are messages, too. */
+export const gloss = (line: string) => say(GLOSS[bare(line)] ?? "");
+export const runTitle = (name: string) => name === "standard" ? say("standard") : name === "v2, causal" ? say("v2, causal") : name;
 
 const runs = new Map<string, Run>();
 export function run(name: string): Run {
@@ -110,18 +113,19 @@ export function moment(r: Run, at: number): Moment {
 /** What the machine recorded for a step, in words. */
 export function facts(m: Moment): string {
   const said: string[] = [];
-  for (const [op, word] of [["load", "read from"], ["store", "written to"]] as const) {
+  for (const op of ["load", "store"] as const) {
     const found = m.events.filter(e => e.op === op);
     if (!found.length) continue;
-    const names = found.map(e => (e.tensor === "l" ? "ℓ" : e.tensor)).join(" and ");
-    said.push(`${names}: ${int(found.reduce((sum, e) => sum + e.bytes, 0))} B ${word} HBM`);
+    const tensors = found.map(e => (e.tensor === "l" ? "ℓ" : e.tensor)).reduce((names, name) => say("{names} and {name}", { names, name }));
+    const bytes = int(found.reduce((sum, e) => sum + e.bytes, 0));
+    said.push(op === "load" ? say("{tensors}: {bytes} B read from HBM", { tensors, bytes }) : say("{tensors}: {bytes} B written to HBM", { tensors, bytes }));
   }
   const loaded = m.events.some(e => e.op === "load" || e.op === "store"), made = m.events.filter(e => e.op === "tile");
-  if (made.length && !loaded) said.push(`${int(made.reduce((sum, e) => sum + e.bytes, 0))} B of SRAM`);
+  if (made.length && !loaded) said.push(say("{bytes} B of SRAM", { bytes: int(made.reduce((sum, e) => sum + e.bytes, 0)) }));
   const freed = m.events.filter(e => e.op === "free").reduce((sum, e) => sum + e.bytes, 0);
-  if (freed) said.push(`${int(freed)} B of SRAM are free again`);
-  if (m.step.matmul) said.push(`${int(m.step.matmul)} FLOP of matmul`);
-  if (m.step.exps) said.push(`${int(m.step.exps)} exponentials`);
-  if (m.step.vector) said.push(`${int(m.step.vector)} FLOP of other math`);
-  return said.length ? said.join(", ") + "." : "";
+  if (freed) said.push(say("{bytes} B of SRAM are free again", { bytes: int(freed) }));
+  if (m.step.matmul) said.push(say("{flops} FLOP of matmul", { flops: int(m.step.matmul) }));
+  if (m.step.exps) said.push(say("{exps} exponentials", { exps: int(m.step.exps) }));
+  if (m.step.vector) said.push(say("{flops} FLOP of other math", { flops: int(m.step.vector) }));
+  return said.length ? say("{facts}.", { facts: said.reduce((facts, fact) => say("{facts}, {fact}", { facts, fact })) }) : "";
 }

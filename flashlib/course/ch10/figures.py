@@ -182,7 +182,7 @@ def between_two_times(rows: Sequence[Mapping], gpu: str) -> Figure:
     """
     fig, ax = theme.canvas(None, 0.75 + 0.45 * len(rows))
     looks = {"matmul": ("#31688E", "matrix products"), "exp": ("#999933", "exponentials"),
-             "others": ("#B4B4B4", "the rest")}
+             "others": ("#B4B4B4", "arithmetic")}
     words = []
     for y, row in enumerate(rows):
         left, wanted = 0.0, max(row[unit] for unit in looks)
@@ -198,7 +198,7 @@ def between_two_times(rows: Sequence[Mapping], gpu: str) -> Figure:
         beside(ax, f"{row['recorded']:.2f}{'' if y else ', the kernel, recorded'}",
                (row["recorded"], y + 0.38), (6, -1), fontsize=SMALL, color=OVER)
         words.append(f"d = {row['d']}: matrix products {row['matmul']:.2f} ms, exponentials"
-                     f" {row['exp']:.2f}, the rest {row['others']:.2f}, kernel {row['recorded']:.2f}")
+                     f" {row['exp']:.2f}, arithmetic {row['others']:.2f}, kernel {row['recorded']:.2f}")
     ax.set_yticks(range(len(rows)), [f"d = {row['d']}" for row in rows])
     ax.set(ylim=(len(rows) - 0.4, -0.45), xlim=(0, 2))
     ax.set_xlabel(f"milliseconds on {gpu}, one unit after the other", fontsize=SMALL)

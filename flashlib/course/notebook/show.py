@@ -80,7 +80,7 @@ def kernel_text(module: str, name: str, part: str = "all", where: dict | None = 
 
 
 def _decided(body: list[str], where: dict) -> list[str]:
-    """Return lines of code without each `if` whose test `where` decides; a branch taken stays."""
+    """Return lines of code without each `if` that `where` decides, and the names that it gives."""
     lines = textwrap.dedent("\n".join(body)).splitlines()
     for node in ast.walk(ast.parse("\n".join(lines))):
         if isinstance(node, ast.If) and (value := _value(node.test, where)) is not _UNKNOWN:
@@ -92,6 +92,8 @@ def _decided(body: list[str], where: dict) -> list[str]:
             branch = lines[node.body[0].lineno - 1:end] if value else []
             left = [line[deeper:] if line.strip() else line for line in branch]
             return _decided(lines[:first] + left + lines[end:], where)
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) in where:
+            return _decided(lines[:node.lineno - 1] + lines[node.end_lineno:], where)
     return lines
 
 

@@ -182,7 +182,7 @@ def _fold_keys(dq, q, do, statistics, keys, values, lo, hi, row, logits, sizes, 
     NO_LICM: tl.constexpr = o.USE_TMA and o.HEAD_DIM == 256
     for start in tl.range(lo, hi, o.BLOCK_N, disable_licm=NO_LICM):
         k = load_rows(keys, start, N_K, D, o.BLOCK_N, o.HEAD_DIM, WHOLE, o.USE_TMA)
-        # A value that is none does no harm: what it gives is masked.
+        # Rows beyond the last value may hold anything: their ds is masked.
         v = load_rows(values, start, N_K, D, o.BLOCK_N, o.HEAD_DIM, WHOLE or o.USE_TMA, o.USE_TMA)
         qk = tl.dot(q, k.T, input_precision=o.PRECISION)
         dp = tl.dot(do, v.T, input_precision=o.PRECISION)

@@ -37,7 +37,7 @@ def _attend(acc, l_i, m_i, q, keys, values, lo, hi, row, logits, sizes, window,
     # Wide heads ask for V before the softmax, narrow ones after it.
     EARLY_V: tl.constexpr = o.HEAD_DIM >= 128
     for start in tl.range(lo, hi, o.BLOCK_N):
-        # A key that is none does no harm: what it gives is masked.
+        # Rows beyond the last key may hold anything: their logits are masked.
         k = load_rows(keys, start, N_K, D, o.BLOCK_N, o.HEAD_DIM, WHOLE or o.USE_TMA, o.USE_TMA)
         qk = tl.dot(q, k.T, input_precision=o.PRECISION)    # (BLOCK_M, BLOCK_N), not scaled yet
         if EARLY_V:

@@ -58,6 +58,7 @@ def test_a_branch_that_is_known_is_left_out_or_stands_without_its_if():
     assert "    v = load_rows(values, start, N_K, D, o.BLOCK_N, o.HEAD_DIM, WHOLE, o.USE_TMA)" in late
     assert "    p = tl.where(seen, p, 0.0)" in masked and not any("if " in line for line in masked)
     assert not any("seen" in line for line in shown(MASKED=False))
+    assert not any("EARLY_V" in line for line in late)
 
 
 def test_what_is_known_of_a_part_settles_an_or():

@@ -87,11 +87,9 @@ def _decided(body: list[str], where: dict) -> list[str]:
             if node.orelse:
                 raise ValueError("where: expected an if without an else, got"
                                  f" {lines[node.lineno - 1]!r} with one")
-            first, end = node.lineno - 1, node.end_lineno
             deeper = node.body[0].col_offset - node.col_offset
-            branch = lines[node.body[0].lineno - 1:end] if value else []
-            left = [line[deeper:] if line.strip() else line for line in branch]
-            return _decided(lines[:first] + left + lines[end:], where)
+            body = [line[deeper:] for line in lines[node.body[0].lineno - 1:node.end_lineno] if value]
+            return _decided(lines[:node.lineno - 1] + body + lines[node.end_lineno:], where)
         if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) in where:
             return _decided(lines[:node.lineno - 1] + lines[node.end_lineno:], where)
     return lines

@@ -8,6 +8,7 @@ TEST_ARGS ?=
 NB        ?=
 # Not ?=: a shell may have a LANGUAGE of its own, which is a list.
 LANGUAGE   =
+REVISION   ?=
 
 export SITE_URL SITE_REPO
 
@@ -102,6 +103,9 @@ test-site: $(site) $(stamp) ## build the site, then test it: links, weights, eve
 	@cd site/explorer && npm install --no-package-lock --no-audit --no-fund --silent
 	@$(py) -m pytest -m site tests/site/explorer $(TEST_ARGS)
 
+colab: ## write the chapters with a cell that installs the course, for Colab, into _colab (wants SITE_REPO)
+	@$(or $(PYTHON),python3) scripts/colab.py _colab --repository "$(SITE_REPO)" --revision "$(REVISION)"
+
 book: $(site) ## build the site, then print it as one PDF, _book/flashattention.pdf (needs Chromium)
 	@.venv-site/bin/python site/build.py _site
 	@.venv-site/bin/python site/book.py _site _book/flashattention.pdf
@@ -120,7 +124,7 @@ slides/node_modules/.ready: slides/package.json
 	@touch $@
 
 clean: ## remove .venv and caches; work/ is yours and stays
-	rm -rf .venv .venv-site .venv.lock notebooks_zh _site _slides _book build dist site/node_modules \
+	rm -rf .venv .venv-site .venv.lock notebooks_zh _site _slides _book _colab build dist site/node_modules \
 	    slides/node_modules site/explorer/node_modules \
 	    .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -143,4 +147,4 @@ $(stamp): requirements.txt requirements.lock pyproject.toml scripts/setup_env.py
 
 FORCE:
 .PHONY: help lab test test-lens test-more test-browser test-transformers setup notebooks lint explorer types bench \
-        bench-course lock zh site test-site book slides test-slides clean FORCE
+        bench-course lock zh colab site test-site book slides test-slides clean FORCE

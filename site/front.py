@@ -54,11 +54,14 @@ def facts(book):
     if book.solve:
         parts.append(f'<span>{say("{{n}} min of exercises", n=book.solve)}</span>')
     away = [f'<a href="notebooks/{name}" download>{say("Download the notebook")}</a>']
-    if book.repository and not book.language.folder:        # a repository has the English ones alone
-        place = f"{book.repository}/blob/main/notebooks/{name}"
-        colab = f"https://colab.research.google.com/github/{place}"
-        away += [f'<a href="{colab}">{say("Open in Colab")}</a>',
-                 f'<a href="https://github.com/{place}">{say("On GitHub")}</a>']
+    if book.repository:
+        away.append(f'<a href="https://colab.research.google.com/github/{book.repository}/blob/colab/'
+                    f'{book.language.folder}{name}">{say("Open in Colab")}</a>')
+    if book.repository and not book.language.folder:        # beside the English ones, none are kept
+        away += [f'<a href="https://mybinder.org/v2/gh/{book.repository}/main?labpath='
+                 f'notebooks%2F{name}">{say("Open in Binder")}</a>',
+                 f'<a href="https://github.com/{book.repository}/blob/main/notebooks/{name}">'
+                 f'{say("On GitHub")}</a>']
     return (f'<p class="facts" data-page="{book.path.stem}">{" · ".join(parts)}'
             f' <span class="away">{" · ".join(away)}</span></p>')
 

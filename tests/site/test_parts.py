@@ -146,7 +146,10 @@ def test_links_to_a_repository_and_an_address_appear_when_they_are_named(part, t
     assert "github" not in part("front").facts(here)
     assert "github/someone/course/blob/main/notebooks/06_" in part("front").facts(there)
     chinese = part("prep").Chapter(rows[6], "someone/course", part("tongue").CHINESE)
-    assert "github" not in part("front").facts(chinese), "what lies there is English"
+    assert "/someone/course/blob/colab/06_" in part("front").facts(there)
+    assert "/gh/someone/course/main?labpath=notebooks%2F06_" in part("front").facts(there)
+    away = part("front").facts(chinese)
+    assert "/someone/course/blob/colab/zh/06_" in away and "/main" not in away, "what lies there is English"
     file = "../assets/data/README.md"
     assert here.target(file) == "files/assets/data/README.md"
     assert there.target(file).endswith("/someone/course/blob/main/assets/data/README.md")

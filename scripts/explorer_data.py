@@ -40,7 +40,7 @@ RUNS = {"v2": (flash_v2, False), "v2, causal": (flash_v2, True), "v1": (flash_v1
 
 
 def gpus() -> list[dict]:
-    """Return the sheets of `flashlib.hardware`, as far as the explorers need them, and recorded rates."""
+    """Return the sheets of `flashlib.hardware` that the explorers need, and what was recorded."""
     return [{"name": gpu.name, "sms": int(gpu.fact("sms")), "sramBytes": gpu.sram_bytes,
              "bytesPerS": int(gpu.fact("hbm_bytes_per_s")),
              "matmulFlopsPerS": {dtype: int(f) for dtype, f in gpu.matmul_flops_per_s.items()},
@@ -196,7 +196,8 @@ def _lettered(row) -> list:
 
 def small(walk: dict) -> dict:
     """Return a walk as the script reads it: bytes of an event by element, both lists in letters."""
-    rows = [[*row[:6], row[6] // (row[3] * row[5])] for row in zip(*[iter(walk["events"])] * 7, strict=True)]
+    rows = [[*event, size // (event[3] * event[5])]
+            for *event, size in zip(*[iter(walk["events"])] * 7, strict=True)]
     rest = {key: value for key, value in walk.items() if key != "traffic"}
     return rest | {"events": columns([n for row in rows for n in row], 7),
                    "steps": kinds(walk["steps"], 5)}
@@ -226,8 +227,9 @@ def texts() -> dict[str, str]:
     def dumped(value):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
     sheet = walks()
+    sheet |= {"runs": {name: small(run) for name, run in sheet["runs"].items()}}
     return {"gpus.json": json.dumps(gpus(), indent=1) + "\n", "links.json": dumped(ring_plan.LINKS),
-            "walk.json": dumped(sheet | {"runs": {name: small(run) for name, run in sheet["runs"].items()}})}
+            "walk.json": dumped(sheet)}
 
 
 def main(argv=None) -> int:

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from flashlib.course.ch15 import lab, plan
+from flashlib.course.ch16.plan import LINKS
 from flashlib.course.plots.theme import human_bytes
 from flashlib.models import ring, traffic
 from flashlib.models.ring import Rates, Sharing
@@ -92,7 +93,7 @@ def test_the_ring_says_pythons_numbers(open_page, name):
     s = Sharing(state["P"], state["N"], 32, 32 // state["group"], state["d"], state["causal"],
                 state["layout"], state["backward"])
     gpu = lab.hardware.get(state["gpu"])
-    rates = Rates(**ring_rates(gpu), link_bytes_per_s=ring_links()[state["link"]],
+    rates = Rates(**ring_rates(gpu), link_bytes_per_s=LINKS[state["link"]],
                   hidden=state["hidden"])
     said, share = words(page, "blocks"), ring.efficiency(s, rates)
     assert said.startswith(f"{s.P} GPUs, {s.layout}: {time(ring.seconds(s, rates))} a layer, "
@@ -103,7 +104,8 @@ def test_the_ring_says_pythons_numbers(open_page, name):
     assert f"They wait for {100 * idle:.0f} % of their time" in said
     hides = ring.hides_from(rates.flops_per_s, rates.link_bytes_per_s, s.H, s.Hk, backward=s.backward,
                             zigzag=s.causal and s.layout != "contiguous")
-    assert f"from {hides:,.0f} tokens a GPU on; here it has {s.n:,}." in words(page, "blocks", ".fx-why")
+    why = words(page, "blocks", ".fx-why")
+    assert f"from {hides:,.0f} tokens a GPU on; here it has {s.n:,}." in why
     shown = ring.METHODS if s.Hk % s.P == 0 else ring.METHODS[:2]
     assert table(page) == {f"sent-{m}": ring.traffic(s, m) for m in shown} | {
         f"room-{m}": ring.memory(s, m) for m in shown}
@@ -111,11 +113,6 @@ def test_the_ring_says_pythons_numbers(open_page, name):
         bars = page.locator(f"[data-explorer=blocks] [data-panel={panel}] svg").get_attribute(
             "aria-label")
         assert bars.startswith(f"ring: {human_bytes(bytes_of(s))}; ")
-
-
-def ring_links():
-    from flashlib.course.ch16.plan import LINKS
-    return LINKS
 
 
 def test_the_default_states_tell_their_story(open_page):
@@ -147,20 +144,21 @@ def test_every_control_of_a_mode_answers_to_the_keyboard(open_page, mode):
                     "ring": ["P", "N", "group", "d"],
                     "backward": ["Br", "Bc", "Nq", "Nk", "d", "left", "right"]}[mode]
     picks = {pick.get_attribute("data-key") for pick in place.locator(
-        ".fx-pick:not([hidden]) input, .fx-check:not([hidden]) input").all()}
-    assert picks == {"algorithm"} | {"decode": set(), "ring": {"layout", "causal", "backward", "hidden"},
-                                     "backward": {"causal", "precision", "same"}}[mode]
+        ".fx-pick:not([hidden]) input, .fx-check:not([hidden]) input").all()} - {"algorithm"}
+    assert picks == {"decode": set(), "ring": {"layout", "causal", "backward", "hidden"},
+                     "backward": {"causal", "precision", "same"}}[mode]
 
 
 def test_what_means_nothing_is_out_of_the_way(open_page):
     page = open_page()
-    right = page.locator("[data-explorer=blocks] [data-row=right]")
+    right, Br = (page.locator(f"[data-explorer=blocks] [data-row={key}]") for key in ("right", "Br"))
     assert not right.is_visible(), "a causal mask hides all keys after"
     put(page, "blocks", causal=False)
-    assert right.is_visible()
+    assert right.is_visible() and Br.is_visible()
     put(page, "blocks", algorithm="ring")
-    assert not right.is_visible() and not page.locator("[data-explorer=blocks] [data-row=Br]").is_visible()
-    page.locator("[data-explorer=blocks] [data-key=layout]").first.check()
+    assert not right.is_visible() and not Br.is_visible()
+    page.locator("[data-explorer=blocks] [data-key=layout]").last.check()
+    assert "GPUs, stripe:" in words(page, "blocks")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

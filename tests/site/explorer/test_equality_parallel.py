@@ -24,7 +24,8 @@ def js(given):
 
 def random_sharing(rng):
     """Return a sequence on some ranks, whole numbers of any kind, that every layout can share out."""
-    P, group, Hk = rng.choice([1, 2, 3, 4, 8, 16, rng.randint(1, 24)]), rng.randint(1, 8), rng.randint(1, 16)
+    P, group = rng.choice([1, 2, 3, 4, 8, 16, rng.randint(1, 24)]), rng.randint(1, 8)
+    Hk = rng.randint(1, 16)
     N = 2 * P * rng.choice([1, 2, rng.randint(1, 50), rng.randint(1, 2**15)])
     return {"P": P, "N": N, "H": Hk * group, "Hk": Hk, "d": rng.randint(1, 256),
             "causal": rng.random() < 0.7, "layout": rng.choice(LAYOUTS),
@@ -96,7 +97,8 @@ def test_bytes_by_tensor_add_up(node):
 def test_decoding_in_parts_is_pythons_on_random_calls(node):
     rng, calls, wants = random.Random(33), [], []
     for _ in range(CASES):
-        shape = {"B": rng.randint(1, 70), "N_k": rng.choice([rng.randint(1, 300), rng.randint(1, 2**18)]),
+        keys = rng.choice([rng.randint(1, 300), rng.randint(1, 2**18)])
+        shape = {"B": rng.randint(1, 70), "N_k": keys,
                  "H_k": rng.randint(1, 40), "group": rng.randint(1, 16), "d": rng.randint(1, 256)}
         case, js_case = plan.Case(**shape), {key.replace("_", ""): n for key, n in shape.items()}
         rates = [rng.uniform(0, 1e-4), rng.uniform(1e11, 9e12), rng.uniform(1e9, 1e11),

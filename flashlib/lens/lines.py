@@ -76,13 +76,21 @@ class SideBySide:
         return f"<table>{caption}<tbody>{''.join(lines)}</tbody></table>"
 
     def _short(self, row: Row, stage: str) -> list[str]:
-        """Return a stage's operations, repetitions counted: matrix first, then memory, then rest."""
+        """Return a stage's operations, repetitions counted: matrix first, then memory, then rest.
+
+        Those of TTIR and TTGIR that are shown stand in their own order, their values numbered.
+        """
         alike = {}                                          # registers differ, the instruction repeats
         for text in getattr(row, stage):
             short = _opcode(text) if stage in ("ptx", "sass") else _NUMBERED.sub(r"\1", text)
             alike.setdefault(short, []).append(text)
-        shown = [short if len(texts) == 1 else f"{short}  ×{len(texts)}"
-                 for short, texts in sorted(alike.items(), key=lambda item: _rank(item[0]))]
+        ranked = sorted(alike.items(), key=lambda item: _rank(item[0]))
+        if stage in ("ttir", "ttgir"):
+            first = dict(ranked[:self.limit])
+            ranked = [(texts[0] if len(texts) == 1 else short, texts)
+                      for short, texts in alike.items() if short in first]
+            ranked += [item for item in alike.items() if item[0] not in first]
+        shown = [short if len(texts) == 1 else f"{short}  ×{len(texts)}" for short, texts in ranked]
         if stage == "sass":
             for where, lines, found in row.elsewhere:
                 some = ", ".join(list(Counter(_opcode(t) for t in found))[:4])

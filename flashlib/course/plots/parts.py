@@ -31,8 +31,8 @@ def bare(ax: Axes, *sides: str) -> None:
 
 
 def named(word: str) -> str:
-    """Return a word as an axis shows it, on its side: a mark alone, as a comma, stands in quotes."""
-    return word if any(map(str.isalnum, word)) else f"“{word}”"
+    """Return a word as an axis shows it: a comma that lies on its side would be taken for a quote."""
+    return {",": "(comma)", ".": "(period)"}.get(word, word)
 
 
 def whole(fig: Figure, *, down: bool = False) -> Axes:

@@ -266,7 +266,7 @@ def fp8_step(stalls: Measurement) -> Figure:
         ax.text(x + 20, y, f"{x:,.0f}", va="center_baseline", fontsize=SMALL, fontweight="bold")
     where = origin(stalls)
     heading(fig, f"In FP8 {theme.percent(row['cycles'] / x)} of a step is spent at the products")
-    fig.text(0.012, 0.83, "In bfloat16 the maximum contains the wait for PV; in FP8 the softmax"
+    fig.text(0.012, 0.84, "In bfloat16 the maximum contains the wait for PV; in FP8 the softmax"
              " contains the wait for K and the request for QKᵀ.", fontsize=TINY)
     ax.margins(x=0.1)
     ax.set(ylim=(len(_STEPS) - 0.5, -0.5), xlabel=f"cycles of a warpgroup for one key tile; {where}")

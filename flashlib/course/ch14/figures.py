@@ -119,7 +119,7 @@ def share_sweep(shares: Sequence[float], panels: Mapping[str, Mapping[str, Seque
     for ax, (title, series) in zip(axes[0], panels.items(), strict=True):
         floor = np.asarray(floors[title])
         ax.plot(percent, floor, color=GREY, ls=(0, (4, 2)), lw=1.5, gid="bound",
-                label="busiest unit, if never")
+                label="busiest unit, no rescales")
         last, least = None, []
         for n, (label, cycles) in enumerate(series.items()):
             cycles = np.asarray(cycles)

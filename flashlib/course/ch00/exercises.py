@@ -34,7 +34,8 @@ def check_break_even_length(break_even_length):
         expect_close(break_even_length(d), 4 * d + 1, f"smallest N for {d=}", mistakes={
             "at N = 4d the two are equal: 'more' starts one later": 4 * d,
             "O counts, too: four matrices of N·d": 3 * d + 1,
-            "one matrix of N·d is not all: there are Q, K, V and O": d + 1})
+            "one matrix of N·d is not all: there are Q, K, V and O": d + 1,
+            "S alone is asked for, without P": 2 * d + 1})
     return "from there on the logits are the largest thing in the room."
 
 
@@ -71,10 +72,11 @@ def check_scaled_copy(scaled_copy):
     traffic, size = machine.traffic, x.size * 2
     if traffic.hbm_bytes == 0:
         raise Wrong("right numbers, and nothing moved: use the machine (sram.load and sram.store)")
-    if traffic.hbm_read_bytes != size:
-        raise Wrong(f"expected {size} B read, each element once, got {traffic.hbm_read_bytes} B")
-    if traffic.hbm_write_bytes != size:
-        raise Wrong(f"expected {size} B written, each element once, got {traffic.hbm_write_bytes} B")
+    for done, moved in (("read", traffic.hbm_read_bytes), ("written", traffic.hbm_write_bytes)):
+        if moved != size:
+            raise Wrong(f"expected {size} B {done}, each element once, got {moved} B")
+    if traffic.vector_flops == 0:
+        raise Wrong("the kernel only copied: scale each tile while it is in SRAM")
     if traffic.vector_flops != x.size:
         raise Wrong(f"expected {x.size} vector FLOPs, one per element, got {traffic.vector_flops}")
     if traffic.sram_peak_bytes != machine.sram_bytes:
@@ -89,20 +91,21 @@ def check_scaled_copy(scaled_copy):
                  " take?"))
 def check_seconds_at_least(seconds_at_least):
     """Accept `seconds_at_least(flops, hbm_bytes, flops_per_s, bytes_per_s) -> float`."""
-    cases = np.array([(1e12, 1e9), (1e9, 1e10)])
-    compute, memory = cases[:, 0] / 1e14, cases[:, 1] / 1e12
-    answers = []
-    for flops, moved in cases.tolist():
-        answer = np.ravel(given(seconds_at_least(flops, moved, 1e14, 1e12)))
-        if answer.size != 1:
-            raise Wrong(f"expected one number, the seconds of one algorithm, got {answer.size}")
-        answers.append(answer[0])
-    expect_close(answers, np.maximum(compute, memory), "seconds, once much arithmetic, once many bytes",
-                 mistakes={
-                     "the two overlap: they do not add": compute + memory,
-                     "you left the bytes out: they may take longer than the FLOPs": compute,
-                     "you left the FLOPs out: they may take longer than the bytes": memory,
-                     "that is the faster of the two: the slower one sets the floor":
-                         np.minimum(compute, memory),
-                     "a rate divides: FLOP over FLOP/s gives seconds": cases[:, 0] * 1e14})
+    cases = {"1e12 FLOP and 1e9 B": (1e12, 1e9), "1e9 FLOP and 1e10 B": (1e9, 1e10)}
+    flops, moved = np.array(list(cases.values())).T
+    compute, memory = flops / 1e14, moved / 1e12
+    answers = [np.ravel(given(seconds_at_least(*case, 1e14, 1e12))) for case in cases.values()]
+    if any(answer.size != 1 or answer.dtype.kind not in "iufO" for answer in answers):
+        raise Wrong(f"expected one number, the seconds of one algorithm, got {answers[0].tolist()}")
+    wrong = {"the two overlap: they do not add": compute + memory,
+             "you left the bytes out: they may take longer than the FLOPs": compute,
+             "you left the FLOPs out: they may take longer than the bytes": memory,
+             "that is the faster of the two: the slower one sets the floor":
+                 np.minimum(compute, memory),
+             "a rate divides: FLOP over FLOP/s gives seconds": flops * 1e14}
+    made = {mistake: guess for mistake, guess in wrong.items()
+            if np.allclose(np.array(answers, float)[:, 0], guess)}
+    for n, what in enumerate(cases):
+        expect_close(answers[n][0], max(compute[n], memory[n]), f"seconds for {what}",
+                     mistakes={mistake: guess[n] for mistake, guess in made.items()})
     return "chapter 01 draws it, and puts FlashAttention on it."

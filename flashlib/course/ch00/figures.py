@@ -38,16 +38,14 @@ def course_map(chapters, parts):
         for c, chapter in enumerate(row):
             x = left + c * (width + gap) * (4 / max(4, len(row)))
             box = width * (4 / max(4, len(row)))
+            fill, edge, ink = ((READY, READY_EDGE, theme.INK) if chapter.ready else
+                               ("white", theme.GREY, theme.GREY))
             ax.add_patch(FancyBboxPatch((x, y), box, height, boxstyle="round,pad=0,rounding_size=0.07",
-                                        zorder=2, facecolor=READY if chapter.ready else "white",
-                                        edgecolor=READY_EDGE if chapter.ready else theme.GREY,
-                                        linewidth=1.2 if chapter.ready else 0.8,
+                                        zorder=2, facecolor=fill, edgecolor=edge, linewidth=1.2,
                                         linestyle="solid" if chapter.ready else (0, (3, 3))))
-            ink = theme.INK if chapter.ready else theme.GREY
-            ax.text(x + 0.08, y + height - 0.09, chapter.number, fontsize=9, fontweight="bold",
-                    va="top", color=READY_EDGE if chapter.ready else theme.GREY)
-            ax.text(x + 0.08, y + height - 0.26, textwrap.fill(chapter.title, 20), fontsize=7.5,
-                    va="top", color=ink, linespacing=1.15)
+            ax.text(x + 0.08, y + 0.43, chapter.number, fontsize=9, fontweight="bold", color=edge)
+            for n, line in enumerate(textwrap.wrap(chapter.title, 20)):
+                ax.text(x + 0.08, y + 0.26 - 0.13 * n, line, fontsize=7.5, color=ink)
             if c:
                 ax.annotate("", (x - 0.01, y + height / 2), (x - gap + 0.01, y + height / 2),
                             arrowprops={"arrowstyle": "-|>", "color": theme.GREY, "lw": 0.8,
@@ -55,10 +53,9 @@ def course_map(chapters, parts):
     ax.annotate("", (left + 0.25, height - 1.6), (left + 0.25, -0.74), arrowprops={
         "arrowstyle": "-|>", "color": READY_EDGE, "lw": 1.4, "shrinkA": 0, "shrinkB": 0})
     ax.text(left + 0.36, -0.86, "or straight on", va="center", fontsize=7.5, color=READY_EDGE)
-    done = [c.number for c in chapters if c.ready]
-    return theme.describe(fig, f"Map of the course: {len(chapters)} chapters in {len(parts)} parts;"
-                               f" chapters {', '.join(done)} are there (filled boxes), the others are"
-                               " in preparation (dashed boxes). An arrow"
+    ahead = [f"; {c.number} is in preparation (dashed box)" for c in chapters if not c.ready]
+    return theme.describe(fig, f"Map of the course: {len(chapters)} chapters in {len(parts)} parts, "
+                               f"{', '.join(c.number for c in chapters)}{''.join(ahead)}. An arrow"
                                f" leads from {rows[0][0].number} straight on to {rows[1][0].number}.")
 
 

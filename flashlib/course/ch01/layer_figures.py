@@ -18,17 +18,17 @@ from flashlib.course.plots.theme import GREY, INK, SMALL, TINY, styled, text_wid
 from flashlib.hardware import human
 from flashlib.models import roofline as model
 
-_LAB_AXES = (-1.2, 5.6, 9.8, 15.7)          # decades of FLOP/B, of FLOP/s
+_LAB_AXES = (-1.1, 5.2, 10.3, 15.7)          # decades of FLOP/B, of FLOP/s
 _ROOF, _MEMORY, _COMPUTE = "#444444", "#EFF3F8", "#F6F4EC"
 _PARTS = {"projection": "#5B6775", "feed-forward": "#97A2AE", "pointwise": "#E2E5E9"}
 # What each operator of GPT-2's layer does, in the few words that stand below its box.
 GPT2_WORDS = {
-    "norm 1": "rescales each row", "project Q, K, V": "what asks, is asked, is given",
+    "norm 1": "rescales each row", "project Q, K, V": "makes queries, keys, values",
     "S = QKᵀ": "every query with every key", "softmax": "logits to weights",
     "O = PV": "averages of values", "project O": "mixes the heads", "residual 1": "adds it back",
     "norm 2": "rescales each row", "FFN up": "to four times the width",
     "GELU": "a curve on each element", "FFN down": "back to the width", "residual 2": "adds it back"}
-_UNITS, _UNIT_INK = {"exp": "the special units' exponentials", "vector": "the vector units"}, "#A33B20"
+_UNITS, _UNIT_INK = {"exp": "exponentials", "vector": "vector units"}, "#A33B20"
 _MADE = {"S = QKᵀ": "S", "softmax": "P", "O = PV": "O"}
 
 
@@ -49,14 +49,15 @@ def recorded_attention(operators, B: int, N: int) -> list[tuple[str, float, floa
     """Return an H200's dots for `layer_roofline`: standard attention's three kernels and a fused one.
 
     `operators` are a layer of GPT-2 medium over B sequences of N tokens. Seconds are recorded, and so
-    are the DRAM bytes of the fused kernel; the three have the bytes of their operators.
+    are the DRAM bytes of the fused kernel, whose FLOPs are those of its products; the three have the
+    FLOPs and bytes of their operators.
     """
     ran = data.measurements("attention_demo_counters_h200").where(mode="forward", B=B, N_q=N)
     three = [op for op in operators if op.part == "attention"]
     dots = [("", op.intensity, op.flops / row["seconds"])
             for op, row in zip(three, ran.where(impl="standard").rows, strict=True)]
     (one,) = ran.where(impl="flash").rows
-    flops = sum(op.flops for op in three)
+    flops = sum(op.matmul_flops for op in three)
     return [*dots, ("FlashAttention-2", flops / (one["dram_read_bytes"] + one["dram_write_bytes"]),
                     flops / one["seconds"])]
 
@@ -209,8 +210,9 @@ def _ceilings(ax, operators, gpu, dtype, place, right) -> str:
         x, y = place(rate / float(gpu.hbm_bytes_per_s), rate)
         ax.plot([x, right], [y, y], color=_UNIT_INK, lw=1.3, ls=(0, (5, 2)), zorder=2,
                 gid=f"ceiling {unit}")
-        ax.text(right, y - 0.05, _UNITS[unit], ha="right", va="top", fontsize=SMALL, color=_UNIT_INK,
-                zorder=7, path_effects=theme.halo())
+        below = float(gpu.matmul_flops_per_s[dtype]) / rate
+        ax.text(right, y - 0.05, f"{_UNITS[unit]}, {below:.2g} × below the roof", ha="right", va="top",
+                fontsize=SMALL, color=_UNIT_INK, zorder=7, path_effects=theme.halo())
         words += f" A lower ceiling, dashed: {_UNITS[unit]}, {human(rate, 'FLOP/s')}."
     return words
 
@@ -266,7 +268,8 @@ def _discs(ax, spots, place, knee) -> None:
         for n, color in enumerate(hues):
             _add(ax, Wedge((x, y), s["r"], 90 + 360 * n / len(hues),
                                90 + 360 * (n + 1) / len(hues), fc=color, lw=0.8, alpha=0.93,
-                               ec=theme.mix(color, "#000000", 0.45), zorder=4 - s["r"]))
+                               ec=theme.mix(color, "#000000", 0.45),
+                               zorder=4 - s["r"] + (s["part"] == "attention" and x > knee[0])))
     line = {"color": "#9A9A9A", "lw": 0.7, "zorder": 3}
     text = {"va": "center", "fontsize": SMALL, "color": INK, "zorder": 6}
     middle = place(8, 1)[0]
@@ -373,7 +376,9 @@ def _shares(ax, H, operators, gpu, dtype, title) -> str:
 
 
 def _inside(ax, x, y, w, name, share, color) -> None:
-    if text := fitting((f"{name} {_percent(share)}", _percent(share)), w - 0.06, TINY):
+    short = name.split(", fused")[0].split(" = ")[-1].removeprefix("project ").removeprefix("FFN ")
+    percent = _percent(share)
+    if text := fitting((f"{name} {percent}", f"{short} {percent}", short), w - 0.06, TINY):
         ax.text(x + w / 2, y, text, ha="center", va="center", fontsize=TINY, color=theme.ink_on(color))
 
 

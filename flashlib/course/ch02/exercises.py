@@ -33,6 +33,8 @@ def check_tiled_loads(tiled_loads):
                 -(-M // Bm) * -(-N // Bn) * (Bm + Bn) * K * e,
             "swapped: A is read once for every column of tiles, and there are N/Bn of them":
                 (M * K * math.ceil(M / Bm) + K * N * math.ceil(N / Bn)) * e,
+            "Bm cuts the rows of A and Bn the columns of B, not the other way round":
+                (M * K * math.ceil(N / Bm) + K * N * math.ceil(M / Bn)) * e,
             "this is the naive matmul: a tile shares what it loads": 2 * M * N * K * e,
             "each matrix once is the ideal, for a tile as large as C": (M * K + K * N) * e,
             "only reads are asked for: C is written": right + M * N * e,
@@ -135,6 +137,8 @@ def _judge_traffic(machine, need, what) -> None:
     if max(room, default=0) < 4:
         raise Wrong(f"{what}: the sums have 2 bytes each, and a long sum rounds in every step: keep"
                     ' them in 4, kind="accumulator"')
+    if got.sram_peak_bytes < need.sram_peak_bytes:
+        raise Wrong(f"{what}: your pieces are smaller than asked for: walk along K in steps of Bk")
 
 
 @exercise("02.4", "Count bank conflicts", difficulty=2, minutes=8, solution="bank_passes",

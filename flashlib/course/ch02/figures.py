@@ -36,7 +36,7 @@ def matmul_visits(trace: Trace | Replay, M: int, N: int, K: int, upto: int | Non
     replay = trace if isinstance(trace, Replay) else Replay(trace, M, N, "C")
     moment = replay.at(upto)
     scale = min(4.2 / (N + K), 3.4 / (M + K))
-    width, tall, left = scale * (N + K), scale * (M + K), 0.95
+    width, tall, left = scale * (N + K), scale * (M + K), 1.45
     height = tall + 1.62
     fig = theme.figure(height, layout=None)
     _three(stage.frame(fig, 0.14, 1.2, width, tall), replay, moment, M, N, K, (width, tall))
@@ -44,8 +44,8 @@ def matmul_visits(trace: Trace | Replay, M: int, N: int, K: int, upto: int | Non
                (2.31, tall - 0.15))
     least = SimpleNamespace(moved=naive.by_tensor, hbm_bytes=naive.hbm_bytes)
     bars = stage.frame(fig, left, 0.1, 6.86 - left, 0.7)
-    stage.byte_bars(bars, [("tiles", moment), ("naive", least)], naive.hbm_bytes, 6.86 - left,
-                    note="bytes that crossed so far")
+    stage.byte_bars(bars, [("tiles", moment), ("a thread an element", least)], naive.hbm_bytes,
+                    6.86 - left, note="bytes that crossed so far")
     done = sum(upto is None or frame <= moment.upto for frame in replay.frames[:-1])
     status = f"step {done} of {len(replay.frames) - 1}"
     stage.heading(fig, 0.14, height - 0.26, moment.kernel, status)
@@ -64,7 +64,7 @@ def film(trace: Trace, M: int, N: int, K: int, *, naive: Traffic, sram_bytes: in
            f" and {human_bytes(replay.total_bytes)} moved; one thread an element moves"
            f" {human_bytes(naive.hbm_bytes)}.")
     return animate((matmul_visits(replay, M, N, K, at, naive=naive, sram_bytes=sram_bytes)
-                    for at in replay.frames), alt=alt, colors=128)
+                    for at in replay.frames), alt=alt, colors=128, still=len(replay.frames) // 2)
 
 
 def _times(replay, upto) -> Counter:
@@ -128,16 +128,16 @@ def _tile(ax, name, rows, cols, x, y, s, *, times, most, framed, stored) -> None
 
 @styled
 def intensity_by_tile(edges: Sequence[int], predicted: Sequence[float], counted: Mapping[int, float],
-                      gpus: Mapping[str, tuple[float, int]], *, band: tuple[str, float, float],
+                      gpu: tuple[str, float, int], *, band: tuple[str, float, float],
                       recorded: tuple[str, float, float], title: str = "") -> Figure:
-    """Draw FLOP per byte at the SMs over the edge of a square tile, with the ridges of GPUs.
+    """Draw FLOP per byte at the SMs over the edge of a square tile, with the ridges of a GPU.
 
     Args:
         edges, predicted: tile edges, rising, and the closed form's FLOP per byte at each; give
             every edge, since tiles are whole and the curve has stairs. A hollow circle stands at
-            the first edge that reaches a ridge.
+            the first edge that reaches the ridge.
         counted: {edge: FLOP per byte} as a machine counted.
-        gpus: {name: (ridge of HBM in FLOP per byte, largest square tile that fits its SRAM)}.
+        gpu: its name, the ridge of HBM in FLOP per byte, the largest square tile that fits its SRAM.
         band: a name and the lowest and highest ridge of a faster memory.
         recorded: a name, the edge and the FLOP per byte of a kernel that ran.
         title: what the picture shows, in bold above it.
@@ -156,48 +156,35 @@ def intensity_by_tile(edges: Sequence[int], predicted: Sequence[float], counted:
     ax.set_xticks(ticks, [f"{b:,}" for b in ticks])
     ax.minorticks_off()
     ax.yaxis.set_major_formatter(lambda v, _: f"{v:,g}")
-    order = sorted(gpus.items(), key=lambda g: g[1][0])
-    hues = {name: theme.mix("#440154", "#35B779", n / max(len(order) - 1, 1))
-            for n, (name, _) in enumerate(order)}
-    needed: dict[str, int] = {}
-    for n, (name, (height, fits)) in enumerate(order):
-        color, here = hues[name], float(np.interp(fits, edges, predicted))
-        ax.hlines(height, edges[0] * 0.85, edges[-1] * 1.1, color=color, lw=1.1)
-        beside(ax, f"{name}, HBM: {height:.0f}", (edges[-1] * 1.12, height),
-               (0, 5 * (n - (len(order) - 1) / 2)), fontsize=SMALL, color=theme.readable(color))
-        ax.vlines(fits, here, height, color=color, lw=1.3, ls=(0, (1, 1.2)))
-        ax.plot([fits], [here], marker="s", ms=7, color=color, mec="white", zorder=5, ls="none")
-        if (predicted >= height).any():
-            needed[name] = int(edges[np.argmax(predicted >= height)])
-            ax.plot([needed[name]], [height], marker="o", ms=6, mfc="white", mec=color, mew=1.4,
-                    zorder=5, ls="none", gid=f"needed {name}")
-            beside(ax, f"b = {needed[name]} would reach it", (needed[name], height), (-8, 8),
-                   ha="right", fontsize=SMALL, color=theme.readable(color))
-    right = max(fits for _, fits in gpus.values()) * 1.35
-    for n, (name, (_, fits)) in enumerate(sorted(gpus.items(), key=lambda g: -g[1][1])):
-        here = float(np.interp(fits, edges, predicted))
-        ax.annotate(f"{name}: SRAM is full at b = {fits}", (fits, here),
-                    xytext=(right, predicted[-1] / 9 / 1.9**n), fontsize=SMALL,
-                    color=theme.readable(hues[name]), va="center",
-                    arrowprops={"arrowstyle": "-", "color": hues[name], "lw": 0.6, "shrinkB": 4,
-                                "relpos": (0, 0.5)})
-    name, edge, height = recorded
-    ax.plot([edge], [height], ls="none", marker="*", ms=12, color="#CC3311", mec="white", zorder=6,
-            gid="recorded")
-    below = right, predicted[-1] / 9 / 1.9 ** len(gpus)
-    ax.annotate(f"{name}: {height:.0f}", (edge, height), xytext=below, fontsize=SMALL, va="center",
-                fontweight="bold", color="#A8280C",
-                arrowprops={"arrowstyle": "-", "color": "#CC3311", "lw": 0.6, "shrinkB": 5,
-                            "relpos": (0, 0.5)})
+    (name, height, fits), color, reached = gpu, "#440154", ""
+    here, point = float(np.interp(fits, edges, predicted)), {"ls": "none", "zorder": 5}
+    ax.hlines(height, edges[0] * 0.85, edges[-1] * 1.1, color=color, lw=1.1)
+    beside(ax, f"{name}, HBM: {height:.0f}", (edges[-1] * 1.12, height), (0, 0), fontsize=SMALL,
+           color=color)
+    ax.vlines(fits, here, height, color=color, lw=1.3, ls=(0, (1, 1.2)))
+    ax.plot([fits], [here], marker="s", ms=7, color=color, mec="white", **point)
+    if (predicted >= height).any():
+        needed = int(edges[np.argmax(predicted >= height)])
+        ax.plot([needed], [height], marker="o", ms=6, mfc="white", mec=color, mew=1.4, gid="needed",
+                **point)
+        beside(ax, f"b = {needed} would reach it", (needed, height), (-8, 8), ha="right",
+               fontsize=SMALL, color=color)
+        reached = f", reached at b = {needed}"
+    what, edge, rate = recorded
+    ax.plot([edge], [rate], marker="*", ms=12, color="#CC3311", mec="white", gid="recorded", **point)
+    for n, (text, at, ink, weight) in enumerate((
+            (f"{name}: SRAM is full at b = {fits}", (fits, here), color, "normal"),
+            (f"{what}: {rate:.0f}", (edge, rate), "#A8280C", "bold"))):
+        ax.annotate(text, at, xytext=(fits * 1.35, predicted[-1] / 9 / 1.9**n), fontsize=SMALL,
+                    color=ink, fontweight=weight, va="center", arrowprops={
+                        "arrowstyle": "-", "color": ink, "lw": 0.6, "shrinkB": 5, "relpos": (0, 0.5)})
     ax.text(0.99, 0.04, "● counted    ╌╌ predicted    ★ recorded", transform=ax.transAxes, ha="right",
             va="bottom", fontsize=SMALL, color=GREY)
-    words = "; ".join(f"{name}: ridge of HBM {r:.0f}, SRAM full at b = {b}"
-                      + (f", reached at b = {needed[name]}" if name in needed else "")
-                      for name, (r, b) in gpus.items())
     return theme.describe(fig, f"Intensity of a tiled matmul over the tile's edge: "
                                f"{predicted[0]:.2g} at {edges[0]:g}, {predicted[-1]:.3g} at "
-                               f"{edges[-1]:g}. {words}. {band[0]}: {band[1]:.0f} to {band[2]:.0f}."
-                               f" {name}: {height:.0f} at {edge:.0f}.")
+                               f"{edges[-1]:g}. {name}: ridge of HBM {height:.0f}, SRAM full at b = "
+                               f"{fits}{reached}. {band[0]}: {band[1]:.0f} to {band[2]:.0f}."
+                               f" {what}: {rate:.0f} at {edge:.0f}.")
 
 
 @styled
@@ -262,13 +249,16 @@ def matmul_lab(costs: Mapping[str, Traffic], held: Sequence[tuple], gpu, *, titl
 
 
 def _scale(ax, costs, *, fits) -> None:
-    """Draw the bytes of the three on a log axis whose ends are those of the shape, not of the tiles."""
+    """Draw the bytes of the three on an axis whose ends are those of the shape, not of the tiles."""
     ideal, tiled, naive = (cost.hbm_bytes for cost in costs.values())
-    ax.set(xscale="log", xlim=(ideal / 1.35, max(naive, tiled) * 1.35), ylim=(-1.3, 1.5))
+    ax.set(xlim=(0, max(naive, tiled) * 1.15), ylim=(-1.3, 1.5))
+    if naive > 10 * ideal:
+        ax.set(xscale="log", xlim=(ideal / 1.35, max(naive, tiled) * 1.35))
+        subs = (1, 2, 5) if naive / ideal < 300 else (1,)
+        ax.xaxis.set_major_locator(LogLocator(subs=subs, numticks=12))
+        ax.xaxis.set_minor_locator(NullLocator())
     bare(ax, "left")
     ax.set_yticks([])
-    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if naive / ideal < 300 else (1,), numticks=12))
-    ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: human_bytes(v)))
     ax.set_xlabel("bytes between L2 and the SMs")
     ax.hlines(0, ideal, naive, color="#C4C4C4", lw=5, zorder=1)
@@ -289,7 +279,7 @@ def _verdicts(costs, gpu, over) -> list[tuple[str, str]]:
     height = f"HBM's ridge of {ridge(gpu, 'float16'):.0f}"
     saved = naive.hbm_bytes / tiled.hbm_bytes
     fed = (f"above {height}: HBM alone could feed it" if tiled.intensity >= ridge(gpu, "float16") else
-           f"below {height}, and so is each matrix once: no tile can help"
+           f"below {height}, as even each matrix once would be: no tile can help"
            if once.intensity < ridge(gpu, "float16") else
            f"below {height}: at full speed only if L2 answers a part")
     return [(f"does not fit: {over:,} B too many", OVER) if over > 0 else ("the tiles fit", INK),

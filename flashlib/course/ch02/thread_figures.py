@@ -96,7 +96,7 @@ def coalescing(patterns: Mapping[str, Sequence[int]], *, row_bytes: int, rows: i
                word_bytes: int = 4) -> Figure:
     """Draw which lines and sectors of a row-major matrix one load of a warp touches.
 
-    Black are the words that it asks for, dark yellow the rest of the 32-byte sectors that move,
+    Black are the words that it asks for, dark yellow the rest of the 32-byte sectors that come along,
     pale the rest of the 128-byte lines that hold them.
 
     Args:
@@ -106,8 +106,8 @@ def coalescing(patterns: Mapping[str, Sequence[int]], *, row_bytes: int, rows: i
     """
     gap = 0.25
     width = (theme.WIDTH - 0.2 - gap * (len(patterns) - 1)) / len(patterns)
-    cell = (width * word_bytes / row_bytes, min(width * word_bytes / row_bytes * 1.3, 0.06))
-    tall = rows * cell[1]
+    high = round(110 * min(width * word_bytes / row_bytes * 1.3, 0.06)) / 110     # whole pixels
+    tall = rows * high
     height = tall + 1.12
     fig = theme.figure(height, layout=None)
     words = []
@@ -129,7 +129,7 @@ def coalescing(patterns: Mapping[str, Sequence[int]], *, row_bytes: int, rows: i
         sectors = transactions(addresses, SECTOR_BYTES)
         used = len(set(addresses)) * word_bytes
         notes = [(f"{count} line{'s' * (count != 1)} of 128 bytes", INK, "bold"),
-                 (f"{sectors} sectors of 32: {sectors * SECTOR_BYTES:,} B move",
+                 (f"{sectors} sectors of 32 bytes: {sectors * SECTOR_BYTES:,} B",
                   OVER if sectors * SECTOR_BYTES > used else INK, "normal"),
                  (f"{used} B are used", GREY, "normal")]
         left = (0.1 + n * (width + gap)) / theme.WIDTH
@@ -164,12 +164,10 @@ def banks(patterns: Mapping[str, tuple[Sequence[int], int]], *, rows: int = 33) 
         index = np.arange(rows * BANKS)
         padding = (index % length >= BANKS) | (index >= 32 * length)
         asked = {a // WORD_BYTES for a in addresses}
-        faces = ["#FFFFFF" if pad else theme.tint(theme.TENSOR_COLORS["B"],
-                                                  0.5 if word // length % 2 else 0.75)
+        pale = [theme.tint(_USED, share) for share in (0.75, 0.5)]
+        faces = [INK if word in asked else "#FFFFFF" if pad else pale[word // length % 2]
                  for word, pad in zip(index, padding, strict=True)]
-        boxes(ax, [(word % BANKS, word // BANKS, 1, 1) for word in index],
-              facecolors=[INK if word in asked else face
-                          for word, face in zip(index, faces, strict=True)],
+        boxes(ax, [(word % BANKS, word // BANKS, 1, 1) for word in index], facecolors=faces,
               edgecolors="white", linewidths=0.3, gid="words")
         rect(ax, 0, 0, BANKS, rows, fill=False, ec="#B9C6D6", lw=0.8)
         by_bank = words_by_bank(addresses)

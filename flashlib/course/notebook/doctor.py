@@ -37,11 +37,11 @@ class Report:
         return all(row["runs here"].startswith("yes") for row in self.chapters)
 
     def __str__(self) -> str:
-        lines = ["This machine"]
-        lines += [f"  {name:<12}{value}" for name, value in self.machine.items()]
-        lines += ["", "Chapters"]
-        for row in self.chapters:
-            lines.append(f"  {row['chapter']:<36}{row['runs here']}")
+        lines = ["This machine", *(f"  {name:<12}{value}" for name, value in self.machine.items())]
+        said = {row["chapter"]: row["runs here"] for row in self.chapters}
+        if set(said.values()) == {"yes"}:
+            said = {f"all {len(said)}": "yes"}
+        lines += ["", "Chapters", *(f"  {chapter:<36}{runs}" for chapter, runs in said.items())]
         if self.missing:
             lines += ["", "Remedies"]
             lines += [f"  {name:<12}{remedy}" for name, remedy in self.missing.items()]

@@ -36,7 +36,9 @@ WRONG = [
     (ch00.check_break_even_length, lambda d: 3 * d + 1, "O counts"),
     (ch00.check_break_even_length, lambda d: d + 1, "not all"),
     (ch00.check_scaled_copy, lambda machine, x, f, r: f * x, "nothing moved"),
+    (ch00.check_break_even_length, lambda d: 2 * d + 1, "without P"),
     (ch00.check_scaled_copy, lambda *a: _copy(*a, scale=False), "not scaled"),
+    (ch00.check_scaled_copy, lambda *a: _copy(*a, scale=False) * a[2], "only copied"),
     (ch00.check_scaled_copy, lambda *a: _copy(*a, free=False), "free every tile"),
     (ch00.check_scaled_copy, lambda *a: _copy(*a, twice=True), "each element once"),
     (ch00.check_scaled_copy, lambda *a: _copy(*a, rebind=True), "write into it"),
@@ -53,6 +55,8 @@ WRONG = [
     (ch00.check_seconds_at_least, lambda f, b, F, B: f * F, "a rate divides"),
     (ch00.check_seconds_at_least, lambda f, b, F, B: np.array([f / F]), "left the bytes out"),
     (ch00.check_seconds_at_least, lambda f, b, F, B: (f / F, b / B), "expected one number"),
+    (ch00.check_seconds_at_least, lambda f, b, F, B: max(f / F, b * B), "for 1e12 FLOP and 1e9 B: exp"),
+    (ch00.check_seconds_at_least, lambda f, b, F, B: "0.01", "expected one number"),
 ]
 PAIRS = [(ch00.check_bytes_of_S, right.bytes_of_S),
          (ch00.check_break_even_length, right.break_even_length),

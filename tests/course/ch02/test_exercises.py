@@ -65,6 +65,8 @@ def _shares(addresses):
 
 
 WRONG = [
+    (ch02.check_tiled_loads, lambda M, N, K, m, n, e: right.tiled_loads(M, N, K, n, m, e),
+     "Bm cuts the rows of A"),
     (ch02.check_tiled_loads, lambda M, N, K, m, n, e: right.tiled_loads(M, N, K, m, n, 1),
      "elements, not bytes"),
     (ch02.check_tiled_loads, lambda M, N, K, m, n, e: (M * K * (N // n) + K * N * (M // m)) * e,
@@ -100,6 +102,8 @@ WRONG = [
     (ch02.check_my_tiled_matmul, kernel(twice=True, names=("x", "y", "out")), "x and y were read"),
     (ch02.check_my_tiled_matmul, kernel(whole_rows=True, names=("x", "y", "out")), "spans all of K"),
     (ch02.check_my_tiled_matmul, kernel(kind="element"), "2 bytes each"),
+    (ch02.check_my_tiled_matmul, lambda machine, A, B, Bm, Bn, Bk: kernel()(machine, A, B, Bm, Bn, 1),
+     "in steps of Bk"),
     (ch02.check_my_tiled_matmul, loads_only, "every tile of C goes to HBM"),
     (ch02.check_my_tiled_matmul, kernel(fill=float("nan")), "fill=0.0"),
     (ch02.check_my_tiled_matmul, lambda machine, A, B, *tile: A @ B, "nothing moved"),

@@ -56,6 +56,7 @@ def test_a_tile_of_one_element_is_as_bad_as_naive():
 
 def test_it_opens_on_the_product_where_no_tile_helps_and_its_axis_stays():
     assert any("no tile can help" in text for text in words(draw()))
+    assert draw().axes[0].get_xscale() == "linear"                      # naive moves but twice as much
     limits = {draw(Bm=b, shape=(4096, 4096, 4096)).axes[0].get_xlim() for b in (1, 16, 512)}
     assert len(limits) == 1
     large = words(draw(Bm=512, Bn=512, shape=(4096, 4096, 4096), gpu="A100"))
@@ -109,13 +110,16 @@ def test_the_film_says_how_often_tiles_were_loaded_and_shows_every_step(machine)
 
 def test_intensity_names_ridges_and_tiles():
     fig = figures.intensity_by_tile([1, 2, 4, 8], [0.5, 1, 2, 4], {2: 1.0},
-                                    {"T4": (3.0, 4), "H100": (9.0, 6)}, band=("L2", 1.5, 2.5),
+                                    ("T4", 3.0, 4), band=("L2", 1.5, 2.5),
                                     recorded=("a kernel", 6, 3.1), title="none fits")
-    assert "T4: ridge of HBM 3, SRAM full at b = 4" in alt_text(fig)
+    assert "T4: ridge of HBM 3, SRAM full at b = 4, reached at b = 8." in alt_text(fig)
     assert "L2: 2 to 2. a kernel: 3 at 6." in alt_text(fig)
-    assert {"H100, HBM: 9", "a kernel: 3", "L2", "b = 8 would reach it"} <= set(words(fig))
-    circles = [line for line in fig.axes[0].lines if (line.get_gid() or "").startswith("needed")]
-    assert [list(line.get_xdata()) for line in circles] == [[8]]         # 9 is never reached
+    assert {"T4, HBM: 3", "a kernel: 3", "L2", "b = 8 would reach it"} <= set(words(fig))
+    high = figures.intensity_by_tile([1, 2, 4, 8], [0.5, 1, 2, 4], {2: 1.0}, ("H100", 9.0, 6),
+                                     band=("L2", 1.5, 2.5), recorded=("a kernel", 6, 3.1))
+    circles = [[list(line.get_xdata()) for line in f.axes[0].lines if line.get_gid() == "needed"]
+               for f in (fig, high)]
+    assert circles == [[[8]], []] and "reached" not in alt_text(high)
 
 
 def test_what_is_asked_for_and_what_arrives_stand_where_they_belong():

@@ -38,6 +38,9 @@ def test_every_ready_chapter_has_a_row():
         chapter.number for chapter in CHAPTERS if chapter.ready]
     assert report.machine["numpy"] == importlib.metadata.version("numpy")
     assert str(report) == repr(report)
+    named = [row["chapter"] in str(report) for row in report.chapters]
+    assert not any(named) and f"all {len(named)} " in str(report) if {
+        row["runs here"] for row in report.chapters} == {"yes"} else all(named)
 
 
 def test_the_package_run_as_a_program_prints_the_report():

@@ -127,10 +127,9 @@ class Hopper:
         if parity not in (0, 1):
             raise Hazard(f"{line()}: a phase is 0 or 1, got {parity}")
         b = barrier.ready()
-        to_come = f", {b.bytes} B to come" if b.bytes else ""
-        self.program.wait(lambda: b.phase & 1 != parity, (
-            f"{b.name}, parity {parity} ({b.arrived} of {b.count} arrivals in phase"
-            f" {b.phase}{to_come})"))
+        self.program.wait(lambda: b.phase & 1 != parity, b.name, lambda: (
+            f", parity {parity} ({b.arrived} of {b.count} arrivals in phase {b.phase}"
+            + f", {abs(b.bytes)} B {'to come' if b.bytes > 0 else 'too many'}" * bool(b.bytes) + ")"))
         join(self.program.current.clock, b.come)
 
     def async_copy_global_to_shared(self, descriptor, at, barrier, result, pred=True, multicast=False):

@@ -180,6 +180,6 @@ class Language(Hopper):
         barrier.complete()
         program.note("arrive", name)
         if sync:
-            program.wait(lambda: barrier.phase > phase,
-                         f"{name}: {barrier.arrived} of {threads} threads have come")
+            program.wait(lambda: barrier.phase > phase, name,
+                         lambda: f": {barrier.arrived} of {threads} threads have come")
             join(task.clock, barrier.come)

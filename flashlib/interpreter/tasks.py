@@ -149,7 +149,7 @@ class Task(Agent):
         self.products: list = []                            # likewise
         self.unfenced: list = []                            # slots written, for the copy engine unseen
         self.ready: Any = lambda: True                      # tells whether it can go on
-        self.reason = ""                                    # what it waits for; where, is `where`
+        self.reason: Any = str                              # says what it waits for, in its state now
         self.error: BaseException | None = None
         self.done, self.go = False, threading.Semaphore(0)
         self.thread: Any = None
@@ -246,7 +246,7 @@ class Program:
             join(self.current.clock, effect.clock)
         return finished
 
-    def pause(self, ready, reason: str = "") -> None:
+    def pause(self, ready, reason=str) -> None:
         """Let others run, until it is this task's turn again and `ready()`."""
         task = self.current
         task.ready, task.reason, task.where = ready, reason, line()
@@ -255,14 +255,14 @@ class Program:
         if self.stopped:
             raise _Stopped
 
-    def wait(self, ready, reason: str) -> None:
+    def wait(self, ready, name: str, state=str) -> None:
         """Let others run until `ready()`, if it is not; where the order is drawn, in any case."""
         begun = self.step
         try:
             if self.drawn or not ready():
-                self.pause(ready, reason)
+                self.pause(ready, lambda: name + state())
         finally:
-            self.note("wait", reason.partition(",")[0], begun)
+            self.note("wait", name, begun)
 
     def run(self, call) -> None:
         """Run a function as the program's; raise what a task raises, or Hazard if none can go on."""
@@ -296,6 +296,6 @@ class Program:
 
 def _stuck(alive):
     if len(alive) == 1:
-        return f"{alive[0].where}: {alive[0].name} waits for ever: {alive[0].reason}"
+        return f"{alive[0].where}: {alive[0].name} waits for ever: {alive[0].reason()}"
     return "no task can go on. " + "; ".join(
-        f"{task.where}: {task.name} waits for {task.reason}" for task in alive if task.reason)
+        f"{task.where}: {task.name} waits for {why}" for task in alive if (why := task.reason()))

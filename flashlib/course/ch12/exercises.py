@@ -212,8 +212,9 @@ LIKELY = {
     "between the two": "what threads write to shared memory, the copy engine sees after a fence",
     "is used before it is there": "an asynchronous product is there when it has been waited for",
     "may still read": "memory is written again while a product or a copy reads it: wait for that first",
-    "may still write": "a tile is used, or its memory asked for again, before it has come: one wait for"
-                       " each phase, and the parity flips with every phase",
+    "may still write": "a tile is used, or its memory asked for again, before it has come: `expect`"
+                       " counts the bytes of all copies that arrive there, each phase has one wait, and"
+                       " the parity flips with every phase",
     "a phase is 0 or 1": "a wait takes the parity of a phase, not its number",
     "ends before": "the program must not end while something of its own is under way",
 }

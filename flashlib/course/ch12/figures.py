@@ -1,6 +1,7 @@
 """The figures of chapter 12: plan and chip on one axis, busy units, gains, clocks, peers."""
 
 import itertools
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -24,17 +25,8 @@ def refusal(what: str, message: str) -> Figure:
     fig = theme.figure(1.5, layout=None)
     fig.text(0.02, 0.86, what, fontsize=10, fontweight="bold", va="top")
     fig.text(0.02, 0.6, "This plan does not fit on an SM.", fontsize=9, color=OVER, va="top")
-    lines = [message[i:j] for i, j in _wrapped(message, 105)]
-    fig.text(0.02, 0.42, "\n".join(lines), fontsize=SMALL, va="top")
+    fig.text(0.02, 0.42, textwrap.fill(message, 105), fontsize=SMALL, va="top")
     return theme.describe(fig, f"{what}: does not fit. {message}")
-
-
-def _wrapped(text, width):
-    start = 0
-    while start < len(text):
-        end = len(text) if len(text) - start <= width else text.rfind(" ", start, start + width) + 1
-        yield start, end or len(text)
-        start = end or len(text)
 
 
 @styled
@@ -194,8 +186,8 @@ def plan_and_chip(schedule: Schedule, rows: Sequence[Mapping], *, tile: int, cyc
     between = [b["cycles"] - a["cycles"] for a, b in itertools.pairwise(begun)
                if a["warpgroup"] == b["warpgroup"] and b["step"] == a["step"] + 1]
     fig = theme.figure(2.95, layout=None)
-    heading(fig, f"A key tile: {schedule.cycles_per_tile:,.0f} cycles planned,"
-                 f" {np.median(between):,.0f} recorded")
+    heading(fig, f"A key tile: {schedule.cycles_per_tile:,.0f} cycles planned;"
+                 f" {np.median(between):,.0f} recorded, readings of the clock included")
     ax = fig.add_axes((0.2, 0.145, 0.785, 0.67))
     ax.set(xlim=(0, cycles), ylim=(4.35, -0.05))
     scale, ticks = 0.785 * theme.WIDTH / cycles, []
@@ -227,30 +219,36 @@ def plan_and_chip(schedule: Schedule, rows: Sequence[Mapping], *, tile: int, cyc
                                " below: both alternate between Q·Kᵀ and softmax, shifted against"
                                " each other; a key tile takes"
                                f" {schedule.cycles_per_tile:,.0f} cycles in the simulation, and a"
-                               f" median of {np.median(between):,.0f} in the record.")
+                               f" median of {np.median(between):,.0f} in the record, readings of the"
+                               " clock included.")
 
 
 @styled
 def clock_falls(clock) -> Figure:
-    """Draw the clock of every kernel of a `Measurement` over its tensor cores' share of the time."""
+    """Draw a `Measurement`'s clocks over the tensor cores' share; a line joins 16 bits of one mask."""
     fig, ax = theme.subplots(height=2.3)
-    words = []
+    words, joined = [], {0: [], 1: []}
     for row in clock.rows:
         share, ghz = row["tensor_cycles"] / row["active_cycles"] / 4, row["sm_clock_hz"] / 1e9
         mark, color = ("D", "#999933") if row["impl"].startswith("fp8") else ("o", "#31688E")
+        joined[row["causal"]] += [(share, ghz)] * (mark == "o")
         ax.plot([share], [ghz], mark, ms=6.5, color=color, mfc="#FFFFFF" if row["causal"] else color)
         name = row["impl"].replace("fp8_block", "8 bits")
         left = {"ha": "right"} if row["causal"] else {}
-        beside(ax, name, (share, ghz), (-8 if left else 8, 4), fontsize=TINY, **left)
+        beside(ax, name, (share, ghz), (-8 if left else 8, 4), fontsize=TINY,
+               path_effects=theme.halo(), **left)
         words.append(f"{name}{', causal' * row['causal']} {share:.2f}, {ghz:.2f} GHz")
+    for points in joined.values():
+        ax.plot(*np.array(sorted(points)).reshape(-1, 2).T, color="#31688E", lw=0.6, zorder=1)
     matmul = clock.number("ceiling_matmul_clock_hz") / 1e9
     ax.axhline(matmul, color=GREY, lw=0.9, ls=":")
     beside(ax, "a large bf16 matmul", (0.41, matmul), (0, -7), fontsize=TINY, color=GREY)
-    ax.text(0.99, 1.78, "open: causal mask", fontsize=TINY, ha="right", color=GREY)
+    ax.text(0.99, 1.78, "open: causal mask; lines: 16 bits", fontsize=TINY, ha="right", color=GREY)
     ax.set(xlim=(0.4, 1.0), ylim=(1.28, 1.82))
     ax.set_xlabel("share of a busy SM's cycles in which its tensor cores work", fontsize=SMALL)
     ax.set_ylabel("clock meanwhile, GHz", fontsize=SMALL)
-    ax.set_title("Where the tensor cores are busy, the clock is low", loc="left")
+    ax.set_title("16 bits: the busier the tensor cores, the lower the clock; with a mask lower still",
+                 loc="left")
     ax.tick_params(labelsize=TINY)
     return theme.describe(fig, "Share of the time in which the tensor cores work, and the clock"
                                f" meanwhile: {'; '.join(words)}; a large matmul {matmul:.2f} GHz.")
@@ -261,11 +259,8 @@ def against_best(ratios: Mapping[str, Sequence[float]]) -> Figure:
     """Draw, for every shape, a rate over the best library's: a dot for each of several runs."""
     fig, ax = theme.subplots(height=0.75 + 0.165 * len(ratios))
     for y, found in enumerate(ratios.values()):
-        first = min(found) > 1
-        color = "#31688E" if first else INK
-        ax.plot([min(found), max(found)], [y, y], lw=1.2, color=color)
-        ax.plot(found, [y] * len(found), "o" if first else "D", ms=4, color=color, mec="#FFFFFF",
-                mew=0.5)
+        mark, color = ("o-", "#31688E") if min(found) > 1 else ("D-", INK)
+        ax.plot(found, [y] * len(found), mark, lw=1.2, color=color, ms=4, mec="#FFFFFF", mew=0.5)
     ax.axvline(1, color=GREY, lw=0.9)
     ax.set_yticks(range(len(ratios)), list(ratios), fontsize=TINY)
     ax.set(ylim=(len(ratios) - 0.4, -0.6))

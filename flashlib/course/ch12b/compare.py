@@ -10,8 +10,6 @@ HEADS = {128: (64, 3, 10), 64: (128, 5, 20), 32: (192, 9, 40)}
 FULL = {"one_start": ("together", False), "shipped": ("apart", False)}
 CAUSAL = {"last_first": ("apart", False), "shipped": ("apart", True)}
 WORDS = {"one_start": "all start at 0", "shipped": "as shipped", "last_first": "no head rises"}
-
-
 IMPLS = {"shipped": "fixed order", "unordered": "locks not waited for", "no_locks": "no locks",
          "triton": "seven products"}
 
@@ -40,19 +38,21 @@ def step_seconds(launches, d, causal):
     return parts(launches, d, causal, "no_locks")["fused"] / _length("unordered", d, causal, causal)
 
 
-def lines(launches, hand_s):
-    """Return a dict for each case and order: its name, and its speed simulated and recorded.
+def lines(launches, hands_s):
+    """Return a dict for each case and order: its name, and its speeds, simulated and recorded.
 
-    Speeds are those of the fused kernel over the same kernel's without locks. `hand_s` is how long a
-    hand-over takes, in seconds.
+    Speeds are those of the fused kernel over the same kernel's without locks. `hands_s` is how long a
+    hand-over may take, in seconds: there is a simulated speed for each.
     """
     found = []
     for causal, cases in ((0, FULL), (1, CAUSAL)):
         for impl, (order, rises) in cases.items():
             for d in HEADS:
-                took = _length(order, d, causal, rises, hand_s / step_seconds(launches, d, causal))
+                step_s = step_seconds(launches, d, causal)
+                free = _length("unordered", d, causal, causal)
                 seconds = [parts(launches, d, causal, which)["fused"] for which in ("no_locks", impl)]
                 found.append({"name": f"{'causal, ' * causal}{WORDS[impl]}, d = {d}",
-                              "predicted": _length("unordered", d, causal, causal) / took,
+                              "predicted": [free / _length(order, d, causal, rises, hand_s / step_s)
+                                            for hand_s in hands_s],
                               "measured": seconds[0] / seconds[1]})
     return found

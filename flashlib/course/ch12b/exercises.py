@@ -28,14 +28,18 @@ def check_shared_bytes(shared_bytes):
         expect_close(got, right, what, mistakes={
             "256·d bytes are missing, those of V, or half of dQ, which has two tiles of float32":
                 _room(d, stages, kv=1),
+            "'1 each' are two tiles, one of K and one of V, of Q and dO, of lse and delta":
+                _room(d, stages, kv=1, ring=1, statistics=1),
             "dO comes with Q, in as many stages": _room(d, stages, ring=1),
+            "lse and delta are there `stages` times, as Q and dO are":
+                _room(d, stages, statistics=2 / stages),
             "lse and delta come with Q and dO, 64 float32 each": _room(d, stages, statistics=0),
             "both lse and delta come with a query tile": _room(d, stages, statistics=1),
             "dS is there twice, in halves of 64 keys: four tiles of 64 × 64": _room(d, stages, ds=2),
             "dS has four tiles of 64 × 64, this counts one": _room(d, stages, ds=1),
             "these are tiles in float32 throughout; only dQ, lse and delta are": _room(
                 d, stages, element=4),
-            "K and V are there once: their tile stays, `stages` is for what goes by":
+            "K and V are there once, and dQ has two tiles: `stages` is for Q, dO, lse and delta":
                 _room(d, stages, kv=2 * stages),
             "Q and dO are there `stages` times": _room(d, 1)}, atol=0, rtol=0)
     return "the compiler asks for a few hundred bytes more, for barriers."
@@ -111,7 +115,7 @@ def check_order(order):
                 _, tile, m = found.stuck[0]
                 raise Wrong(f"{tiles} key tiles on {sms} SMs: {len(found.stuck)} programs wait for"
                             f" ever, the one of key tile {tile} for its turn at query tile {m}:"
-                            f" {_why(answers[m], tile)}")
+                            f" {_why(answers, m, tile)}")
         ours = orders.simulate("apart", tiles=tiles, sms=tiles, hand=1)
         found = orders.simulate(visits, tiles=tiles, sms=tiles, hand=1)
         if found.length > ours.length + 0.5:
@@ -135,12 +139,12 @@ def _complete(m, tiles, both):
             else f"there is no key tile {max(flat)}"))
 
 
-def _why(both, tile) -> str:
-    keys = next(keys for keys in both if tile in keys)
-    before = keys[:keys.index(tile)]
-    later = [key for key in before if key < tile]
+def _why(answers, m, tile) -> str:
+    keys = next(keys for keys in answers[m] if tile in keys)
+    later = [key for key in keys[:keys.index(tile)] if key < tile]
     if not later:
         return "it waits for programs that wait themselves"
-    return (f"before it adds key tile {later[0]}, whose program takes its number later"
-            + (". With one sum the ring closes: what comes round needs a sum of its own"
-               if not all(both) else ""))
+    advice = ("programs start with the last keys, so turns go down with the keys, in each sum"
+              if any(all(both) for both in answers.values())
+              else "with one sum the ring closes: what comes round needs a sum of its own")
+    return f"before it adds key tile {later[0]}, whose program takes its number later: {advice}"

@@ -236,30 +236,30 @@ def launches(cases: Mapping[str, Mapping[str, float]], source: str) -> Figure:
 def side_by_side(rows: Sequence[Mapping], source: str) -> Figure:
     """Draw what the simulator says and what was recorded: speed, that of the fastest order = 1.
 
-    `rows` holds dicts with name, predicted and measured.
+    `rows` holds dicts with name, predicted (speeds, drawn as a span) and measured.
     """
     groups, widths = zip(*(row["name"].rpartition(", ")[::2] for row in rows), strict=True)
     new = [n == 0 or groups[n] != groups[n - 1] for n in range(len(rows))]
     places = np.arange(len(rows)) + 0.5 * np.cumsum(new)
     fig, ax = theme.subplots(height=1.0 + 0.22 * (places[-1] + 1))
+    said: list[str] = []
     for n, (y, row) in enumerate(zip(places, rows, strict=True)):
-        ends = row["predicted"], row["measured"]
-        ax.plot(ends, [y, y], "-", color=GREY, lw=0.8)
-        ax.plot(ends[:1], [y], "D", ms=7, mfc="none", mec="#31688E", mew=1.4,
-                label=None if n else "simulated")
-        ax.plot(ends[1:], [y], "o", ms=5, color=INK, label=None if n else "recorded")
-        beside(ax, f"{ends[0]:.2f} | {ends[1]:.2f}", (max(*ends, 1), y), (9, 0), fontsize=TINY)
+        ends, dot = [min(row["predicted"]), max(row["predicted"])], row["measured"]
+        ax.plot(ends, [y, y], "|", ls=(0, (2.5, 1.2)), lw=1.6, ms=9, mew=1.6, color="#31688E",
+                label=None if n else "simulated, with a hand-over (left) and with none (right)")
+        ax.plot([dot], [y], "o", ms=5, color=INK, label=None if n else "recorded")
+        said.append(f"{' … '.join(dict.fromkeys(f'{end:.2f}' for end in ends))} | {dot:.2f}")
+        beside(ax, said[-1], (max(*ends, dot, 1), y), (9, 0), fontsize=TINY)
     ax.axvline(1, color=GREY, lw=0.8, ls=":")
     ax.set_yticks(places, [row["name"] if first else width for row, first, width in
                            zip(rows, new, widths, strict=True)], fontsize=SMALL)
-    lowest = min(min(row["predicted"], row["measured"]) for row in rows)
-    highest = max(max(row["predicted"], row["measured"]) for row in rows)
-    ax.set(ylim=(places[-1] + 0.6, places[0] - 0.6), xlim=(lowest - 0.02, highest + 0.05))
+    speeds = [speed for row in rows for speed in (*row["predicted"], row["measured"])]
+    ax.set(ylim=(places[-1] + 0.6, places[0] - 0.6), xlim=(min(speeds) - 0.02, max(speeds) + 0.05))
     cost = theme.percent(1 - min(row["measured"] for row in rows))
     ax.set_title(f"At the worst, an order costs {cost} of the speed", loc="left")
     ax.xaxis.set_major_locator(MultipleLocator(0.05))
     ax.set_xlabel(f"speed of the fused kernel, without locks = 1 ({source})", fontsize=SMALL)
     ax.tick_params(axis="y", length=0)
-    ax.legend(loc="lower right", frameon=False, fontsize=TINY)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.4, -0.13), ncols=2, frameon=False, fontsize=TINY)
     return theme.describe(fig, "Speeds, simulated and recorded. " + "; ".join(
-        f"{r['name']}: {r['predicted']:.2f} and {r['measured']:.2f}" for r in rows) + ".")
+        f"{row['name']}: {text.replace('|', 'and')}" for row, text in zip(rows, said, strict=True)))

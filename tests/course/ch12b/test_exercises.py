@@ -36,6 +36,14 @@ def ascending(m, tiles):
     return right.order(m, tiles)[0][::-1], right.order(m, tiles)[1][::-1]
 
 
+def both_ascending(m, tiles):
+    return range(m // 2 + 1), range(m // 2 + 1, tiles)
+
+
+def zero_before_who_come_round(m, tiles):
+    return [*right.order(m, tiles)[0], *range(tiles - 1, m // 2, -1)], []
+
+
 def one_descending(m, tiles):
     return list(range(tiles))[::-1], []
 
@@ -44,6 +52,9 @@ WRONG = [
     (ch12b.check_shared_bytes, wrong_room(kv=1), "those of V, or half of dQ"),
     (ch12b.check_shared_bytes, wrong_room(dq_bytes=2), "those of V, or half of dQ"),
     (ch12b.check_shared_bytes, wrong_room(dq=1), "those of V, or half of dQ"),
+    (ch12b.check_shared_bytes, wrong_room(kv=1, q_do=1, statistics=1), "'1 each' are two tiles"),
+    (ch12b.check_shared_bytes, lambda d, s: room(d, s, statistics=2 / s), "lse and delta are there"),
+    (ch12b.check_shared_bytes, lambda d, s: room(d, s, dq=2 * s), "dQ has two tiles"),
     (ch12b.check_shared_bytes, wrong_room(q_do=1), "dO comes with Q"),
     (ch12b.check_shared_bytes, wrong_room(statistics=0), "lse and delta come with Q and dO"),
     (ch12b.check_shared_bytes, wrong_room(statistics=1), "both lse and delta"),
@@ -69,7 +80,9 @@ WRONG = [
     (ch12b.check_hazards, by_place, "it does not wait for it"),
     (ch12b.check_hazards, lambda adds: [3], "expected a tuple"),
     (ch12b.check_order, ring, "the ring closes"),
-    (ch12b.check_order, ascending, "takes its number later"),
+    (ch12b.check_order, zero_before_who_come_round, "needs a sum of its own"),
+    (ch12b.check_order, ascending, "turns go down with the keys"),
+    (ch12b.check_order, both_ascending, "turns go down with the keys"),
     (ch12b.check_order, one_descending, "nobody waits for ever, but it takes"),
     (ch12b.check_order, lambda m, tiles: (right.order(m, tiles)[0], []), "never adds"),
     (ch12b.check_order, lambda m, tiles: (list(range(tiles))[::-1], right.order(m, tiles)[1]),

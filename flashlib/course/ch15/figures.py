@@ -63,15 +63,14 @@ def u_shape(
             lw=1.4,
             zorder=2,
         )
-        last = max(predicted)
+        worst = max(predicted, key=lambda x: predicted[x] / measured.get(x, np.inf))
         beside(
             ax,
             "predicted",
-            (last, 1e6 * predicted[last]),
-            (-32, 9),
+            (worst, 1e6 * predicted[worst]),
+            (3, 6),
             fontsize=TINY,
             color="#31688E",
-            ha="right",
         )
     best = min(shown, key=lambda x: shown[x])
     for x, by, text in (
@@ -122,7 +121,7 @@ def u_shape(
     return theme.describe(
         fig,
         f"{'Recorded' if measured else 'Predicted'} time against the number of parts: "
-        + "; ".join(f"{x} part{'s' * (x > 1)} {y:.1f} µs" for x, y in zip(xs, ys, strict=True))
+        + "; ".join(f"{x} part{'s' * (x > 1)} {1e6 * shown[x]:.1f} µs" for x in sorted(shown))
         + f". Only reading takes {1e6 * floor:.1f} µs. "
         + "; ".join(f"{name} takes {parts}" for name, parts in choices.items())
         + ".",

@@ -102,7 +102,7 @@ def check_tokens_per_s(tokens_per_s):
         what = f"{weights:.3g} weights, {L} layers, {H_k} key heads of {d}, {N:,} keys"
         got = _number(tokens_per_s(*case), what)
         value = race.tokens_per_s(weights * element_bytes, 2 * L * H_k * d * N * element_bytes, rate)
-        if _near(got, value) or got == int(got) and abs(got - value) < 1:        # whole tokens
+        if _near(got, value) or (got == int(got) and abs(got - value) < 1):      # whole tokens
             continue
         cache = 2 * L * H_k * d * N
         for other, mistake in ((weights, "the cache of keys and values is read as well"),

@@ -2,9 +2,9 @@
 
     python scripts/colab.py OUT --repository OWNER/NAME [--revision REV]      what `make colab` calls
 
-Colab opens one notebook of a repository at a time, without what lies beside it. So the workflow that publishes
-the site pushes these to a branch of their own, `colab`, to which the site's pages link; their links lead to
-each other there, and to files on GitHub. Outputs stay: who runs nothing reads them there as here.
+Colab opens one notebook of a repository at a time, without what lies beside it. So the workflow that
+publishes the site pushes these to a branch of their own, `colab`, to which the site's pages link; their
+links lead to each other there, and to files on GitHub. Outputs stay: who runs nothing reads them.
 """
 
 import argparse

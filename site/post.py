@@ -6,12 +6,15 @@ import json
 import re
 import shutil
 from collections import Counter
+from pathlib import Path
 
 import edition
 import front
 import search_index
 from PIL import Image, ImageChops
 from tongue import CHINESE, ENGLISH, catalogue
+
+ASSETS = Path(__file__).resolve().parent.parent / "assets"
 
 UNUSED = (
     "search.html", "searchindex.js", "genindex.html", "objects.inv", ".buildinfo", "_sources",
@@ -214,7 +217,8 @@ def gallery(text, shown, up=""):
 
 
 def publish(root, pages, address):
-    """Write what only a published site needs: a list of its pages, an answer to wrong addresses."""
+    """Write what only a published site needs: a list of its pages, a picture, an answer when lost."""
+    shutil.copy(ASSETS / "figures" / "social.png", root)
     places = "".join(f"<url><loc>{html.escape(f'{address}/{name}')}</loc></url>" for name in pages)
     (root / "sitemap.xml").write_text(
         '<?xml version="1.0" encoding="UTF-8"?>\n'

@@ -119,8 +119,10 @@ def around(app, pagename, templatename, context, doctree):
         title = html.escape(data[pagename].get("title") or app.config.project)
         for name, value in (("title", title), ("description", html.escape(about)), ("type", "article"),
                             ("url", f"{address.rstrip('/')}/{language.folder}{pagename}.html"),
-                            ("site_name", html.escape(app.config.project))):
+                            ("site_name", html.escape(app.config.project)),
+                            ("image", f"{address.rstrip('/')}/social.png")):
             context["metatags"] += f'<meta property="og:{name}" content="{value}">'
+        context["metatags"] += '<meta name="twitter:card" content="summary_large_image">'
 
 
 def setup(app):

@@ -69,6 +69,9 @@ SELF_COUNTING = {"errors", "arguments", "exp2", "quant", "masks", "algorithms", 
                  "scores", *MACHINE}
 
 
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef
+
+
 @functools.cache
 def tree_of(path):
     return ast.parse(path.read_text(encoding="utf-8"))
@@ -222,6 +225,18 @@ def test_the_package_is_small():
     most = {"core": 19_154, "course": 23_510, "interpreter": 1_222}
     no_offender(f"{part}: {sizes[part]} lines, expected at most {most[part]}"
                 for part in most if sizes[part] > most[part])
+
+
+def test_the_interpreter_is_pages_of_code():
+    """At most 900 lines; the docstrings, which say what the hardware does and where, come on top."""
+    code = 0
+    for path in in_parts("interpreter"):
+        told = {number for node in nodes_of(path)
+                if isinstance(node, DOCUMENTED) and ast.get_docstring(node)
+                for number in range(node.body[0].lineno, node.body[0].end_lineno + 1)}
+        code += sum(bool(line.strip()) and not line.strip().startswith("#") and number not in told
+                    for number, line in enumerate(lines_of(path), 1))
+    assert 0 < code <= 900, code
 
 
 def test_no_function_takes_many_parameters():

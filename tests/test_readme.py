@@ -26,6 +26,13 @@ def test_row_of_the_table(chapter):
     assert chapter.shows in README
 
 
+def test_hours_are_those_of_the_chapters():
+    read = sum(chapter.minutes for chapter in READY)
+    solve = sum(e.minutes for c in READY for e in fl.exercises.overview.of_chapter(c.number))
+    assert len(READY) == 19 and "The nineteen\nchapters are about" in README
+    assert f"{round(read / 60)} hours of reading and {round(solve / 60)} of exercises" in README
+
+
 def test_only_ready_chapters_are_linked():
     linked = set(re.findall(r"\(notebooks/(\w+)\.ipynb\)", README))
     assert linked == {f"{c.number}_{c.slug}" for c in READY}

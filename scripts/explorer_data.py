@@ -1,6 +1,6 @@
-"""Write what the explorers show and TypeScript cannot know: GPU sheets and tile walks, as JSON.
+"""Write what the explorers show and TypeScript cannot know: GPU sheets, links and tile walks, as JSON.
 
-    python scripts/explorer_data.py            # writes site/explorer/src/data/{gpus,walk}.json
+    python scripts/explorer_data.py            # writes site/explorer/src/data/{gpus,links,walk}.json
     python scripts/explorer_data.py --check    # says what is stale, and ends with 1
 
 The walks are runs of `flashlib.algorithms` on the paper machine. Each line of the source that was
@@ -28,6 +28,8 @@ from flashlib import Machine, hardware  # noqa: E402
 from flashlib.algorithms.flash_v1 import flash_v1  # noqa: E402
 from flashlib.algorithms.flash_v2 import flash_v2  # noqa: E402
 from flashlib.algorithms.standard import standard_attention  # noqa: E402
+from flashlib.course.ch15 import lab as decode_lab  # noqa: E402
+from flashlib.course.ch16 import plan as ring_plan  # noqa: E402
 from flashlib.course.notebook import data  # noqa: E402
 
 FOLDER = ROOT / "site" / "explorer" / "src" / "data"
@@ -38,12 +40,37 @@ RUNS = {"v2": (flash_v2, False), "v2, causal": (flash_v2, True), "v1": (flash_v1
 
 
 def gpus() -> list[dict]:
-    """Return the sheets of `flashlib.hardware`, as far as the explorers need them."""
-    return [{"name": gpu.name, "sramBytes": gpu.sram_bytes,
+    """Return the sheets of `flashlib.hardware` that the explorers need, and what was recorded."""
+    return [{"name": gpu.name, "sms": int(gpu.fact("sms")), "sramBytes": gpu.sram_bytes,
              "bytesPerS": int(gpu.fact("hbm_bytes_per_s")),
              "matmulFlopsPerS": {dtype: int(f) for dtype, f in gpu.matmul_flops_per_s.items()},
              "vectorFlopsPerS": int(gpu.fact("vector_flops_per_s")),
-             "expsPerS": int(gpu.fact("exps_per_s"))} for gpu in hardware.ALL]
+             "expsPerS": int(gpu.fact("exps_per_s")),
+             "decode": rounded(decode_lab.rates_on(gpu)._asdict()),
+             "ring": rounded(ring_rates(gpu))} for gpu in hardware.ALL]
+
+
+def rounded(rates: dict[str, float]) -> dict[str, float]:
+    """Return rates as JSON has them: ten digits, as the last ones of a fit are the machine's."""
+    return {camel(key): float(f"{rate:.10g}") for key, rate in rates.items()}
+
+
+def ring_rates(gpu) -> dict[str, float]:
+    """Return the recorded H200's rates of chapter 16, arithmetic and memory by the data sheets.
+
+    What a call costs is the recorded one; links are the reader's choice.
+    """
+    here, found = hardware.get("H200"), ring_plan.rates()
+    arithmetic, memory = (float(rate(gpu)) / float(rate(here)) for rate in (
+        lambda sheet: sheet.matmul_flops_per_s["float16"], lambda sheet: sheet.hbm_bytes_per_s))
+    return {"flops_per_s": found.flops_per_s * arithmetic, "merge_bytes": found.merge_bytes,
+            "memory_bytes_per_s": found.memory_bytes_per_s * memory, "call_s": found.call_s}
+
+
+def camel(name: str) -> str:
+    """Return a name as TypeScript writes it; the paper's letters, such as Br, stay."""
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
 
 
 class _Lines:
@@ -146,6 +173,36 @@ def _packed(events) -> list[int]:
     return flat
 
 
+def columns(flat, width) -> list[list]:
+    """Return each column of numbers that lie row by row: its values, and a letter for each row.
+
+    A letter is the place of its value among the values, counted from "#".
+    """
+    return [_lettered(flat[k::width]) for k in range(width)]
+
+
+def kinds(flat, width) -> list[list]:
+    """Return the rows that occur, column by column, and a letter for each row in order."""
+    rows, order = _lettered(list(zip(*[iter(flat)] * width, strict=True)))
+    return [[list(column) for column in zip(*rows, strict=True)], order]
+
+
+def _lettered(row) -> list:
+    values = list(dict.fromkeys(row))
+    if len(values) > ord("\\") - ord("#"):
+        raise ValueError(f"expected few values, got {len(values)}: a letter would be a backslash")
+    return [values, "".join(chr(ord("#") + values.index(value)) for value in row)]
+
+
+def small(walk: dict) -> dict:
+    """Return a walk as the script reads it: bytes of an event by element, both lists in letters."""
+    rows = [[*event, size // (event[3] * event[5])]
+            for *event, size in zip(*[iter(walk["events"])] * 7, strict=True)]
+    rest = {key: value for key, value in walk.items() if key != "traffic"}
+    return rest | {"events": columns([n for row in rows for n in row], 7),
+                   "steps": kinds(walk["steps"], 5)}
+
+
 def _traffic(t) -> dict:
     return {"byTensor": {name: list(moved) for name, moved in t.by_tensor.items()},
             "sramPeakBytes": t.sram_peak_bytes, "matmulFlops": t.matmul_flops,
@@ -169,7 +226,10 @@ def texts() -> dict[str, str]:
     """Return the files, by name."""
     def dumped(value):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
-    return {"gpus.json": json.dumps(gpus(), indent=1) + "\n", "walk.json": dumped(walks())}
+    sheet = walks()
+    sheet |= {"runs": {name: small(run) for name, run in sheet["runs"].items()}}
+    return {"gpus.json": json.dumps(gpus(), indent=1) + "\n", "links.json": dumped(ring_plan.LINKS),
+            "walk.json": dumped(sheet)}
 
 
 def main(argv=None) -> int:

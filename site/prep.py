@@ -21,7 +21,11 @@ SOURCE_TO_WALK = "show.source(fl.flash_v1)"
 # Which explorer of site/static/explorer.js stands where, and how it opens there.
 EXPLORERS = {SOURCE_TO_WALK: ("walk", {"run": "v1"}), "widgets.play": ("walk", {}),
              "softmax_steps": ("softmax", {}),
-             "block_lab": ("blocks", {"algorithm": "v1", "causal": False, "Br": 32, "Bc": 32})}
+             "block_lab": ("blocks", {"algorithm": "v1", "causal": False, "Br": 32, "Bc": 32}),
+             "backward_lab": ("blocks", {"algorithm": "backward", "causal": False, "Br": 32, "Bc": 32,
+                                         "Nk": 2048, "Nq": 2048, "d": 64, "gpu": "H200"}),
+             "decode_lab": ("blocks", {"algorithm": "decode", "gpu": "H200"}),
+             "ring_lab": ("blocks", {"algorithm": "ring", "gpu": "H200"})}
 PLAIN = {"02": "K"}                                         # letters that mean something else there
 
 

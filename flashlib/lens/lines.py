@@ -15,7 +15,6 @@ _TRAILING = re.compile(r"\s*loc\((#loc\w*)\)\s*$")
 _PLACE = re.compile(r'"(.*)":(\d+):\d+$')
 _PTX_PLACE = re.compile(r"([^\s:/]+):(\d+):\d+")
 
-_NUMBERED = re.compile(r"(%[A-Za-z_]+?)_?\d+(?:#\d+)?\b")       # %qk_87 → %qk
 _MATRIX = re.compile(r"^w?g?mma\.|^tcgen05\.mma|[A-Z]MMA|tt\.dot |warp_group_dot |tc_gen5_mma ")
 _MEMORY = re.compile(r"^(?:ld|st|cp|red|atom)\.|LD[GSLT]|ST[GSLT]|UTMA|MUFU|ex2|math\.exp|tmem|async_|"
                      r"tt\.(?:load|store|descriptor)|local_(?:load|store|alloc)|warp_group_dot_wait")
@@ -77,12 +76,12 @@ class SideBySide:
 
     def _short(self, row: Row, stage: str) -> list[str]:
         """Return a stage's operations, repetitions counted: matrix first, then memory, then rest."""
-        alike = {}                                          # registers differ, the instruction repeats
-        for text in getattr(row, stage):
-            short = _opcode(text) if stage in ("ptx", "sass") else _NUMBERED.sub(r"\1", text)
-            alike.setdefault(short, []).append(text)
-        shown = [short if len(texts) == 1 else f"{short}  ×{len(texts)}"
-                 for short, texts in sorted(alike.items(), key=lambda item: _rank(item[0]))]
+        dialect = stage in ("ttir", "ttgir")                # else registers differ, the rest repeats
+        alike = Counter(text if dialect else _opcode(text) for text in getattr(row, stage))
+        ranked = sorted(alike, key=_rank)
+        if dialect:                                         # as many, in their own order
+            ranked[:self.limit] = sorted(ranked[:self.limit], key=list(alike).index)
+        shown = [f"{text}  ×{alike[text]}" if alike[text] > 1 else text for text in ranked]
         if stage == "sass":
             for where, lines, found in row.elsewhere:
                 some = ", ".join(list(Counter(_opcode(t) for t in found))[:4])

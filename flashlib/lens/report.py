@@ -134,8 +134,8 @@ class Compiled:
     def side_by_side(self, lines=None, *, file: str | None = None, limit: int = 6) -> _lines.SideBySide:
         """Return source lines beside their TTIR, TTGIR, PTX and SASS, as far as debug info tells.
 
-        Matrix instructions stand first, then memory, then the rest. The optimizer moves instructions
-        between lines: in SASS, a line is a hint.
+        Matrix instructions come first, then memory, then the rest; of TTIR and TTGIR so many are shown,
+        in their own order. The optimizer moves instructions between lines: in SASS, a line is a hint.
 
         Args:
             lines: None for the whole kernel, a line, (first, last), or text that the line contains.

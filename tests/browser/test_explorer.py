@@ -36,4 +36,13 @@ def test_the_explorers_draw_and_the_kernel_follows(open_notebook, tmp_path):
         slider.press("ArrowRight")
         page.locator(".fx-blocks [data-row=Br] output", has_text="80").wait_for()
         page.evaluate(ASK, "assert shown[0].state['Br'] == 80, shown[0].state")
+        pick = page.locator(".fx-blocks [data-key=algorithm]")
+        pick.nth(6).focus()
+        pick.nth(6).press("ArrowRight")                     # from the backward pass to decoding
+        page.locator(".fx-blocks .fx-head", has_text="8 of 132 SMs work").wait_for()
+        parts = page.locator(".fx-blocks [data-key=parts]")
+        parts.focus()
+        parts.press("ArrowRight")
+        page.locator(".fx-blocks .fx-head", has_text="16 of 132 SMs work").wait_for()
+        page.evaluate(ASK, "assert shown[0].state['parts'] == 2, shown[0].state")
         assert notebook.errors() == []

@@ -214,7 +214,9 @@ EXPLORER = ROOT / "site/static/explorer.js"
 
 
 @pytest.mark.skipif(not EXPLORER.exists(), reason="the explorers are not built")
-@pytest.mark.parametrize(("chapter", "kind"), [("04", "softmax"), ("06", "blocks"), ("08", "walk")])
+@pytest.mark.parametrize(("chapter", "kind"), [
+    ("04", "softmax"), ("06", "blocks"), ("07", "blocks"), ("08", "walk"), ("15", "blocks"),
+    ("16", "blocks")])
 def test_an_explorer_takes_the_place_of_a_lab(chapter, kind, opened):
     page = opened(f"{next(name for name in CHAPTERS if name.startswith(chapter))}.html")
     place = page.locator(f"[data-explorer={kind}]")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from flashlib import numerics
@@ -88,9 +90,11 @@ def check_softmax(answer):
         "nothing was divided: the weights of a row must sum to 1": shifted,
         "nothing was divided, nor shifted: the weights of a row must sum to 1": e,
         "you divided by the largest exponential; divide by the sum of the row": e / np.exp(m),
-        "the shift came after the exponential, e^x − m; it belongs into the exponent, e^(x − m)":
+        "the maxima run down the columns; every row has its own (axis=1)":
+            (columns := np.exp(plain - plain.max(axis=0))) / columns.sum(axis=1, keepdims=True),
+        "the shift came after the exponential, e^x − m; it belongs in the exponent, e^(x − m)":
             (e - m) / (e - m).sum(axis=1, keepdims=True),
-        "the shift came after the exponential, e^x − m, and only in the numerator; it belongs into"
+        "the shift came after the exponential, e^x − m, and only in the numerator; it belongs in"
         " the exponent, e^(x − m)": (e - m) / l,
         "the sum was taken before the shift and the numerator after it; shift both": shifted / l,
         "the sign of the exponent is turned, e^(m − x): the largest logit got the smallest weight":
@@ -143,8 +147,14 @@ def _keeps_nan(answer):
 
 def _called(answer, x):
     given = x.copy()
-    with np.errstate(all="ignore"):
-        got = answer(given)
+    try:
+        with np.errstate(all="ignore"):
+            got = answer(given)
+    except ValueError as error:
+        if "broadcast" not in str(error):
+            raise
+        raise Wrong("(rows, n) − (rows,) does not work: keep the dimension of a maximum or sum, as in"
+                    " x.max(axis=1, keepdims=True), or add one by m[:, None]") from None
     if not np.array_equal(given, x, equal_nan=True):
         raise Wrong("the function changed its input: x - m makes a new array, x -= m does not")
     return got
@@ -170,7 +180,7 @@ def _survives(answer, x, mistake):
     "ln 0 = −∞ is the right answer there; np.errstate(divide='ignore') keeps NumPy quiet.",
 ))
 def check_logsumexp(answer):
-    plain = np.array([[0.0, 1.0, 2.0], [3.0, 3.0, 3.0], [-1.0, 0.5, 4.0]])
+    plain = np.array([[0.0, 1.0, 2.0, -1.0], [3.0, 3.0, 3.0, 3.0], [-1.0, 0.5, 4.0, 1.0]])
     m, l = plain.max(axis=1), np.exp(plain).sum(axis=1)
     got = _called(answer, plain)
     lowest = -1e30 if np.asarray(got).dtype == np.float32 else -1e300   # one that the answer can hold
@@ -256,56 +266,52 @@ def _on_the_way(answer, empty):
     "There are ⌈N/Br⌉ query blocks; in Python -(-N // Br).",
 ))
 def check_three_pass_bytes(answer):
-    for N, d, Br, e, s in ((80, 24, 16, 2, 4), (100, 32, 24, 2, 4), (70, 8, 12, 4, 8)):
+    for N, d, Br, e, s in ((80, 24, 16, 2, 4), (100, 32, 22, 2, 4), (70, 8, 12, 4, 8)):
         got = answer(N, d, Br, e, s)
-        floor, exact = N // Br, N / Br
-        expect_close(got, _three_pass(N, d, Br, e, s), f"three_pass_bytes({N}, {d}, {Br},"
+        Tr, count = -(-N // Br), partial(_three_pass, N, d, Br, e, s)
+        expect_close(got, count(), f"three_pass_bytes({N}, {d}, {Br},"
                      f" element_bytes={e}, stats_bytes={s})", rtol=1e-12, mistakes={
             "those are elements, not bytes": _three_pass(N, d, Br, 1, 1),
             "that is standard attention, which stores S and P; three passes store neither":
                 e * (4 * N * N + 4 * N * d),
-            "Q is missing: every pass loads its query block anew": _three_pass(N, d, Br, e, s, q=0),
-            "Q moves in all three passes, not in one": _three_pass(N, d, Br, e, s, q=1),
+            "Q is missing: every pass loads its query block anew": count(q=0),
+            "Q moves in all three passes, not in one": count(q=1),
             "that is two passes over Q and K (chapter 05 gets there); this one makes three":
-                _three_pass(N, d, Br, e, s, q=2, k=2),
+                count(q=2, k=2),
             "every query block is short of one N·d: K moves in all three passes, V in the last":
-                _three_pass(N, d, Br, e, s, k=2),
-            "K moves in all three passes of a block, not in one": _three_pass(N, d, Br, e, s, k=1),
-            "V is needed in the last pass only": _three_pass(N, d, Br, e, s, v=3),
-            "O is missing: the last pass stores it": _three_pass(N, d, Br, e, s, o=0),
+                count(k=2),
+            "K moves in all three passes of a block, not in one": count(k=1),
+            "V is needed in the last pass only": count(v=3),
+            "O is missing: the last pass stores it": count(o=0),
             "the statistics are missing: m and l cross from kernel to kernel through HBM":
-                _three_pass(N, d, Br, e, s, stats=0),
+                count(stats=0),
             "of the statistics only the stores are there: pass 2 reads m, pass 3 reads m and l":
-                _three_pass(N, d, Br, e, s, stats=2),
+                count(stats=2),
             "of the statistics only the loads are there: pass 1 writes m, pass 2 writes l":
-                _three_pass(N, d, Br, e, s, stats=3),
+                count(stats=3),
             "4 transfers of N statistics are one short: m is written once and read twice, l"
-            " written once and read once, 5 in all": _three_pass(N, d, Br, e, s, stats=4),
+            " written once and read once, 5 in all": count(stats=4),
             "6 transfers of N statistics are one too many: pass 2 makes l and stores it, and only pass"
-            " 3 reads it, 5 in all": _three_pass(N, d, Br, e, s, stats=6),
+            " 3 reads it, 5 in all": count(stats=6),
+            "the last query block is ragged: m and l have N rows, so 5·N statistics, not 5·Br·Tr":
+                count(stats=5 * Br * Tr / N),
             "the statistics do not grow with the number of query blocks: a block moves only its own"
-            " Br rows, 5·N in all": _three_pass(N, d, Br, e, s, stats=5 * -(-N // Br)),
+            " Br rows, 5·N in all": count(stats=5 * Tr),
             "the statistics move at stats_bytes, not at element_bytes": _three_pass(N, d, Br, e, e),
             "element_bytes and stats_bytes are arguments; 2 and 4 are only what they are when nobody"
             " says otherwise": _three_pass(N, d, Br, 2, 4),
             "that is one query block alone; the question is about all N queries":
-                _three_pass(N, d, Br, e, s, blocks=1, queries=Br),
+                count(blocks=1, queries=Br),
             "the last query block is ragged: Q, O and the statistics have N rows in all, not Tr·Br":
-                _three_pass(N, d, Br, e, s, queries=-(-N // Br) * Br),
-            "every query block stores its own Br rows of O, N·d elements in all":
-                _three_pass(N, d, Br, e, s, o=-(-N // Br)),
-            "every query block loads its own Br rows of Q, N·d elements in each pass":
-                _three_pass(N, d, Br, e, s, q=3 * -(-N // Br)),
-            "K and V are counted once; every query block reads them anew":
-                _three_pass(N, d, Br, e, s, blocks=1),
-            "the last, ragged query block reads K and V too: round N/Br up":
-                _three_pass(N, d, Br, e, s, blocks=floor),
-            "there is no fraction of a query block: round N/Br up":
-                _three_pass(N, d, Br, e, s, blocks=exact),
+                count(queries=Tr * Br),
+            "every query block stores its own Br rows of O, N·d elements in all": count(o=Tr),
+            "every query block loads its own Br rows of Q, N·d elements in each pass": count(q=3 * Tr),
+            "K and V are counted once; every query block reads them anew": count(blocks=1),
+            "the last, ragged query block reads K and V too: round N/Br up": count(blocks=N // Br),
+            "there is no fraction of a query block: round N/Br up": count(blocks=N / Br),
             "K is counted once for all query blocks; each of them reads it anew, in each of its passes":
-                _three_pass(N, d, Br, e, s, k=3 / -(-N // Br)),
-            "V is counted once for all query blocks; each of them reads it anew":
-                _three_pass(N, d, Br, e, s, v=1 / -(-N // Br)),
+                count(k=3 / Tr),
+            "V is counted once for all query blocks; each of them reads it anew": count(v=1 / Tr),
         })
     return "right, to the byte: 4·N·d·(1 + Tr) elements and 5·N statistics."
 

@@ -30,8 +30,8 @@ def overflow_map(scales: Sequence[float], kept: Mapping[str, Mapping[str, Sequen
         scales: factors on the logits, ascending: the columns.
         kept: for each panel's title, for each dtype, the number of rows kept at each scale.
         walls: for each panel's title, for each dtype, the scale beyond which a logit or term overflows
-            (a sum may earlier). It is written at the right, and drawn as a dashed line between the
-            last scale that it allows and the first that it does not.
+            (a sum may earlier). It is written at the right, beside an arrow where it lies off the map,
+            and drawn as a dashed line between the last scale that it allows and the next.
         rows: how many rows there are.
     """
     lines = sum(len(panel) for panel in kept.values())
@@ -53,8 +53,9 @@ def overflow_map(scales: Sequence[float], kept: Mapping[str, Mapping[str, Sequen
                 _cell(ax, left + column * width, y, width, cell, count / rows, f"{count}")
             if (wall := (walls or {}).get(title, {}).get(dtype)) is not None:
                 allowed = int(np.sum(np.asarray(scales) <= wall))
-                if allowed < len(scales):
-                    _wall(ax, left + allowed * width, y, cell, dtype, off_map=not allowed)
+                if 0 < allowed < len(scales):
+                    ax.plot([left + allowed * width] * 2, [y + 0.01, y + cell - 0.01],
+                            gid=f"wall {dtype}", **_DASH)
                 ax.text(theme.WIDTH - 0.05, y + cell / 2, _factor(wall, scales), fontsize=SMALL,
                         ha="right", va="center_baseline")
             y += cell
@@ -76,15 +77,6 @@ def _cell(ax, x, y, w, h, share, text) -> None:
 
 def _shade(share):
     return _GOOD if share == 1 else _SOME if share else _BAD
-
-
-def _wall(ax, x, y, h, dtype, off_map) -> None:
-    """Draw a wall on the border of two cells, or a triangle that points to it, left of the map."""
-    if off_map:
-        ax.plot([x - 0.05], [y + h / 2], ls="", marker="<", ms=5, color=INK, gid=f"off {dtype}",
-                zorder=6)
-    else:
-        ax.plot([x] * 2, [y + 0.01, y + h - 0.01], gid=f"wall {dtype}", **_DASH)
 
 
 def _factor(wall, scales) -> str:

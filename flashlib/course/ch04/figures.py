@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 from matplotlib.ticker import MaxNLocator
 
 from flashlib.course.plots import theme
+from flashlib.course.plots.parts import boxes, named, rect
 from flashlib.course.plots.theme import FAINT, GREY, INK, SMALL, TINY, styled
 
 # A rescale is an event and no tensor, so it is ink; what is not read yet is pale.
@@ -25,7 +26,8 @@ def running_state(x, m, l, factor, *, words: Sequence[str], future=None, at: int
 
     Args:
         x, m, l: the logits and the state after each of them, (n,).
-        factor: what l was multiplied by at each step, (n,); below 1 it is marked as a rescale.
+        factor: what l was multiplied by at each step, (n,); below 1 it is marked as a rescale (below
+            0.8 where rescales are many).
         words: the word under each logit.
         future: the sum L relative to the final maximum, (n,), which a first pass cannot know.
         at: the number of logits read so far; the rest stays pale. None for all.
@@ -40,7 +42,7 @@ def running_state(x, m, l, factor, *, words: Sequence[str], future=None, at: int
     seen = n if at is None else int(at)
     if not 0 <= seen <= n:
         raise ValueError(f"at: expected a number of logits from 0 to {n}, got {at}")
-    longest = max(theme.text_width(str(w), TINY) for w in words)
+    longest = max(theme.text_width(named(w), TINY) for w in words)
     head = 0.3 + 0.24 * bool(note)
     foot = longest + 0.14
     height = head + 3.3 + foot
@@ -49,13 +51,14 @@ def running_state(x, m, l, factor, *, words: Sequence[str], future=None, at: int
     box = (left / theme.WIDTH, 1 - (left + right) / theme.WIDTH)
     upper = fig.add_axes((box[0], (foot + 1.45) / height, box[1], 1.75 / height))
     lower = fig.add_axes((box[0], foot / height, box[1], 1.3 / height))
-    events = [i for i in range(1, seen) if factor[i] < 1]
+    all_events = [i for i in range(1, seen) if factor[i] < 1]
+    crowded = np.sum(factor[1:] < 1) > 0.35 * n
+    events = [i for i in all_events if factor[i] < 0.8] if crowded else all_events
     steps = np.arange(seen)
 
     for ax in (upper, lower):
-        bands = [[(i - 0.5, 0), (i + 0.5, 0), (i + 0.5, 1), (i - 0.5, 1)] for i in events]
-        ax.add_collection(PolyCollection(bands, facecolors=BAND, linewidths=0, zorder=0,
-                                         transform=ax.get_xaxis_transform()), autolim=False)
+        boxes(ax, [(i - 0.5, 0, 1, 1) for i in events], facecolors=BAND, linewidths=0, zorder=0,
+              transform=ax.get_xaxis_transform())
     _bars(upper, steps, x[:seen], theme.tensor_color("x"), theme.edge_color("x"))
     _bars(upper, np.arange(seen, n), x[seen:], UNREAD, FAINT)
     upper.axhline(0, color=GREY, lw=0.6)
@@ -70,21 +73,19 @@ def running_state(x, m, l, factor, *, words: Sequence[str], future=None, at: int
             lower.step(steps, np.asarray(future)[:seen], where="mid", color=GREY, lw=1.2,
                        ls=(0, (3, 2)), zorder=3)
         _factors(lower, l, factor, events, n)
-        _current(upper, lower, x, l, seen - 1, at)
+        if at is not None:
+            rect(upper, seen - 1.36, 0, 0.72, x[seen - 1], fill=False, ec=INK, lw=2.0, zorder=5)
+            lower.plot([seen - 1], [l[seen - 1]], marker="o", color=INK, ms=5, zorder=6)
     _label_lines(upper, lower, l, future, events, seen, n)
-    upper.set_ylabel("logits x", labelpad=4)
-    lower.set_ylabel("running sum ℓ", labelpad=4)
-    for ax in (upper, lower):
-        ax.yaxis.set_label_coords(-0.062, 0.5)
     upper.spines["bottom"].set_visible(False)
-    for ax in (upper, lower):
-        ax.set_xlim(-0.8, n - 0.2)
-        ax.set_xticks([])
+    for ax, label in ((upper, "logits x"), (lower, "running sum ℓ")):
+        ax.set(xlim=(-0.8, n - 0.2), xticks=[], ylabel=label)
+        ax.yaxis.set_label_coords(-0.062, 0.5)
         ax.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         ax.yaxis.set_major_formatter(_plain)
     marked = {*events, *({seen - 1} if at is not None and seen else ())}
     for i, word in enumerate(words):                # plain texts: ticks would redraw half as fast
-        lower.text(i, -0.035, str(word), rotation=90, ha="center", va="top", fontsize=TINY,
+        lower.text(i, -0.035, named(word), rotation=90, ha="center", va="top", fontsize=TINY,
                    transform=lower.get_xaxis_transform(), color=INK if i in marked else "#444444",
                    fontweight="bold" if i in marked else "normal")
     heading = title if title is not None else (f"the query is “{query}”" if query else "")
@@ -92,8 +93,9 @@ def running_state(x, m, l, factor, *, words: Sequence[str], future=None, at: int
     if note:
         fig.text(0.012, 1 - 0.32 / height, note, fontsize=9, va="top")
     marks = "; ".join(f"“{words[i]}”, factor {factor[i]:.2g}" for i in events) or "none"
+    count = f"{len(all_events)} rescales, by less than 0.8" if crowded else "Rescales"
     return theme.describe(fig, f"A row of {n} logits, {seen} of them read, with the running"
-                               f" maximum and the running sum. Rescales: {marks}.")
+                               f" maximum and the running sum. {count}: {marks}.")
 
 
 def _plain(value, position=None) -> str:
@@ -108,10 +110,8 @@ def _steps(ax, y, color) -> None:
 
 def _bars(ax, places, heights, color, edge) -> None:
     """Draw bars as one collection, which a slider can redraw much faster than single patches."""
-    corners = [[(i - 0.36, 0), (i + 0.36, 0), (i + 0.36, y), (i - 0.36, y)]
-               for i, y in zip(places, heights, strict=True)]
-    ax.add_collection(PolyCollection(corners, facecolors=color, edgecolors=edge, linewidths=0.6,
-                                     zorder=2), autolim=False)
+    boxes(ax, [(i - 0.36, 0, 0.72, y) for i, y in zip(places, heights, strict=True)], zorder=2,
+          facecolors=color, edgecolors=edge, linewidths=0.6)
 
 
 def _factors(ax, l, factor, events, n) -> None:
@@ -122,8 +122,7 @@ def _factors(ax, l, factor, events, n) -> None:
     ax.vlines(events, tip, before, color=INK, lw=1.1, zorder=5)
     ax.plot(events, tip, ls="", marker="v", ms=3.6, color=INK, zorder=5)
     last, row = -10.0, 0
-    crowded = len(events) > 0.35 * n
-    for i in events[-1:] if crowded else events:
+    for i in events:
         text = "×" + (f"{factor[i]:.2f}" if factor[i] >= 0.095 else
                       f"{factor[i]:.2g}".replace("e-0", "e−").replace("e-", "e−"))
         close = i - last < 1.4 * theme.text_width(text, TINY) / (6.3 / n)
@@ -131,13 +130,6 @@ def _factors(ax, l, factor, events, n) -> None:
         last = i
         ax.text(i, 0.985 - 0.1 * row, text, ha="center", va="top", fontsize=TINY, color=INK,
                 transform=ax.get_xaxis_transform(), zorder=6)
-
-
-def _current(upper, lower, x, l, i, at) -> None:
-    if at is None:
-        return
-    upper.bar([i], [x[i]], width=0.72, fill=False, edgecolor=INK, linewidth=2.0, zorder=5)
-    lower.plot([i], [l[i]], marker="o", color=INK, ms=5, zorder=6)
 
 
 def _label_lines(upper, lower, l, future, events, seen, n) -> None:
@@ -220,7 +212,7 @@ def rescale_events(counts, *, expected: float, actual: Mapping[str, int], length
 
 
 @styled
-def maxima_by_distance(means, shares) -> Figure:
+def maxima_by_distance(means, shares, *, title="") -> Figure:
     """Draw the mean logit over the distance of key and query, and how often a new maximum is there.
 
     Args:
@@ -232,7 +224,7 @@ def maxima_by_distance(means, shares) -> Figure:
     _bars(upper, places, means, theme.tensor_color("x"), theme.edge_color("x"))
     _bars(lower, places, shares, theme.TENSOR_COLORS["m"], theme.TENSOR_COLORS["m"])
     upper.axhline(0, color=GREY, lw=0.6)
-    upper.set(ylim=(1.08 * min(*means, 0), 1.08 * max(means)), ylabel="mean logit")
+    upper.set(ylim=(1.08 * min(*means, 0), 1.08 * max(means)), ylabel="mean logit", title=title)
     upper.spines["bottom"].set_visible(False)
     upper.tick_params(bottom=False)
     lower.set(xlim=(places[-1] - 0.8, -0.2), ylim=(0, 1), xlabel="key − query, in tokens",

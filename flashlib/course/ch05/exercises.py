@@ -30,13 +30,16 @@ def check_finish(finish):
     if np.isnan(got[2]).any():
         raise Wrong("a row that saw no key has l = 0 and o = 0, and 0/0 gave NaN: it should be 0")
     expect_close(got[2], np.zeros(4), "O of a row that saw no key")
-    o[1, 3] = np.nan
+    o[1, 3] = l[0] = np.nan
     with np.errstate(all="ignore"):
         lost = np.asarray(finish(l.copy(), o.copy()), float)
     if not np.isnan(lost[1, 3]):
         raise Wrong(f"a value that was NaN, an error made further up, became {lost[1, 3]:g}:"
                     " np.nan_to_num hides it. Only the row with l = 0 is to be 0: divide it by some"
                     " number that is not 0")
+    if not np.isnan(lost[0]).all():
+        raise Wrong("a NaN in l, an error made further up, vanished: ask for l == 0, not for l > 0, and"
+                    " take np.maximum, not max: a NaN is not 0, nor above it")
     return "one division per row, at the very end."
 
 
@@ -52,8 +55,10 @@ def check_step(step):
         new = max(m, s)
         alpha, p = np.exp(m - new), np.exp(s - new)
         l_new, o_new = l * alpha + p, alpha * o + p * v
-        got = parts(step(m, l, o.copy(), s, v.copy()), "(m, l, o)", f"after {when}, ",
-                    right=(new, l_new, o_new))
+        mine, its = o.copy(), v.copy()
+        got = parts(step(m, l, mine, s, its), "(m, l, o)", f"after {when}, ", right=(new, l_new, o_new))
+        if not (np.array_equal(mine, o) and np.array_equal(its, v)):
+            raise Wrong("this changed its input: o * alpha makes a new array, o *= alpha does not")
         expect_close(got[0], new, f"m after {when}", mistakes={
             "the maximum did not move": m, "the new logit replaced the maximum": s})
         wrong_l = {} if s < m else {
@@ -160,7 +165,13 @@ def check_one_pass_bytes(one_pass_bytes):
     for Nq, Nk, d, e, s in ((6, 6, 4, 2, 4), (56, 56, 32, 2, 4), (7, 30, 5, 4, 8)):
         right = traffic.one_pass_attention(Nq=Nq, Nk=Nk, d=d, element_bytes=e, stats_bytes=s).hbm_bytes
         elements = 2 * Nq * d + 2 * Nq * Nk * d
-        expect_close(one_pass_bytes(Nq, Nk, d, e, s), right, f"bytes at {Nq=}, {Nk=}, {d=}", mistakes={
+        got = one_pass_bytes(Nq, Nk, d, e, s)
+        confused = [2 * (rows + pairs) * d * e + statistics * s for rows in (Nq, Nk)
+                    for pairs in (Nq * Nk, Nq * Nq, Nk * Nk) for statistics in (Nq, Nk)]
+        if np.ndim(got) == 0 and got != right and got in confused:
+            raise Wrong(f"bytes at {Nq=}, {Nk=}, {d=}: queries and keys are confused. Q, O and lse have"
+                        " Nq rows; each of the Nq queries reads the Nk rows of K and of V")
+        expect_close(got, right, f"bytes at {Nq=}, {Nk=}, {d=}", mistakes={
             "lse is written too: Nq statistics": elements * e,
             "these are elements, not bytes": elements + Nq,
             "you wrote 2 and 4 for the bytes: use element_bytes and stats_bytes":
@@ -172,7 +183,6 @@ def check_one_pass_bytes(one_pass_bytes):
             "O is written, too": (Nq * d + 2 * Nq * Nk * d) * e + Nq * s,
             "these are the reads alone: O and lse are written": (Nq * d + 2 * Nq * Nk * d) * e,
             "there is one statistic, lse, not two: m and l stay on chip": elements * e + 2 * Nq * s,
-            "the keys are Nk, not Nq": (2 * Nq * d + 2 * Nq * Nq * d) * e + Nq * s,
             "a query is loaded once, not once for every key": elements * e + Nq * s
                 + (Nk - 1) * Nq * d * e})
     return "and the factor Nq on K and V is what chapter 06 gets rid of."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flashlib.course.plots import theme
-from flashlib.course.plots.parts import heading
+from flashlib.course.plots.parts import heading, named
 from flashlib.course.plots.theme import GREY, INK, SMALL, TINY
 
 _GHOST = {"fill": False, "edgecolor": GREY, "linestyle": (0, (2, 1.5)), "linewidth": 0.8}
@@ -27,7 +27,7 @@ def rescale_before_after(words, weights, accumulators, labels, *, query, title=N
     """
     moments = len(weights)
     fig = theme.figure(1.28 * moments + 0.75)
-    axes = fig.subplots(moments, 2, sharex="col", width_ratios=(4.6, 1), squeeze=False)
+    axes = fig.subplots(moments, 2, sharex="col", width_ratios=(3.6, 1), squeeze=False)
     limit = 1.1 * max(float(np.abs(o).max()) for o in accumulators)
     before = None, None
     for n, (ax, side) in enumerate(axes):
@@ -37,18 +37,12 @@ def rescale_before_after(words, weights, accumulators, labels, *, query, title=N
         _accumulator(side, now[1], before[1], limit)
         side.set_title(f"o, {len(now[1])} numbers" if n == 0 else "o", **_NOTE)
         before = now
-    axes[-1][0].set_xticks(range(len(words)), words, rotation=90, fontsize=TINY)
-    for n, word in enumerate(axes[-1][0].get_xticklabels()):
-        word.set(rotation=_turn(words[n]),
-                 fontweight="bold" if len(weights[0]) <= n < len(weights[-1]) else "normal")
+    axes[-1][0].set_xticks(range(len(words)), map(named, words), rotation=90, fontsize=TINY)
+    for word in axes[-1][0].get_xticklabels()[len(weights[0]):len(weights[-1])]:
+        word.set(fontweight="bold")
     fig.suptitle(title or f"the query is “{query}”", x=0.01, ha="left", fontsize=10, fontweight="bold")
     return theme.describe(fig, f"The weights of the words seen so far and the accumulator, for the"
                                f" query {query!r}, at {moments} moments: {'; '.join(labels)}.")
-
-
-def _turn(word) -> int:
-    """Return how far to turn a word on the axis: a comma on its side would read as an apostrophe."""
-    return 90 if any(map(str.isalnum, word)) else 0
 
 
 def _weights(ax, w, before, total) -> None:
@@ -77,10 +71,11 @@ def _calm(heights, width, total) -> float:
 
 
 def _accumulator(ax, o, before, limit) -> None:
-    """Draw a row of O as bars to the left and right of 0, the one before dashed."""
-    ax.barh(range(len(o)), o, height=0.8, color=theme.tensor_color("O"))
+    """Draw a row of O as bars to the left and right of 0, over the one before, dashed."""
     if before is not None and not np.array_equal(o, before):
-        ax.barh(range(len(o)), before, height=0.8, **{**_GHOST, "linewidth": 0.6})
+        ax.barh(range(len(o)), before, height=0.8, **{**_GHOST, "linewidth": 0.5})
+    ax.barh(range(len(o)), o, height=0.8, color=theme.tensor_color("O"), lw=0.7,
+            edgecolor=theme.edge_color("O"), zorder=3)
     ax.set(xlim=(-limit, limit), yticks=[])
     ax.invert_yaxis()
     ax.axvline(0, color=GREY, lw=0.7)
@@ -98,7 +93,7 @@ def walk(words, now, before, final, *, limits, title, note):
         limits: the ends of the axes of o and of o / ℓ, the same at every step.
         title, note: the two lines on top.
     """
-    longest = max(theme.text_width(word, TINY) for word in words)
+    longest = max(theme.text_width(named(word), TINY) for word in words)
     low, foot = 1.72, 1.72 + longest
     height = foot + 1.45 + 0.6
     fig = theme.figure(height, layout=None)
@@ -113,7 +108,7 @@ def walk(words, now, before, final, *, limits, title, note):
     seen = len(before[0]) if before else 0
     for i, word in enumerate(words):                # plain texts: ticks would redraw half as fast
         new = seen <= i < len(weights)
-        ax.text(i, -0.03, word, rotation=_turn(word), ha="center", va="top", fontsize=TINY,
+        ax.text(i, -0.03, named(word), rotation=90, ha="center", va="top", fontsize=TINY,
                 transform=ax.get_xaxis_transform(), fontweight="bold" if new else "normal",
                 color=INK if i < len(weights) else GREY)
     places = np.arange(len(o))

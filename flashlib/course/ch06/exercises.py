@@ -251,8 +251,8 @@ def check_choose_blocks(choose_blocks):
     for sram, d in ((166_912, 128), (166_912, 64), (65_536, 128), (232_448, 256), (24_576, 64)):
         got = parts(choose_blocks(sram, d), "(Br, Bc)")
         where = f"sram_bytes={sram:,}, d={d}: Br={got[0]}, Bc={got[1]}"
-        whole = all(isinstance(b, int | np.integer) and not isinstance(b, bool) for b in got)
-        if not whole or any(b < 16 or b % 16 for b in got):
+        numbers = all(isinstance(b, int | float | np.integer | np.floating) for b in got)
+        if not numbers or any(b < 16 or b % 16 for b in got):
             raise Wrong(f"{where}: both must be whole multiples of 16, at least 16")
         Br, Bc = map(int, got)
         need = working_set_bytes("flash_v2", Br=Br, Bc=Bc, d=d)

@@ -3,7 +3,6 @@
 import numpy as np
 
 from flashlib.course.exercises.core import Wrong, exercise, expect_close, hint, parts, solution
-from flashlib.models import traffic
 
 __all__ = ["check_dK_dV", "check_dQ_updates", "check_dS", "check_delta", "hint", "solution"]
 
@@ -73,7 +72,7 @@ def check_dS(dS_tile):
             "a bracket is missing: P∘(dP − delta), not P∘dP − delta": P * dP - delta[:, None],
             "the logits are not scaled: P = e^(scale·QKᵀ − lse)": np.exp(Q @ K.T - lse_i) * gap,
             "S was divided by √d: use the scale that was handed in": np.exp(Q @ K.T / 2 - lse_i) * gap,
-            "the scale belongs to dQ and dK, not to dS": right * scale,
+            "the scale belongs to dQ and dK, not to dS; the library puts it in early": right * scale,
             "this is P: it still has to meet dP − delta": P,
             "this is dP − delta: multiply it by P": gap,
             "delta was computed from this tile alone, as rowsum(dP∘P): it needs all keys, and the"
@@ -124,7 +123,7 @@ def check_dK_dV(dK_dV):
             wrong_V["P is not transposed: sum over queries"] = sum(p @ o for _, o, p, _ in tiles)
         expect_close(got[0], dK, "dK of a tile", mistakes=wrong_K)
         expect_close(got[1], dV, "dV of a tile", mistakes=wrong_V)
-    return "these two sums are why K and V stay outside: they never leave the chip."
+    return "these two sums are why K and V stay outside: they leave the chip once, finished."
 
 
 @exercise("07.4", "Count the updates of dQ", difficulty=2, minutes=6, solution="dQ_updates",
@@ -136,21 +135,22 @@ def check_dQ_updates(dQ_updates):
     """Accept `dQ_updates(N, d, Br, Bc, element_bytes) -> (updates, bytes)`, unmasked, order "kv"."""
     for N, d, Br, Bc, e in ((64, 16, 16, 16, 2), (100, 8, 32, 24, 2), (70, 5, 7, 35, 4)):
         Tr, Tc, row = -(-N // Br), -(-N // Bc), N * d * e
+        right = (1 + 2 * Tc) * row
         got = parts(dQ_updates(N, d, Br, Bc, e), "(updates, bytes)")
         where = f"at {N=}, {d=}, {Br=}, {Bc=}"
         expect_close(got[0], Tr * Tc, f"updates {where}", mistakes={
             "a ragged tile is an update, too: round up": (N // Br) * (N // Bc),
+            "these are the bytes: return (updates, bytes)": right,
             "these are updates of rows: count tiles": N * Tc,
             "each tile of dQ is updated once for every tile of keys": Tr,
             "each tile of keys updates every tile of dQ": Tc})
-        right = traffic.flash_backward(Nq=N, Nk=N, d=d, Br=Br, Bc=Bc,
-                                       element_bytes=e).by_tensor["dQ"].total_bytes
         expect_close(got[1], right, f"bytes of dQ {where}", mistakes={
             "dQ is set to zero first: that is a write, too": 2 * Tc * row,
             "an update reads before it writes": (1 + Tc) * row,
             "these are elements, not bytes": right / e,
             "a ragged tile moves the rows that it has: N of them, not Tr·Br":
                 (1 + 2 * Tc) * Tr * Br * d * e,
+            "an update of a ragged tile moves the rows that it has": row + 2 * Tc * Tr * Br * d * e,
             "the number of passes over dQ is set by the tiles of keys, not of queries":
                 (1 + 2 * Tr) * row,
             'that is dQ written once, as in order "q"': row})

@@ -120,7 +120,7 @@ def stair(flights: Mapping[str, Sequence[Mapping]]) -> Figure:
     for title, flight in flights.items():
         ax.text(0.1, y + 0.17, title, fontweight="bold", fontsize=9, va="center")
         cause, gain = _largest(flight)
-        ax.text(columns["DRAM, GB"], y + 0.17, f"{_CAUSE_NAMES[cause]}: {100 * gain:.0f} % of the gain",
+        ax.text(columns["DRAM, GB"], y + 0.17, f"{_CAUSE_NAMES[cause]}: {percent(gain)} in this order",
                 ha="right", fontsize=9, va="center", color=_CAUSES[cause], fontweight="bold")
         y, before, said = y + 0.3, None, []
         ax.vlines([at(tick) for tick in ticks], y, y + 0.2 * len(flight), color=theme.GRID, lw=0.7,
@@ -147,8 +147,8 @@ def stair(flights: Mapping[str, Sequence[Mapping]]) -> Figure:
             y, before = y + 0.2, t
         words.append(f"{title}: {', '.join(said)}")
     ax.plot([left + 0.06], [bottom + 0.13], "o", ms=4.5, mfc="white", mec=INK)
-    ax.text(left + 0.16, bottom + 0.13, "v1's order with as many programs", fontsize=TINY, color=GREY,
-            va="center_baseline")
+    ax.text(left + 0.16, bottom + 0.13, "v1's loop order with as many programs as in this step",
+            fontsize=TINY, color=GREY, va="center_baseline")
     return theme.describe(fig, f"Times step by step. {'; '.join(words)}.")
 
 

@@ -1,7 +1,8 @@
 """Exercises of chapter 09: pointers, ragged ends, online softmax, programs per SM, a tiled matmul."""
 
+import inspect
+import itertools
 import math
-from itertools import combinations
 
 import numpy as np
 
@@ -311,7 +312,7 @@ def check_programs_per_sm(programs_per_sm):
             exactly}
     runs_out = {"registers": "registers", "shared": "shared memory", "warps": "warps",
                 "slots": "room for programs (32)"}
-    for missing in (*combinations(runs_out, 2), *combinations(runs_out, 3)):
+    for missing in (pair for n in (2, 3) for pair in itertools.combinations(runs_out, n)):
         mistakes[", ".join(map(runs_out.get, missing)) + " can run out, too"] = without(*missing)
     for text, mistaken in mistakes.items():
         if got == [mistaken(*case) for case in cases]:
@@ -352,23 +353,25 @@ def check_matmul(matmul_kernel):
         if not seen.of("C", "store"):
             raise Wrong(f"{what}: nothing was stored in C with tl.store")
         mistakes = _wrong_products(a, b, BLOCK)
-        if turned:
-            mistakes[f"{turned}'s rows need not follow each other: use both of its strides, and for"
-                     f" {turned} alone"] = c
-        if any(np.isnan(c[i:i + BLOCK, j:j + BLOCK]).all() for i in range(0, M, BLOCK)
-               for j in range(0, N, BLOCK)):
-            mistakes["some tiles were not written: program_id(0) counts rows of tiles, program_id(1)"
-                     " columns"] = c
-        if np.isnan(c).any():
-            mistakes["some elements were not written: program (i, j) starts at row i · BLOCK and column"
-                     " j · BLOCK"] = c
-        if K % BLOCK:
-            mistakes["a tile that sticks out of K has to be masked in A and in B, with other=0.0"] = c
+        corners = itertools.product(range(0, M, BLOCK), range(0, N, BLOCK))
+        mistakes |= {text: c for text, seems in (
+            (f"{turned}'s rows need not follow each other: use both of its strides, and for {turned}"
+             " alone", turned),
+            ("some tiles were not written: program_id(0) counts rows of tiles, program_id(1) columns",
+             any(np.isnan(c[i:i + BLOCK, j:j + BLOCK]).all() for i, j in corners)),
+            ("some elements were not written: program (i, j) starts at row i · BLOCK and column"
+             " j · BLOCK", np.isnan(c).any()),
+            ("a tile that sticks out of K has to be masked in A and in B, with other=0.0", K % BLOCK),
+        ) if seems}
         expect_close(c, a @ b, what, rtol=1e-3, atol=1e-4, mistakes=mistakes)
         times = seen.nbytes("C", "store") / c.nbytes
         if times > 1:
             raise Wrong(f"{what}: right, but C is stored {times:g} times: store it after the loop")
-    return "rows, columns and a walk along K, as every attention kernel adds up P V."
+    text = inspect.getsource(getattr(matmul_kernel, "fn", matmul_kernel))
+    return "rows, columns and a walk along K, as every attention kernel adds up P V." + (
+        " But without tl.dot a GPU's matrix units stay idle." if "dot(" not in text else
+        ' But without input_precision="ieee" a GPU rounds A and B to TF32; the interpreter does not.'
+        if "ieee" not in text and "allow_tf32" not in text else "")
 
 
 def _wrong_products(a: np.ndarray, b: np.ndarray, BLOCK: int) -> dict[str, np.ndarray]:

@@ -16,10 +16,6 @@ _KERNELS = {"3pass": ("#222222", "o", "three passes"), "online": ("#8A6D3B", "s"
 SECTOR = 8                                                  # float32 numbers in 32 bytes
 
 
-def _program_color(program: int) -> str:
-    return _PROGRAMS[program % len(_PROGRAMS)]
-
-
 @styled
 def lanes(touches: Sequence, n: int) -> Figure:
     """Draw n elements in memory and above them the lanes of each program that point to them.
@@ -39,7 +35,7 @@ def lanes(touches: Sequence, n: int) -> Figure:
                 fontsize=SMALL, color=INK if inside else OVER,
                 bbox={"boxstyle": "square,pad=0.1", "fc": "white", "ec": "none"})
     for touch in touches:
-        color = _program_color(touch.program[0])
+        color = _PROGRAMS[touch.program[0] % 3]
         positions = np.asarray(touch.lanes).ravel()
         for lane, (place, on, astray) in enumerate(zip(
                 positions, touch.mask.ravel(), touch.outside.ravel(), strict=True)):
@@ -84,7 +80,7 @@ def program_grid(shape: tuple[int, int], touches: Sequence, *, row_stride: int) 
     for r in range(rows):
         for c in range(row_stride):
             touched, outside = owner[r, c] >= 0, c >= cols
-            face = (theme.tint(OVER, 0.3) if outside else _program_color(owner[r, c])) if touched else (
+            face = (theme.tint(OVER, 0.3) if outside else _PROGRAMS[owner[r, c] % 3]) if touched else (
                 "white")
             rect(ax, c, r, 1, 1, facecolor=face, lw=0.7, edgecolor=OVER if outside else INK,
                  hatch="xxxx" if outside and not touched else None)
@@ -114,7 +110,7 @@ def softmax_rates(panels: Mapping[str, Mapping[str, tuple[Sequence, Sequence]]],
         predicted: {impl: which share of the ceiling its passes leave}, drawn dashed; None draws none.
         asked: kernels that are not drawn yet; each panel asks where they lie.
     """
-    fig, axes = theme.subplots(1, len(panels), height=3.1 if predicted else 2.5, sharey=True)
+    fig, axes = theme.subplots(1, len(panels), height=3.1 if predicted else 2.3, sharey=True)
     for ax, (title, series) in zip(np.atleast_1d(axes), panels.items(), strict=True):
         lengths = sorted({length for cols, _ in series.values() for length in cols})
         ax.axhline(1, color=INK, lw=1)
@@ -138,13 +134,11 @@ def softmax_rates(panels: Mapping[str, Mapping[str, tuple[Sequence, Sequence]]],
             ax.text(0.5, 0.5 - 0.12 * n, f"{_KERNELS[impl][2]}: ?", color=_KERNELS[impl][0],
                     ha="center", transform=ax.transAxes)
         ax.set(ylim=(0, 1.08), xlabel="length of a row, in elements", title=title)
-    first = np.atleast_1d(axes)[0]
-    first.set_ylabel(f"share of the copy rate, {copy_rate / 1e12:.2f} TB/s")
-    heading = "At 32K elements a row, the passes (dashed) predict the rate" if predicted else (
-        "One softmax runs almost as fast as a copy. And the two others?") if asked else ""
-    if heading:
-        fig.suptitle(heading, fontsize=10, fontweight="bold", x=0.01, ha="left")
-    beside(np.atleast_1d(axes)[-1], "a copy", (lengths[-1], 1),
+    np.atleast_1d(axes)[0].set_ylabel("share of a copy's rate")
+    heading = ("At 32K a row the passes (dashed) predict the rate; longer rows fall below" if predicted
+               else "One softmax runs almost as fast as a copy. And the two others?" if asked else "")
+    fig.suptitle(heading, fontsize=10, fontweight="bold", x=0.01, ha="left")
+    beside(np.atleast_1d(axes)[-1], f"a copy, {copy_rate / 1e12:.2f} TB/s", (lengths[-1], 1),
            (14, 0) if predicted else (0, 7), fontsize=SMALL, ha="left" if predicted else "right")
     words = []
     for title, series in panels.items():
@@ -172,8 +166,8 @@ def languages(texts: Mapping[str, tuple[str, str, str]]) -> Figure:
     fig = theme.figure(height, layout=None)
     ax, y, words = whole(fig, down=True), 0.35, []
     last = list(found)[-1]
-    ax.text(0.05, 0.17, f"A block's one load becomes {len(found[last])} of a thread", fontsize=10,
-            fontweight="bold", va="center_baseline")
+    ax.text(0.05, 0.17, f"One load of a block becomes {len(found[last])} loads of each thread",
+            fontsize=10, fontweight="bold", va="center_baseline")
     for name, lines in found.items():
         if not lines:
             raise ValueError(f"texts: expected a line of {name} like {texts[name][2]!r}, found none")
@@ -202,7 +196,7 @@ def register_file(rows: Sequence[Mapping], *, registers: int = 65_536) -> Figure
     for y, row in enumerate(rows):
         each = row["warps"] * -(-32 * row["registers"] // 256) * 256
         for n in range(row["programs"]):
-            rect(ax, n * each, y - 0.36, each, 0.72, fc=_program_color(n), ec=INK, lw=0.6)
+            rect(ax, n * each, y - 0.36, each, 0.72, fc=_PROGRAMS[n % 3], ec=INK, lw=0.6)
         used = row["programs"] * each
         if used < registers:
             rect(ax, used, y - 0.36, registers - used, 0.72, fc="white", ec=GREY, lw=0.6,
@@ -248,7 +242,6 @@ def pointer_block(shape, strides, block, program: int, masked: bool, title: str,
     row, col, at, inside, on = touched(shape, strides, block, program, masked)
     fig = theme.figure(2.9, layout=None)
     ax = fig.add_axes((0.03, 0.29, 0.45, 0.69))
-    rect(ax, 0, 0, side, side, fc="none", ec=GREY, lw=0.7, ls=(0, (1, 2)))
     for r, c in np.ndindex(*shape):
         rect(ax, c, r, 1, 1, fc="white", ec=GREY, lw=0.5)
     for r, c, ok, part in zip(row, col, inside, on, strict=True):

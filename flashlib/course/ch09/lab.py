@@ -23,7 +23,7 @@ def draw(layout="transposed", block=(1, 16), masked=True, program=0):
     count = -(-SHAPE[0] // block[0]) * -(-SHAPE[1] // block[1])
     program = min(program, count - 1)
     return pointer_block(SHAPE, LAYOUTS[layout], block, program, masked,
-                         f"program {program} of {count}: {layout}")
+                         f"program {program} of {count}; X: {layout}")
 
 
 def pointer_lab(layout="transposed", block=(1, 16), masked=True, program=0):

@@ -17,6 +17,7 @@ from flashlib.course.plots.theme import INK, OVER, SMALL, TINY, Figure, styled
 from flashlib.masks import Mask, tiles
 
 _OURS = {"ours": "this course's op", "ours_triton": "this course's Triton kernels"}
+_RIVALS = {"fa3": "FA3", "fa4": "FA4", "fa4_deterministic": "FA4 det.", "sdpa_cudnn": "cuDNN"}
 
 # The page's line, the kernel's lines that do the same, and the tensor whose hue joins them ("": grey).
 _JOINED = (
@@ -104,17 +105,17 @@ def page_and_kernel(page: Callable) -> Figure:
         y = tops[0] + step * n
         boxes(ax, [(left - 0.03, y, edges[0] - left + 0.03, step)], fc=theme.tint(color, 0.72),
               ec="white", lw=0.6)
-        for start in kernel:
-            found = [n for n, line in enumerate(sides[1]) if line.strip().startswith(start)]
-            if not found:
-                raise ValueError(f"kernel: expected a line that starts with {start!r}, found none")
-            for m in found:
-                z = tops[1] + step * m
-                boxes(ax, [(edges[1], z, wide - edges[1] - 0.03, step)], fc=theme.tint(color, 0.72),
-                      ec="white", lw=0.6)
-                ax.add_artist(Polygon([(edges[0], y), (edges[1], z), (edges[1], z + step),
-                                       (edges[0], y + step)], fc=theme.tint(color, 0.45), ec="white",
-                                      lw=0.5, alpha=0.75, gid=f"join {n} {m}"))
+        found = [m for m, line in enumerate(sides[1]) if line.strip().startswith(kernel)]
+        heights = [tops[1] + step * m for m in found]
+        for m, z in zip(found, heights, strict=True):
+            boxes(ax, [(edges[1], z, wide - edges[1] - 0.03, step)], fc=theme.tint(color, 0.72),
+                  ec="white", lw=0.6)
+            ax.add_artist(Polygon([(edges[0], y), (edges[1], z), (edges[1], z + step),
+                                   (edges[0], y + step)], fc=theme.tint(color, 0.45), ec="white",
+                                  lw=0.5, alpha=0.75, gid=f"join {n} {m}"))
+        for x, at in ((edges[0] + 0.06, y), *((edges[1] - 0.06, z) for z in heights)):
+            ax.text(x, at + step / 2, str(len(words) + 1), fontsize=5.5, ha="center",
+                    va="center_baseline", zorder=3)
         words.append(f"{line_of_page} … is {' and '.join(kernel)} …")
     return theme.describe(fig, "The NumPy page of FlashAttention-2 beside the Triton kernel, lines that"
                                f" do the same joined: {'; '.join(words)}.")
@@ -125,12 +126,10 @@ def _shape(row: Mapping) -> tuple:
 
 
 @styled
-def race_by_shape(forward: Measurement, backward: Measurement, *,
-                  ours: Sequence[str] = ("ours", "ours_triton")) -> Figure:
-    """Draw every implementation's speed over the fastest rival's, shape by shape.
+def race_by_shape(forward: Measurement, backward: Measurement) -> Figure:
+    """Draw every implementation's speed over the fastest rival's, which is named, shape by shape.
 
     Both hold rows with impl, mode, causal, B, H, N_q, d and tflops_per_s; an empty cell is left out.
-    Rivals are grey ticks, those that `ours` names dots.
     """
     shapes = sorted({_shape(r) for r in forward.rows})
     fig, axes = theme.subplots(1, 2, height=0.95 + 0.2 * len(shapes), sharey=True, sharex=True)
@@ -140,34 +139,33 @@ def race_by_shape(forward: Measurement, backward: Measurement, *,
         for y, shape in enumerate(shapes):
             rates = {r["impl"]: r["tflops_per_s"] for r in race.where(mode=mode).rows
                      if _shape(r) == shape and r["tflops_per_s"]}
-            rivals = [rate for impl, rate in rates.items() if impl not in ours]
-            ax.plot([rate / max(rivals) for rate in rivals], [y] * len(rivals), "|", color="#A0A0A0",
-                    ms=8, mew=1.2, gid=f"rivals {mode} {y}")
-            for n, impl in enumerate(ours):
+            rivals = [(rate, impl) for impl, rate in rates.items() if impl not in _OURS]
+            top, first = max(rivals)
+            ax.plot([rate / top for rate, _ in rivals], [y] * len(rivals), "|", color="#A0A0A0",
+                    ms=8, mew=1.2, gid=f"rivals {mode} {y}", label="a rival, the fastest named")
+            ax.text(1.37, y, _RIVALS.get(first, first), fontsize=TINY, ha="right",
+                    va="center_baseline", gid=f"fastest {mode} {y}")
+            for n, impl in enumerate(_OURS):
                 if impl in rates:
-                    ax.plot(rates[impl] / max(rivals), y, ("D", "o")[n], ms=5.5, zorder=3 - n,
+                    ax.plot(rates[impl] / top, y, ("D", "o")[n], ms=5.5, zorder=3 - n,
                             color=("#31688E", "#8DB4D3")[n], mec="white", mew=0.5,
-                            gid=f"{impl} {mode} {y}")
-            best.append(rates[ours[0]] / max(rivals))
+                            gid=f"{impl} {mode} {y}", label=_OURS[impl])
+            best.append(rates["ours"] / top)
         ax.axvline(1, color=INK, lw=0.9, zorder=0)
         ahead = sum(b > 1 for b in best)
         ax.set_title(f"{mode}: the op leads in {ahead} of {len(best)}", fontsize=9, fontweight="bold",
                      loc="left")
         ax.set_xlabel(f"speed ÷ the fastest rival's, {race.provenance['date']}", fontsize=SMALL)
-        for y in range(1, len(shapes)):
-            if shapes[y][0] != shapes[y - 1][0]:
-                ax.axhline(y - 0.5, color="#E0E0E0", lw=0.8, zorder=0)
-        words.append(f"{mode}, {origin(race)}: {_OURS.get(ours[0], ours[0])} runs at {min(best):.2f} to"
+        for y in np.flatnonzero(np.diff([d for d, *_ in shapes])):
+            ax.axhline(y + 0.5, color="#E0E0E0", lw=0.8, zorder=0)
+        words.append(f"{mode}, {origin(race)}: {_OURS['ours']} runs at {min(best):.2f} to"
                      f" {max(best):.2f} of the fastest rival's speed, ahead in {ahead} of {len(best)}")
     axes[0].set_yticks(range(len(shapes)), [
         f"{B}, {H}, {N}, {d}{' causal' if causal else ''}" for d, causal, N, B, H in shapes],
         fontsize=TINY, color=INK)
-    axes[0].set(ylim=(len(shapes) - 0.4, -0.6), xlim=(0.3, 1.25))
+    axes[0].set(ylim=(len(shapes) - 0.4, -0.6), xlim=(0.3, 1.38), xticks=(0.4, 0.6, 0.8, 1, 1.2))
     axes[0].tick_params(axis="y", length=0)
-    marks = [axes[0].plot([], [], ("D", "o")[n], color=("#31688E", "#8DB4D3")[n], ms=5.5,
-                          label=_OURS.get(impl, impl))[0] for n, impl in enumerate(ours)]
-    marks += axes[0].plot([], [], "|", color="#A0A0A0", ms=8, mew=1.2, label="a rival")
-    fig.legend(handles=marks, loc="outside lower center", ncols=3, fontsize=TINY, frameon=False)
+    fig.legend(handles=axes[0].lines[:3], loc="outside lower center", ncols=3, fontsize=TINY)
     title = f"Speed by shape (B, H, N, d), recorded on {forward.provenance['gpu']}"
     fig.suptitle(title, fontsize=SMALL, x=0.01, ha="left")
     return theme.describe(fig, f"{title}. {'; '.join(words)}.")
@@ -190,9 +188,10 @@ def between_two_times(rows: Sequence[Mapping], gpu: str) -> Figure:
             ax.barh(y, row[unit], left=left, height=0.5, fc=theme.tint(color, 0.5), ec="white", lw=0.8,
                     gid=f"{unit} {row['d']}")
             text = f"{row[unit]:.2f}" if y else f"{name} {row[unit]:.2f}"
-            if row[unit] > 0.1:
+            if row[unit] > 0.05:
                 ax.text(left + row[unit] / 2, y, text, ha="center", va="center_baseline",
-                        fontsize=SMALL, fontweight="bold" if row[unit] == wanted else "normal")
+                        fontsize=SMALL if row[unit] > 0.1 else TINY,
+                        fontweight="bold" if row[unit] == wanted else "normal")
             left += row[unit]
         ax.plot(row["recorded"], y + 0.38, "^", color=OVER, ms=6, gid=f"recorded {row['d']}")
         beside(ax, f"{row['recorded']:.2f}{'' if y else ', the kernel, recorded'}",
@@ -203,9 +202,8 @@ def between_two_times(rows: Sequence[Mapping], gpu: str) -> Figure:
     ax.set(ylim=(len(rows) - 0.4, -0.45), xlim=(0, 2))
     ax.set_xlabel(f"milliseconds on {gpu}, one unit after the other", fontsize=SMALL)
     ax.tick_params(axis="y", length=0)
-    ratio = rows[0]["exp"] / rows[0]["matmul"]
-    title = (f"At d = {rows[0]['d']} the exponentials alone take {ratio:.1f} times as long as the"
-             " matrix products")
+    title = (f"At d = {rows[0]['d']} the exponentials alone take"
+             f" {rows[0]['exp'] / rows[0]['matmul']:.1f} times as long as the matrix products")
     ax.set_title(title, fontsize=10, fontweight="bold", loc="left")
     return theme.describe(fig, f"{title}. {'; '.join(words)}.")
 
@@ -244,13 +242,14 @@ def tile_walk(mask: Mask, shape: tuple[int, int], BLOCK_M: int, BLOCK_N: int, ti
     ax.set_ylabel("queries", fontsize=SMALL)
     for seen in (mask.stop, mask.first) if mask.first.any() else (mask.stop,):
         ax.plot(seen, np.arange(Nq) + 0.5, color=OVER, lw=1.2, zorder=6, gid="edge")
-    begin, whole_, cut, end = marks
+    begin, whole_ = marks[:2]
     text: dict[int, list[str]] = {}
-    for name, mark in zip(("begin", "whole", "cut", "end"), marks, strict=True):
-        if begin < whole_ or name in ("cut", "end"):        # without a window two say it all
-            ax.plot([mark, mark], [0, own.start], color=INK, lw=0.7, ls=":", zorder=5)
-            last = max(text, default=-side)
-            text[mark] = (text.pop(last) if mark - last < side / 16 else []) + [name]
+    named = list(zip(("begin", "whole", "cut", "end"), marks, strict=True))
+    named = named if begin < whole_ else named[2:]          # without a window two say it all
+    for name, mark in named:
+        ax.plot([mark, mark], [0, own.start], color=INK, lw=0.7, ls=":", zorder=5)
+        last = max(text, default=-side)
+        text[mark] = (text.pop(last) if mark - last < side / 16 else []) + [name]
     for mark, names in text.items():
         ax.text(mark, -10, ", ".join(names), ha="center", fontsize=TINY)
     masked = sum(kind for _, kind in walk)
@@ -258,7 +257,7 @@ def tile_walk(mask: Mask, shape: tuple[int, int], BLOCK_M: int, BLOCK_N: int, ti
     words = sentences(fig, [
         (f"{len(walk)} tiles: {masked} behind a mask, {len(walk) - masked} whole", INK),
         (title, INK),
-        (f"begin {begin}, whole {whole_}, cut {cut}, end {end}", INK),
+        (", ".join(f"{name} {mark}" for name, mark in named), INK),
         ("between the red edges a row sees its keys" if mask.first.any() else
          "left of the red edge a row sees its keys", OVER)], 0.55, 0.93, 0.085)
     fig.text(0.55, 0.48, "logits computed for each one needed, all programs", fontsize=SMALL)

@@ -174,16 +174,20 @@ def check_my_tile(my_tile):
                     f" {gpu.sram_bytes:,} B: fewer rows, fewer keys or fewer stages")
     plain, half_s = Br * (d + 1.5 * Bc) / config.threads, Br * Bc / 2 / config.threads
     expect_close(tile["registers"], registers, "registers", mistakes={
-        "these are the tiles alone: addresses, counters, m and l take about 40": math.ceil(plain),
+        "these are the tiles alone: addresses, counters, m and l take about 40":
+            math.ceil(plain) if tile["registers"] % 8 else 8 * math.ceil(plain / 8),
+        "P takes 16 bits, half a register": 8 * math.ceil((plain + half_s + model.OTHER_REGISTERS) / 8),
         "round up to a multiple of 8": plain + model.OTHER_REGISTERS,
         "P stands beside S, in 16 bits": 8 * math.ceil((plain - half_s + model.OTHER_REGISTERS) / 8),
         "this is the whole program's: divide by its threads": Br * (d + 1.5 * Bc),
-        "a warp has 32 threads": 8 * math.ceil((Br * (d + 1.5 * Bc) / warps + 40) / 8)})
+        "a warp has 32 threads": 8 * math.ceil((Br * (d + 1.5 * Bc) / warps + 40) / 8),
+        "a thread holds its share of O, S and half of S for P, and 40 more": tile["registers"]})
     if registers > model.MOST_REGISTERS:
         raise Wrong(f"{config} wants {registers} registers a thread and gets 255: the rest spills, for"
                     " every tile. More warps share the tile, or make it smaller")
     per_sm, limit = model.resident(gpu, config, d)
     expect_close(tile["per_sm"], per_sm, "per_sm", mistakes={
+        "by shared memory alone": int(gpu.shared_memory_per_sm_bytes) // (shared + 1024),
         "the system keeps 1,024 B with every program": int(gpu.shared_memory_per_sm_bytes) // shared,
         "by registers alone": int(gpu.registers_per_sm_bytes) // (4 * registers * config.threads)})
     if per_sm < 2:

@@ -159,6 +159,7 @@ def agreement(levels: Sequence[str], correlation: Mapping[str, Sequence[float]])
                color=theme.readable(_COLORS[n]), annotation_clip=False)
     ax.set_xticks(range(len(levels)), [f"{'+ ' if n else ''}{level}" for n, level in enumerate(levels)])
     ax.set(ylim=(0, 1.05), xlim=(-0.3, len(levels) - 0.35), ylabel="rank correlation")
+    ax.set_title("Occupancy, spills and shapes improve the order that bytes give", loc="left")
     words = "; ".join(f"{label} from {v[0]:.2f} to {v[-1]:.2f}" for label, v in correlation.items())
     return theme.describe(fig, f"Spearman's rank correlation by what the model knows: {words}.")
 

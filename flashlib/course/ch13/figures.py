@@ -45,10 +45,9 @@ def bit_fields(numbers: Sequence, *, mantissa_bits: int = 3, bias: int = 7) -> F
     ax = fig.add_axes((0, 0, 1, 1))
     ax.set(xlim=(0, 7), ylim=(0.42 + row * len(numbers), 0))
     ax.axis("off")
-    for x, text in ((0.9, "wanted"), (1.2 + 4 * 0.27, "sign, exponent, mantissa"),
-                    (3.72, "what the bits say"), (6.9, "kept")):
-        ax.text(x, 0.2, text, fontsize=TINY, color=GREY, va="center",
-                ha="center" if x == 1.2 + 4 * 0.27 else "right" if x != 3.72 else "left")
+    for x, text, side in ((0.9, "wanted", "right"), (2.28, "sign, exponent, mantissa", "center"),
+                          (3.72, "what the bits say", "left"), (6.9, "kept", "right")):
+        ax.text(x, 0.2, text, fontsize=TINY, color=GREY, va="center", ha=side)
     for n, (wanted, bits) in enumerate(numbers):
         y = 0.42 + row * (n + 0.5)
         ax.text(0.9, y, _plain(wanted), ha="right", va="center_baseline")
@@ -168,10 +167,9 @@ def scale_dilemma(limits: Sequence[float], errors: Mapping[str, Sequence[float]]
     ax.axvline(largest, color=INK, lw=0.9, ls=(0, (4, 2)))
     ax.text(largest, 0.99, " the tensor's largest |x|", transform=ax.get_xaxis_transform(), va="top",
             fontsize=SMALL)
-    ax.text(largest, 0.88, "clipped ◂ ", transform=ax.get_xaxis_transform(), va="top", ha="right",
-            fontsize=SMALL, color=GREY)
-    ax.text(largest, 0.88, " ▸ coarser", transform=ax.get_xaxis_transform(), va="top", fontsize=SMALL,
-            color=GREY)
+    for text, side in (("clipped ◂ ", "right"), (" ▸ coarser", "left")):
+        ax.text(largest, 0.88, text, transform=ax.get_xaxis_transform(), va="top", ha=side,
+                fontsize=SMALL, color=GREY)
     ax.set(xscale="log", yscale="log", xlabel="largest |x| that the scale covers",
            ylabel="relative error")
     ax.set_title("int8 has one good scale, e4m3 many", loc="left")
@@ -254,32 +252,30 @@ def fp8_step(stalls: Measurement) -> Figure:
     """Draw where a warpgroup spends the cycles of one key tile, a bar for each kernel."""
     fig = theme.figure(2.15, layout=None)
     ax = fig.add_axes((0.1, 0.24, 0.88, 0.39))
-    words, longest, named = [], 0.0, set()
+    words = []
     for y, (variant, label) in enumerate(_STEPS.items()):
         x = 0.0
         for row in stalls.where(impl=variant).rows:
             look, name = _PHASES[row["phase"]]
-            ax.barh(y, row["cycles"], left=x, height=0.72,
-                    label=None if name in named else name, **{"edgecolor": theme.EDGE, **look})
-            named.add(name)
+            ax.barh(y, row["cycles"], 0.72, x, label=name, **{"edgecolor": theme.EDGE, **look})
             ax.text(x + row["cycles"] / 2, y, f"{row['cycles']:,.0f}", ha="center",
                     va="center_baseline", fontsize=TINY,
                     bbox={"facecolor": "#FFFFFF", "edgecolor": "none", "pad": 0.8})
-            words.append(f"{label.replace(chr(10), ' ')}, {name}: {row['cycles']:.0f}")
+            words.append(f"{label}, {name}: {row['cycles']:.0f}")
             x += row["cycles"]
-        longest = max(longest, x)
         ax.text(x + 20, y, f"{x:,.0f}", va="center_baseline", fontsize=SMALL, fontweight="bold")
     where = origin(stalls)
-    cycles = {row["phase"]: row["cycles"] for row in stalls.where(impl="fp8_block").rows}
-    share = theme.percent(cycles["output"] / sum(cycles.values()))
-    heading(fig, f"In FP8 {share} of a step is at the products")
-    ax.set(ylim=(len(_STEPS) - 0.5, -0.5), xlim=(0, 1.1 * longest),
-           xlabel=f"cycles of a warpgroup for one key tile; {where}")
+    heading(fig, f"In FP8 {theme.percent(row['cycles'] / x)} of a step is spent at the products")
+    fig.text(0.012, 0.84, "In bfloat16 the maximum contains the wait for PV; in FP8 the softmax"
+             " contains the wait for K and the request for QKᵀ.", fontsize=TINY)
+    ax.margins(x=0.1)
+    ax.set(ylim=(len(_STEPS) - 0.5, -0.5), xlabel=f"cycles of a warpgroup for one key tile; {where}")
     ax.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
     ax.set_yticks(range(len(_STEPS)), _STEPS.values(), fontsize=SMALL)
     ax.tick_params(axis="y", length=0)
-    ax.legend(loc="lower left", bbox_to_anchor=(-0.11, 1.0), ncols=3, fontsize=TINY, columnspacing=1.4,
-              handlelength=1.4)
+    named = dict(zip(*ax.get_legend_handles_labels()[::-1], strict=True))
+    ax.legend(named.values(), named, loc="lower left", bbox_to_anchor=(-0.11, 1.0), ncols=3,
+              fontsize=TINY, columnspacing=1.4, handlelength=1.4)
     return theme.describe(fig, f"Cycles of a warpgroup for one key tile, {where}. {'; '.join(words)}.")
 
 
@@ -291,8 +287,8 @@ def fp8_lab(value: float, scale: float, fmt: str, bits, near: Sequence[float], r
     Args:
         value: the number; `scale`, by which it is divided; `bits`, `flashlib.quant.fields` of that.
         near: the values around it that the format can hold, times the scale.
-        rows: for each recipe "recipe" and "rmse", drawn as a share of that of the second, "one scale";
-            the one named `chosen` is dark.
+        rows: for each recipe "recipe" and "rmse", drawn as a share of that of the second, "one scale",
+            and "gains" of single draws, least first; the one named `chosen` is dark.
         note: a line under the heading of the bars.
         formula: the format's mantissa bits and its bias.
     """
@@ -327,8 +323,9 @@ def fp8_lab(value: float, scale: float, fmt: str, bits, near: Sequence[float], r
     for n, row in enumerate(rows):
         rect(bars, 0, n - 0.31, row["rmse"] / plain, 0.62, edgecolor=theme.EDGE, lw=0.8,
              facecolor="#35B779" if row["recipe"] == chosen else "#D5DDD8")
-        gain = f", {plain / row['rmse']:.1f} times less" if n > 1 else ""
-        bars.text(row["rmse"] / plain + 0.02, n, f"{row['rmse']:.2g}{gain}", va="center_baseline",
+        gain = n > 1 and (f", {plain / row['rmse']:.1f} times less (draws: {row['gains'][0]:.1f} to"
+                          f" {row['gains'][-1]:.1f})")
+        bars.text(row["rmse"] / plain + 0.02, n, f"{row['rmse']:.2g}{gain or ''}", va="center_baseline",
                   fontsize=SMALL)
     bars.set(xlim=(0, WORST), ylim=(len(rows) - 0.5, -0.5))
     bars.set_xlabel("root mean square error of O, over that with one scale")

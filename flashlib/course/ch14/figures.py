@@ -87,7 +87,6 @@ def exp2_errors(f, errors: Mapping[int, np.ndarray], *, title: str = "", ax=None
         ax.plot(f, error, color=color, lw=1.5, gid=f"degree {degree}")
         beside(ax, f"degree {degree}: {error.max():.1e}", (1.0, error.max()), (5, 0), fontsize=SMALL,
                annotation_clip=False, color=theme.readable(color))
-    f = np.asarray(f)
     ax.plot(f, BFLOAT16_HALF_STEP / np.exp2(f), color=OVER, lw=1, ls="--", gid="half a step")
     beside(ax, "half a step of bfloat16", (0.4, BFLOAT16_HALF_STEP / 2**0.4), (0, 2), va="bottom",
            color=OVER, fontsize=SMALL, ha="center")
@@ -119,7 +118,8 @@ def share_sweep(shares: Sequence[float], panels: Mapping[str, Mapping[str, Seque
     high = max(np.max(cycles) for series in panels.values() for cycles in series.values())
     for ax, (title, series) in zip(axes[0], panels.items(), strict=True):
         floor = np.asarray(floors[title])
-        ax.plot(percent, floor, color=GREY, ls=(0, (4, 2)), lw=1.5, gid="bound")
+        ax.plot(percent, floor, color=GREY, ls=(0, (4, 2)), lw=1.5, gid="bound",
+                label="busiest unit, no rescales")
         last, least = None, []
         for n, (label, cycles) in enumerate(series.items()):
             cycles = np.asarray(cycles)
@@ -132,7 +132,6 @@ def share_sweep(shares: Sequence[float], panels: Mapping[str, Mapping[str, Seque
                 least.append(f"{percent[best]:.0f}")
             words.append(f"{title}, {label}: {cycles[0]:,.0f} at no share, least {cycles[best]:,.0f}"
                          f" at {percent[best]:.0f} %")
-        ax.plot([], [], color=GREY, ls=(0, (4, 2)), label="busiest unit (bound)")
         ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.0f}"))
         found = "no share gains" if least == ["0"] else f"best at {' or '.join(least)} %"
         ax.set_title(f"{title}:\n{found}", fontsize=9, loc="left")

@@ -30,6 +30,11 @@ def bare(ax: Axes, *sides: str) -> None:
         ax.tick_params(axis="y" if side == "left" else "x", length=0)
 
 
+def named(word: str) -> str:
+    """Return a word as an axis shows it: a comma that lies on its side would be taken for a quote."""
+    return {",": "(comma)", ".": "(period)"}.get(word, word)
+
+
 def whole(fig: Figure, *, down: bool = False) -> Axes:
     """Return axes without a frame over a whole figure, in inches from its bottom, or top `down`."""
     ax = fig.add_axes((0, 0, 1, 1))

@@ -10,6 +10,10 @@ from flashlib.course.plots.theme import EDGE, GREY, INK, SMALL, TINY, Axes, huma
 from flashlib.course.plots.traffic import ordered, stack
 
 _STRIP, _GAP = 0.2, 0.07
+_GREY = {"facecolor": theme.tint("#8A8A8A", 0.8), "edgecolor": "#A8A8A8"}
+PLACES = [("in HBM", {**_GREY, "hatch": "////"}),
+          ("in SRAM", {"facecolor": "#8A8A8A", "edgecolor": EDGE, "lw": 1.2}),
+          ("not written", {**_GREY, "facecolor": "white"})]
 
 
 def frame(fig, left, bottom, width, height) -> Axes:
@@ -172,11 +176,8 @@ def _strip(ax, replay, moment, name, box, scale, *, upright) -> None:
 
 def frames_key(ax, replay: Replay) -> None:
     """Write the key of a row of moments: what the strips show, what the bars show."""
-    grey = "#8A8A8A"
     bar = {"facecolor": "#C8C8C8", "edgecolor": "#6B6B6B", "lw": 0}
-    items = [("in HBM", {"facecolor": theme.tint(grey, 0.8), "edgecolor": "#A8A8A8", "hatch": "////"}),
-             ("in SRAM now", {"facecolor": grey, "edgecolor": EDGE, "lw": 1.2}), ("bar: read", bar),
-             ("bar: written", {**bar, "hatch": "/////"})]
+    items = [*PLACES[:2], ("bar: read", bar), ("bar: written", {**bar, "hatch": "/////"})]
     statistics = [name for name in ("m", "l") if name in {e.tensor for e in replay.trace}]
     if statistics:
         words = " and ".join(statistics).replace("l", "ℓ")
@@ -246,7 +247,9 @@ def byte_bars(ax, bars, most, inches, *, note="", small=False, rail=True) -> Non
         if label:
             ax.text(-0.08 * inch, y, label, ha="right", va="center_baseline", fontsize=9)
         if not small:
-            ax.text(end + 0.08 * inch, y, human_bytes(moment.hbm_bytes), va="center_baseline",
+            said = human_bytes(moment.hbm_bytes)
+            inside = end + inch * (text_width(said, 9, "bold") + 0.16) < most
+            ax.text((end if inside else max(end, most)) + 0.08 * inch, y, said, va="center_baseline",
                     fontsize=9, fontweight="bold", zorder=6)
     if small:
         return

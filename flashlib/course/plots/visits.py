@@ -6,7 +6,7 @@ import numpy as np
 
 from flashlib.course.plots import stage, theme
 from flashlib.course.plots.replay import Replay
-from flashlib.course.plots.theme import EDGE, SMALL, Figure, human_bytes, styled, text_width
+from flashlib.course.plots.theme import SMALL, Figure, human_bytes, styled, text_width
 from flashlib.machine.trace import Trace
 
 
@@ -36,11 +36,7 @@ def tile_visits(trace: Trace | Replay, Nq: int, Nk: int, upto: int | None = None
                     note="HBM bytes so far")
     done, all_visits = len(moment.visits), len(replay.grid(moment.kernel)[2])
     stage.heading(fig, 0.14, height - 0.24, title or moment.kernel, stage.status(replay, moment))
-    look = {"facecolor": theme.tint("#8A8A8A", 0.8), "edgecolor": "#A8A8A8"}
-    theme.patch_key(ax, [("in HBM", {**look, "hatch": "////"}),
-                         ("in SRAM", {"facecolor": "#8A8A8A", "edgecolor": EDGE, "lw": 1.2}),
-                         ("not written", {"facecolor": "white", "edgecolor": "#A8A8A8"})],
-                    at=((6.86 - 0.1) / size[0], (height - 0.36 - 0.86) / size[1]))
+    theme.patch_key(ax, stage.PLACES, at=((6.86 - 0.1) / size[0], (height - 0.36 - 0.86) / size[1]))
     text = (f"{title or moment.kernel}: {done} of {all_visits} tiles of the {replay.Nq} × {replay.Nk} "
             f"matrix visited, {human_bytes(moment.hbm_bytes)} of {human_bytes(replay.total_bytes)} "
             f"moved between HBM and SRAM.")
@@ -115,8 +111,9 @@ def compare(traces: Mapping[str, Trace | Replay], Nq: int, Nk: int, *, visit: in
     longest = max(text_width(name, 9) for name in replays) + 0.15
     largest = max(r.total_bytes for r in replays.values())
     inches = theme.WIDTH - 0.24 - longest
-    stage.byte_bars(stage.frame(fig, 0.1 + longest, 0.1, inches, 0.42 * len(replays)),
-                    list(moments.items()), largest, inches)
+    bars = stage.frame(fig, 0.1 + longest, 0.1, inches, 0.42 * len(replays))
+    stage.byte_bars(bars, list(moments.items()), largest, inches)
+    theme.patch_key(bars, stage.PLACES, at=(0.0, 1.0), loc="lower left")
     if title:
         fig.text(0.1 / theme.WIDTH, 1 - 0.06 / height, title, fontsize=10, fontweight="bold", va="top")
     text = "; ".join(f"{name}: {len(m.visits)} tiles visited, {human_bytes(m.hbm_bytes)} moved"

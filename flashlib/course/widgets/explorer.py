@@ -31,8 +31,8 @@ def explorer(kind: str = "blocks", **state):
     """Return an explorer as a widget.
 
     Args:
-        kind: "blocks", what block sizes move, fit and cost; "walk", an algorithm line by line and tile
-            by tile; "softmax", a row of logits in three passes, two or one.
+        kind: "blocks", what tiles, parts of the keys or a ring of GPUs cost; "walk", an algorithm line
+            by line and tile by tile; "softmax", a row of logits in three passes, two or one.
         state: where it opens, as in `explorer("blocks", algorithm="v1", Br=64, gpu="H100")`.
     Raises:
         ModuleNotFoundError: anywidget is not installed; the message says which extra brings it.

@@ -34,8 +34,7 @@ def _attend(acc, l_i, m_i, q, keys, values, lo, hi, row, logits, sizes, window,
     """
     _H, _GROUP, N_Q, N_K, D = sizes
     WHOLE: tl.constexpr = o.EVEN_D and not MASKED
-    # Wide heads ask for V before the softmax, narrow ones after it.
-    EARLY_V: tl.constexpr = o.HEAD_DIM >= 128
+    EARLY_V: tl.constexpr = o.HEAD_DIM >= 128               # wide heads ask for V before the softmax
     for start in tl.range(lo, hi, o.BLOCK_N):
         # Rows beyond the last key may hold anything: their logits are masked.
         k = load_rows(keys, start, N_K, D, o.BLOCK_N, o.HEAD_DIM, WHOLE or o.USE_TMA, o.USE_TMA)

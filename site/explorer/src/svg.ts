@@ -23,11 +23,11 @@ export const hatches = (id: string) => `<defs><pattern id="${id}-w" width="5" he
   + `</pattern></defs>`;
 
 /** How a tensor is written, and the class of its hue: a gradient has that of its tensor. */
-export const named = (tensor: string) => tensor === "l" ? "ℓ" : tensor === "delta" ? "δ" : tensor === "scales" ? say("scales")
+export const named = (tensor: string) => tensor === "l" ? "ℓ" : tensor === "delta" ? "δ" : tensor === "scales" ? say("scales") : tensor === "parts" ? say("parts")
   : tensor.startsWith("scale_") ? say("scale {tensor}", { tensor: tensor.slice(6) }) : tensor;
 /** The length of a text in Latin letters: a Chinese one is as wide as two. */
 export const letters = (words: string) => words.length + (words.match(/[\u2e80-\uffef]/g)?.length ?? 0);
-export const hue = (tensor: string) => tensor.startsWith("scale") ? "fx-other" : `fx-${tensor}`;
+export const hue = (tensor: string) => tensor.startsWith("scale") || tensor === "parts" ? "fx-other" : `fx-${tensor}`;
 /** What a part of a bar of bytes is, for the pointer. */
 export function wayOf(way: number, name: string, bytes: string): string {
   const tensor = named(name);

@@ -63,6 +63,8 @@ export class Form {
       const at = control.options ? control.options.findIndex(([, v]) => v === value) : -1;
       const disabled = off.has(key) || (input.type === "radio" && off.has(`${key}:${control.options![+input.value][1]}`));
       if (input.disabled !== disabled) input.disabled = disabled;
+      const place = input.closest<HTMLElement>(".fx-row, .fx-pick, .fx-check")!, unused = off.has(key);
+      if (place.hidden !== unused) place.hidden = unused;
       if (control.kind === "check") (input as HTMLInputElement).checked = value as boolean;
       else if (control.kind === "pick") (input as HTMLInputElement).checked = +input.value === at;
       else if (input.value !== String(at)) input.value = String(at);

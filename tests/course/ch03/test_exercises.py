@@ -95,6 +95,11 @@ BUGS = {
     },
     "03.2": {
         "axis-0": (row_softmax(axis=0), "runs down the columns"),
+        "maxima-of-columns": (row_softmax(lambda x: x.max(axis=0)), "maxima run down the columns"),
+        "no-keepdims": (row_softmax(lambda x: x.max(axis=1)), "keep the dimension"),
+        "no-keepdims-sum": (lambda x: np.exp(x - x.max(axis=1, keepdims=True)) / np.exp(x).sum(axis=1),
+                            "keep the dimension"),
+        "another-error": (lambda x: x.reshape(7, -1), "your code raised ValueError"),
         "whole-matrix-sum": (lambda x: np.exp(x) / np.exp(x).sum(), "over the whole matrix"),
         "unnormalized": (lambda x: np.exp(x - x.max(axis=1, keepdims=True)), "nothing was divided"),
         "divides-by-max": (lambda x: np.exp(x) / np.exp(x.max(axis=1, keepdims=True)),
@@ -151,6 +156,8 @@ BUGS = {
         "half-base-2": (lse_with(finite_max, lambda m, l: m + np.log2(l)), "np.log of the sum"),
         "product": (lse_with(finite_max, lambda m, l: m * np.log(l)), "were multiplied"),
         "nan": (lse_with(row_max), "is NaN"),
+        "no-keepdims": (lambda x: row_max(x) + np.log(np.exp(x - row_max(x)).sum(axis=1)),
+                        "keep the dimension"),
         "zero": (zero_if_empty, "gave 0"),
         "nan-to-num": (lambda x: np.nan_to_num(lse_with(row_max)(x)), "gave 0"),
         "lowest": (lse_with(finite_max, lambda m, l: m + np.log(np.maximum(l, 1e-300))),
@@ -196,6 +203,8 @@ BUGS = {
         "six-statistics": (byte_count(stats=6), "one too many"),
         "statistics-by-blocks": (lambda N, d, Br, element_bytes=2, stats_bytes=4: byte_count(
             stats=5 * -(-N // Br))(N, d, Br, element_bytes, stats_bytes), "do not grow"),
+        "statistics-of-full-blocks": (lambda N, d, Br, element_bytes=2, stats_bytes=4: byte_count(
+            stats=0)(N, d, Br, element_bytes) + stats_bytes * 5 * Br * -(-N // Br), "not 5·Br·Tr"),
         "statistics-as-elements": (byte_count(size=lambda e, s: (e, e)), "at stats_bytes"),
         "one-block": (byte_count(Tr=lambda N, Br: 1), "every query block reads them anew"),
         "floor": (byte_count(Tr=lambda N, Br: N // Br), "ragged query block"),

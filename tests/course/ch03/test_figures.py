@@ -34,7 +34,6 @@ def test_a_wall_lies_between_the_scales_that_it_divides(wall, border, text):
     ax = figure.axes[0]
     lines = [line for line in ax.lines if line.get_gid() == "wall float16"]
     assert len(lines) == (border is not None)
-    assert len([line for line in ax.lines if line.get_gid() == "off float16"]) == (wall < 1)
     if border:
         boxes = sorted(cells(figure, "kept") + cells(figure, "lost"), key=lambda p: p.get_x())
         assert lines[0].get_xdata()[0] == pytest.approx(boxes[border].get_x())

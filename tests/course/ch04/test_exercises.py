@@ -152,6 +152,13 @@ def sorts_in_place(x):
     return records(x), excess(len(x))
 
 
+def merge_of_the_text(a, b):
+    m = np.maximum(a[0], b[0])
+    if m == -np.inf:
+        return EMPTY
+    return m, a[1] * np.exp(a[0] - m) + b[1] * np.exp(b[0] - m)
+
+
 def records(x):
     return int(np.sum(np.diff(np.maximum.accumulate(x)) > 0))
 
@@ -166,9 +173,6 @@ MISTAKES = {
     "factor-no-exp-sign": (ex.check_factor, lambda old, new: new - old, "wrong sign"),
     "factor-base-2": (ex.check_factor, lambda old, new: 2 ** (old - new), "base 2"),
     "factor-base-10": (ex.check_factor, lambda old, new: 10 ** (old - new), "base 10"),
-    "factor-first-one": (ex.check_factor,
-                         lambda old, new: 1.0 if old == -np.inf else math.exp(old - new),
-                         "no harm to an empty sum"),
     "factor-first-nan": (ex.check_factor,
                          lambda old, new: math.nan if old == -np.inf else math.exp(old - new),
                          "this is NaN"),
@@ -249,6 +253,9 @@ TestAnswers = examine(right=CHECKS.values(), wrong=MISTAKES.values(), unanswered
 
 def test_praises_only_what_happened():
     assert "arises on the way" in ex.check_merge(merge_replaced).message
+    verdict = ex.check_factor(lambda old, new: 1.0 if old == -np.inf else math.exp(old - new))
+    assert verdict and "no case of its own is needed" in verdict.message
+    assert "This one function folds" in ex.check_merge(merge_of_the_text).message
     assert "This one function folds" in ex.check_merge(solutions.merge_states).message
 
 

@@ -51,7 +51,8 @@ def test_the_orders_hold_the_same_row_and_rescale_as_often_as_they_must():
     n = len(fl.data.sentence().tokens)
     said = {order: alt(picture(order, step=n)) for order in ORDERS}
     assert said["sorted down"].endswith("Rescales: none.")
-    assert said["sorted up"].count("factor") == n - 1
+    assert f"{n - 1} rescales, by less than 0.8: “,”, factor 0.72; “,”, fac" in said["sorted up"]
+    assert said["sorted up"].count("factor") == 10                # many rescale, so the small stay out
     assert said["as written"].count("factor") == 4
     assert "“one”, factor 0.088" in said["as written"]
 

@@ -55,6 +55,12 @@ def _wrong_start(m, l, o, s, v):
     return new, 2 * l_new if np.isneginf(m) else l_new, o_new
 
 
+def _step_in_place(m, l, o, s, v):
+    new, l_new, o_new = _step(m, l, o, s, v)
+    o[:] = o_new
+    return new, l_new, o
+
+
 def _nan_start(m, l, o, s, v):
     return _step(m, l, o, s, v, l_old=lambda alpha: alpha / alpha if np.isneginf(m) else alpha)
 
@@ -65,6 +71,14 @@ WRONG = [
     (ch05.check_finish, lambda l, o: o / l[:, None], "gave NaN"),
     (ch05.check_finish, lambda l, o: o * l[:, None], "has to be divided"),
     (ch05.check_finish, lambda l, o: np.nan_to_num(o / l[:, None]), "an error made further up"),
+    (ch05.check_finish, lambda l, o: [row / w if w > 0 else 0 * row
+                                      for w, row in zip(l, np.nan_to_num(o), strict=True)],
+     "an error made further up"),
+    (ch05.check_finish, lambda l, o: np.where(l > 0, o.T, 0).T / np.where(l > 0, l, 1)[:, None],
+     "a NaN in l"),
+    (ch05.check_finish, lambda l, o: np.array([row / max(1e-300, w)
+                                               for w, row in zip(l, o, strict=True)]), "a NaN in l"),
+    (ch05.check_step, _step_in_place, "changed its input"),
     (ch05.check_step, lambda *a: _step(*a, o_old=lambda x: 1), "old o was not rescaled"),
     (ch05.check_step, lambda *a: _step(*a, l_old=lambda x: 1), "old l was not rescaled"),
     (ch05.check_step, lambda *a: _step(*a, o_old=lambda x: 1 / x), "wrong sign"),
@@ -100,6 +114,11 @@ WRONG = [
      "two passes"),
     (ch05.check_one_pass_bytes, lambda Nq, Nk, d, e, s: (2 * Nq + 2 * Nq * Nk) * d * 2 + Nq * 4,
      "use element_bytes and stats_bytes"),
+    *((ch05.check_one_pass_bytes, answer, "queries and keys are confused") for answer in (
+        lambda Nq, Nk, d, e, s: (2 * Nq + 2 * Nk * Nk) * d * e + Nq * s,
+        lambda Nq, Nk, d, e, s: (2 * Nq + 2 * Nq * Nq) * d * e + Nq * s,
+        lambda Nq, Nk, d, e, s: (2 * Nq + 2 * Nq * Nk) * d * e + Nk * s,
+        lambda Nq, Nk, d, e, s: (2 * Nk + 2 * Nq * Nk) * d * e + Nk * s)),
 ]
 PAIRS = [(ch05.check_finish, right.finish), (ch05.check_step, right.step),
          (ch05.check_merge_finished, right.merge_finished),
@@ -129,6 +148,8 @@ def merge_row_by_row(O_a, a, O_b, b):
     (ch05.check_finish,
      lambda l, o: [row / w if w else np.zeros(4) for w, row in zip(l, o, strict=True)]),
     (ch05.check_finish, lambda l, o: (o / np.where(l == 0, 1, l)[:, None]).tolist()),
+    (ch05.check_finish, lambda l, o: np.divide(o, l[:, None], out=np.zeros_like(o),
+                                               where=l[:, None] != 0)),
     (ch05.check_step, lambda *a: list(right.step(*a))),
     (ch05.check_step, lambda *a: tuple(map(np.asarray, right.step(*a)))),
     (ch05.check_merge_finished, merge_row_by_row),

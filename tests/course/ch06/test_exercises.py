@@ -156,6 +156,8 @@ WRONG = [
                            for b in largest_blocks(sram, d, algorithm="flash_v1")),
      "room goes to Bc"),
     (ch06.check_choose_blocks, lambda sram, d: (16, 16), "room for a larger Br"),
+    (ch06.check_choose_blocks, lambda sram, d: (96.5, 16), "whole multiples of 16"),
+    (ch06.check_choose_blocks, lambda sram, d: (True, 16), "whole multiples of 16"),
     (ch06.check_choose_blocks,                       # not twice the least, and too much all the same
      lambda sram, d: (right.choose_blocks(sram, d)[0] * 3 // 64 * 16, 16), "room for a larger Br"),
     (ch06.check_choose_blocks, lambda sram, d: square(sram, d), "square"),
@@ -177,7 +179,8 @@ def merge_row_by_row(O, m, l, S, V):
     (ch06.check_v1_read_bytes, lambda *case: float(right.v1_read_bytes(*case))),
     (ch06.check_merge_tile, merge_row_by_row),
     (ch06.check_choose_blocks, lambda sram, d: np.array(right.choose_blocks(sram, d))),
-    (ch06.check_choose_blocks, lambda sram, d: list(right.choose_blocks(sram, d)))])
+    (ch06.check_choose_blocks, lambda sram, d: list(right.choose_blocks(sram, d))),
+    (ch06.check_choose_blocks, lambda sram, d: tuple(float(b) for b in right.choose_blocks(sram, d)))])
 def test_another_right_form_passes(check, answer):
     assert check(answer), check(answer).message
 

@@ -5,6 +5,7 @@ import pytest
 
 from flashlib.course.ch07 import exercises as ch07
 from flashlib.course.ch07 import solutions as right
+from flashlib.models import traffic
 from tests.course.exercises.examine import examine
 
 
@@ -84,6 +85,10 @@ WRONG = [
     (ch07.check_dQ_updates, lambda N, d, Br, Bc, e: (
         right.dQ_updates(N, d, Br, Bc, e)[0], (1 + 2 * -(-N // Br)) * N * d * e), "not of queries"),
     (ch07.check_dQ_updates, lambda N, d, Br, Bc, e: 3, "expected a tuple"),
+    (ch07.check_dQ_updates, lambda *a: right.dQ_updates(*a)[::-1], "these are the bytes"),
+    (ch07.check_dQ_updates, lambda N, d, Br, Bc, e: (
+        right.dQ_updates(N, d, Br, Bc, e)[0],
+        N * d * e + 2 * -(-N // Bc) * -(-N // Br) * Br * d * e), "an update of a ragged tile"),
     (ch07.check_dQ_updates, lambda N, d, Br, Bc, e: (
         right.dQ_updates(N, d, Br, Bc, e)[0], (1 + 2 * -(-N // Bc)) * -(-N // Br) * Br * d * e),
      "the rows that it has"),
@@ -92,6 +97,13 @@ PAIRS = [(ch07.check_delta, right.delta), (ch07.check_dS, right.dS_tile),
          (ch07.check_dK_dV, right.dK_dV), (ch07.check_dQ_updates, right.dQ_updates)]
 
 TestAnswers = examine(right=PAIRS, wrong=WRONG)
+
+
+@pytest.mark.parametrize("case", [(64, 16, 16, 16, 2), (100, 8, 32, 24, 2), (70, 5, 7, 35, 4)])
+def test_the_bytes_of_dQ_are_those_of_the_machine(case):
+    N, d, Br, Bc, e = case
+    moved = traffic.flash_backward(Nq=N, Nk=N, d=d, Br=Br, Bc=Bc, element_bytes=e).by_tensor["dQ"]
+    assert right.dQ_updates(*case)[1] == moved.total_bytes
 
 
 @pytest.mark.parametrize(("check", "answer"), [

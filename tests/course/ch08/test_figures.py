@@ -47,7 +47,7 @@ def test_the_stair_says_what_each_step_gains():
     fig = figures.stair({"4 heads": steps})
     assert {"8.00", "÷ 2.00", "33 %", "÷ 4.00", "67 %", "3.0"} <= set(words(fig))
     assert "4 heads: v1 8.00 ms, order 4.00 ms (33 %), more 1.00 ms (67 %)" in alt_text(fig)
-    assert "more programs: 67 % of the gain" in words(fig)
+    assert "more programs: 67 % in this order" in words(fig)
 
 
 def test_a_step_that_costs_time_has_a_negative_share():

@@ -178,6 +178,8 @@ FORMS = [                                                    # other texts that 
     (ch09.check_online, right.online_kernel, [("tl.exp(x - m) / l",
      "tl.exp2((x - m) * 1.4426950408889634) / l")]),
     (ch09.check_matmul, right.matmul_kernel, [(DOT, "acc + tl.dot(a, b)")]),
+    (ch09.check_matmul, right.matmul_kernel, [(DOT,
+     "acc + tl.sum(a[:, :, None] * b[None, :, :], 1)")]),
     (ch09.check_matmul, right.matmul_kernel, [(DOT, "acc + tl.trans(tl.dot(b.T, a.T))")]),
     (ch09.check_matmul, right.matmul_kernel, [("for start in range(0, K, BLOCK):", "for step in range("
      "tl.cdiv(K, BLOCK)):\n        start = (tl.cdiv(K, BLOCK) - 1 - step) * BLOCK")]),

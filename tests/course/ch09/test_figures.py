@@ -69,7 +69,8 @@ def test_without_a_prediction_no_line_is_dashed_and_every_curve_is_named_at_its_
     bare = figures.softmax_rates({"float16": series}, 1e12)
     assert {line.get_linestyle() for line in bare.axes[0].lines} == {"-"}
     ends = {t.get_text(): t.xy for t in bare.axes[0].texts}
-    assert ends == {"fused, one pass": (512, 0.8), "three passes": (512, 0.4), "a copy": (512, 1)}
+    assert ends == {"fused, one pass": (512, 0.8), "three passes": (512, 0.4),
+                    "a copy, 1.00 TB/s": (512, 1)}
     assert not bare.get_suptitle()
     assert "predicted" not in theme.alt_text(bare)
     full = figures.softmax_rates({"float16": series}, 1e12, {"3pass": 0.5})
@@ -80,7 +81,8 @@ def test_without_a_prediction_no_line_is_dashed_and_every_curve_is_named_at_its_
 def test_a_kernel_that_is_asked_for_is_named_and_not_drawn():
     fig = figures.softmax_rates({"float16": {"fused": ([256], [9e11])}}, 1e12, asked=("3pass",))
     [ax] = fig.axes
-    assert [t.get_text() for t in ax.texts] == ["fused, one pass", "three passes: ?", "a copy"]
+    assert [t.get_text() for t in ax.texts] == ["fused, one pass", "three passes: ?",
+                                                "a copy, 1.00 TB/s"]
     assert len(ax.lines) == 2                                # the copy and the fused kernel
 
 

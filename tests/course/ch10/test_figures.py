@@ -26,6 +26,8 @@ def test_every_joined_line_is_on_both_sides_and_no_line_of_the_page_is_left_alon
         "with sram.scope", "continue", "Sij = sram.tile", "if", "if ", "Pij = Sij"}
     assert max(int(b) for _, b in joins) == len(kernel) - 1
     assert "qk = tl.dot" in theme.alt_text(fig)
+    starts = [start for _, kernel_starts, _ in figures._JOINED for start in kernel_starts]
+    assert all(any(line.strip().startswith(start) for line in kernel) for start in starts)
 
 
 def test_the_kernel_is_shown_with_the_loop_that_it_calls():
@@ -47,6 +49,10 @@ def test_race_by_shape_is_relative_to_the_fastest_rival_of_each_shape():
         best = max(rate for impl, rate in rates.items() if not impl.startswith("ours"))
         assert marks[f"ours {mode} {y}"].get_xdata()[0] == pytest.approx(rates["ours"] / best)
         assert max(marks[f"rivals {mode} {y}"].get_xdata()) == pytest.approx(1)
+        [named] = [t for ax in fig.axes for t in ax.texts if t.get_gid() == f"fastest {mode} {y}"]
+        assert named.get_text() == {"fa3": "FA3", "fa4": "FA4", "sdpa_cudnn": "cuDNN",
+                                    "fa4_deterministic": "FA4 det."}[max(
+            (impl for impl in rates if not impl.startswith("ours")), key=rates.__getitem__)]
         assert len(marks[f"rivals {mode} {y}"].get_xdata()) == len(rates) - 2
     for ax, race in zip(fig.axes, (RACE, BACK), strict=True):
         assert race.provenance["date"] in ax.get_xlabel()

@@ -49,6 +49,8 @@ def test_it_opens_on_a_window_that_leaves_no_tile_whole():
     words = alt_text(lab.draw())
     assert "4 behind a mask, 0 whole" in words and "2.00 logits computed" in words
     assert "program 0 of 4: rows 384 … 511" in words           # the longest rows first
+    assert "begin 256, whole 384, cut 384, end 512" in words
+    assert "511; cut 384, end 512" in alt_text(lab.draw(mask="causal"))
     assert "program 0 of 4: rows 0 … 127" in alt_text(lab.draw(mask="none"))
 
 

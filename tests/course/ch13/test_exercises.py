@@ -69,7 +69,10 @@ def _rest_left(x, signs):
 WRONG = [
     (ch13.check_by_hand, _hand(0, 18), "even mantissa"),
     (ch13.check_by_hand, _hand(0, 19), "does not round to whole numbers"),
-    (ch13.check_by_hand, _hand(1, 0.0625), "9 steps of 1/128"),
+    (ch13.check_by_hand, _hand(1, 0.0625), "two bits of mantissa"),
+    (ch13.check_by_hand, _hand(1, 10 / 128), "one too far"),
+    (ch13.check_by_hand, lambda: quant.round_to(np.array(ch13.NUMBERS), "e5m2"), "as e5m2 does"),
+    (ch13.check_by_hand, _hand(3, np.nan), "NumPy's cast"),
     (ch13.check_by_hand, _hand(1, 0.07), "a step is 1/128"),
     (ch13.check_by_hand, _hand(2, 0.0), "subnormals reach down"),
     (ch13.check_by_hand, _hand(2, 0.005), "a step is 2⁻⁹"),
@@ -140,6 +143,9 @@ WRONG = [
     (ch13.check_prepare, lambda Q, K, V, s: (quant.rotate(Q, s), quant.rotate(K, s), -V),
      "V, which must stay"),
     (ch13.check_prepare, lambda Q, K, V, s: (Q, K), "expected a tuple"),
+    (ch13.check_prepare, lambda Q, K, V, s: (quant.hadamard(Q), quant.hadamard(K), V), "before H"),
+    (ch13.check_prepare, lambda Q, K, V, s: (quant.unrotate(Q, s), quant.unrotate(K, s), V),
+     "flip the signs before H"),
 ]
 PAIRS = [(ch13.check_by_hand, right.by_hand), (ch13.check_block_scales, right.block_scales),
          (ch13.check_rotate, right.rotate), (ch13.check_prepare, right.prepare)]

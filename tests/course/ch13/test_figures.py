@@ -97,12 +97,13 @@ def test_fp8_step_puts_the_phases_in_their_order_and_adds_them_up():
 @pytest.mark.parametrize("value", [0.3, 0.0, -448.0, 1e4])
 def test_the_lab_draws_number_and_bars(value):
     bits = quant.fields(value)
-    rows = [{"recipe": name, "rmse": e} for name, e in (("half", 1e-3), ("a", 2e-2), ("b", 1e-2))]
+    rows = [{"recipe": name, "rmse": e, "gains": [1.0, 3.5]}
+            for name, e in (("half", 1e-3), ("a", 2e-2), ("b", 1e-2))]
     figure = figures.fp8_lab(value, 1.0, "e4m3", bits, quant.values()[100:108], rows, chosen="b",
                              heading="attention", note="a remark")
     assert "a remark" in [t.get_text() for t in figure.texts]
     bars = [p for p in figure.axes[2].patches]
     assert [bar.get_width() for bar in bars] == [0.05, 1.0, 0.5]
     assert bars[0].get_facecolor() == bars[1].get_facecolor() != bars[2].get_facecolor()
-    assert "0.01, 2.0 times less" in [t.get_text() for t in figure.axes[2].texts]
+    assert "0.01, 2.0 times less (draws: 1.0 to 3.5)" in [t.get_text() for t in figure.axes[2].texts]
     assert bits.bits in figure._alt and figure.png().startswith(b"\x89PNG")

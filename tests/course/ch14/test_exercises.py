@@ -125,6 +125,11 @@ WRONG = [
     (ch14.check_best_share, lambda E, A, B: 100 * right.best_share(E, A, B), "per cent"),
     (ch14.check_best_share, lambda E, A, B: 1.0, "everything was moved"),
     (ch14.check_best_share, lambda E, A, B: max(0, (E - A) / E), "not made equal"),
+    *((ch14.check_best_share, lambda E, A, B, n=n: min(
+        np.linspace(0, 1, n), key=lambda y: max((1 - y) * E, A + y * B)), "near, but not exact")
+      for n in (101, 1001)),
+    (ch14.check_best_share, lambda E, A, B: round(right.best_share(E, A, B), 6), "near, but not exact"),
+    (ch14.check_best_share, lambda E, A, B: "a sixth", "expected numbers"),
 ]
 TestAnswers = examine(
     right=[(ch14.check_take_apart, right.take_apart),

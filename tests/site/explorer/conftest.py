@@ -1,4 +1,7 @@
-"""The explorers' sources, built once by node; without node a test is skipped in plain sight."""
+"""The explorers' sources, built once by node, and their demo in a browser.
+
+Without node, or without Chromium, a test is skipped in plain sight.
+"""
 
 import json
 import shutil
@@ -6,6 +9,7 @@ import subprocess
 
 import pytest
 
+from tests.browser import chromium
 from tests.site.explorer.places import RUN, SOURCE
 
 
@@ -32,3 +36,37 @@ def node(built):
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     return call
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if not chromium.find():
+        pytest.skip("Chromium is not installed")
+    with playwright.sync_playwright() as started:
+        running = started.chromium.launch(executable_path=chromium.find(), args=list(chromium.FLAGS))
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def open_page(browser):
+    """Return a function that opens the demo; what the page complains of or asks for fails the test."""
+    contexts, said = [], []
+
+    def opened(width=900, height=900, **options):
+        context = browser.new_context(viewport={"width": width, "height": height}, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda request: None if request.url.startswith(("file:", "data:"))
+                else said.append(request.url))
+        page.goto((SOURCE / "demo.html").as_uri())
+        page.wait_for_function("document.querySelectorAll('[data-explorer] > .fx').length === 3")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert said == []

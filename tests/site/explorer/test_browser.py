@@ -9,56 +9,12 @@ from flashlib import hardware
 from flashlib.course.plots.theme import human_bytes, human_room, luminance
 from flashlib.models import roofline, traffic
 from scripts import explorer_data
-from tests.browser import chromium
-from tests.site.explorer.places import SOURCE
+from tests.site.explorer.page import put, words
 
 pytestmark = pytest.mark.site
 
-DEMO = (SOURCE / "demo.html").as_uri()
 KINDS = ("blocks", "walk", "softmax")
 MOST_MS = 16.0
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if not chromium.find():
-        pytest.skip("Chromium is not installed")
-    with playwright.sync_playwright() as started:
-        running = started.chromium.launch(executable_path=chromium.find(), args=list(chromium.FLAGS))
-        yield running
-        running.close()
-
-
-@pytest.fixture
-def open_page(browser):
-    """Return a function that opens the demo; what the page complains of or asks for fails the test."""
-    contexts, said = [], []
-
-    def opened(width=900, height=900, **options):
-        context = browser.new_context(viewport={"width": width, "height": height}, **options)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("request", lambda request: None if request.url.startswith(("file:", "data:"))
-                else said.append(request.url))
-        page.goto(DEMO)
-        page.wait_for_function("document.querySelectorAll('[data-explorer] > .fx').length === 3")
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert said == []
-
-
-def put(page, kind, **state):
-    page.locator(f"[data-explorer={kind}]").evaluate("(e, state) => e.explorer.set(state)", state)
-
-
-def words(page, kind, part=".fx-head"):
-    return " ".join(page.locator(f"[data-explorer={kind}] {part}").first.inner_text().split())
 
 
 STATES = {
@@ -68,9 +24,15 @@ STATES = {
         {"algorithm": "v1", "causal": False, "Nq": 1000, "Nk": 197, "same": False, "d": 80, "Br": 48},
         "T4", lambda: traffic.flash_v1(Nq=1000, Nk=197, d=80, Br=48, Bc=64)),
     "backward, windowed": (
-        {"algorithm": "backward", "window": 256, "Nq": 16384, "Nk": 16384, "Bc": 128},
+        {"algorithm": "backward", "left": 256, "Nq": 16384, "Nk": 16384, "Bc": 128},
         "H100", lambda: traffic.flash_backward(Nq=16384, Nk=16384, d=128, Br=128, Bc=128, causal=True,
                                                window=(256, 256))),
+    "backward, Q outside": (
+        {"algorithm": "backward_q", "causal": False, "Nq": 2048, "Nk": 2048, "Br": 32, "d": 64},
+        "A100", lambda: traffic.flash_backward(Nq=2048, Nk=2048, d=64, Br=32, Bc=64, order="q")),
+    "a window with two sides": (
+        {"causal": False, "left": 64, "right": 512},
+        "A100", lambda: traffic.flash_v2(Nq=4096, Nk=4096, d=128, Br=128, Bc=64, window=(64, 512))),
     "v3 in FP8": (
         {"algorithm": "v3", "precision": "fp8", "causal": False},
         "H200", lambda: traffic.flash_v3(Nq=4096, Nk=4096, d=128, Br=128, Bc=64, fp8=True,
@@ -143,7 +105,7 @@ def test_softmax_opens_on_the_toy(open_page):
 def test_every_control_answers_to_the_keyboard(open_page):
     page = open_page()
     put(page, "blocks", algorithm="v4")
-    for control in page.locator("[data-explorer=blocks] .fx-range input").all():
+    for control in page.locator("[data-explorer=blocks] .fx-range:not([hidden]) input").all():
         before = page.locator("[data-explorer=blocks]").inner_text()
         control.focus()
         top = control.evaluate("e => +e.value === +e.max")
@@ -207,7 +169,9 @@ def test_a_phone_needs_no_sideways_scroll(open_page, scheme):
     page = open_page(360, 740, color_scheme=scheme)
     for state in ({}, {"algorithm": "backward_q", "Nq": 65536, "Nk": 1, "Br": 1},
                   {"algorithm": "v4", "share": 0.3},
-                  {"precision": "fp8", "algorithm": "v3", "gpu": "T4"}):
+                  {"precision": "fp8", "algorithm": "v3", "gpu": "T4"},
+                  {"precision": "16", "algorithm": "decode"}, {"parts": 256, "B": 64, "gpu": "B200"},
+                  {"algorithm": "ring"}, {"P": 16, "N": 2**22, "layout": "zigzag", "backward": True}):
         put(page, "blocks", **state)
         page.evaluate("document.querySelectorAll('details').forEach(e => { e.open = true })")
         width = page.evaluate("document.documentElement.scrollWidth")
@@ -296,7 +260,14 @@ def test_nothing_moves_by_itself(open_page):
     assert moving == 0
 
 
-def test_an_event_takes_at_most_16_ms_of_the_main_thread(open_page):
+# The first state is the heaviest of the tiles.
+MODES = {"v4": {"algorithm": "v4", "Nq": 65536, "Nk": 65536, "causal": False},
+         "backward": {"algorithm": "backward", "Nq": 65536, "Nk": 65536, "causal": False},
+         "decode": {"algorithm": "decode"}, "ring": {"algorithm": "ring", "P": 16}}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_event_takes_at_most_16_ms_of_the_main_thread(open_page, mode):
     page = open_page(1000)
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
@@ -305,9 +276,11 @@ def test_an_event_takes_at_most_16_ms_of_the_main_thread(open_page):
         metrics = session.send("Performance.getMetrics")["metrics"]
         return {m["name"]: m["value"] for m in metrics}["TaskDuration"]
 
-    put(page, "blocks", algorithm="v4", Nq=65536, Nk=65536)
+    put(page, "blocks", **MODES[mode])
     times = {}
-    for slider in page.locator(".fx input[type=range]").all():
+    shown = "[data-explorer=blocks] .fx-row:not([hidden]) input" if mode != "v4" else (
+        ".fx-row:not([hidden]) input[type=range], .fx-player input")
+    for slider in page.locator(shown).all():
         kind = slider.evaluate("e => e.closest('[data-explorer]').dataset.explorer")
         name = f"{kind} {slider.get_attribute('data-key') or 'step'}"
         slider.evaluate(MOVE, 10)

@@ -15,6 +15,7 @@ STATIC = ROOT / "site" / "static"
 # Letters, names, units and keys of the keyboard stay; a unit's prefix comes from format.ts.
 STAYS = {
     "FlashAttention", "softmax", "logit", "bank", "SRAM", "HBM", "L2", "GPU", "RTX", "FP8", "FLOP",
+    "SM", "KV", "token", "NVLink", "PCIe",
     "TFLOP", "lse", "exp", "max", "dQ", "dK", "dV", "dO", "dP", "dS", "Page", "Up", "Down",
     "ms", "ns", "kB", "MB", "GB", "KiB", "MiB"}
 # Every text, and what is spoken or shown of an element on demand; code aside.
@@ -34,7 +35,10 @@ STATES = {
         {}, {"algorithm": "v4", "share": 0.3}, {"share": 0}, {"algorithm": "standard"},
         {"algorithm": "v1", "Br": 512, "gpu": "T4"}, {"algorithm": "v3", "precision": "fp8"},
         {"gpu": "H100"}, {"precision": "16"}, {"algorithm": "backward", "Bc": 128},
-        {"algorithm": "backward_q"}, {"algorithm": "v2", "causal": False, "Nq": 1}, {"Nq": 0}],
+        {"algorithm": "backward_q"}, {"algorithm": "v2", "causal": False, "Nq": 1}, {"Nq": 0},
+        {"algorithm": "decode"}, {"parts": 16, "gpu": "H200"}, {"parts": 64}, {"B": 64},
+        {"algorithm": "ring"}, {"causal": True}, {"layout": "zigzag"}, {"layout": "stripe"},
+        {"backward": True, "P": 16}],
     "walk": [{"run": run, "step": step} for run in ("v2, causal", "v1", "standard")
              for step in (*range(0, 60, 3), 120, 10**6)],
     "softmax": [

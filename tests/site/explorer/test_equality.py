@@ -16,20 +16,15 @@ from flashlib.course.plots.theme import human_bytes, human_room
 from flashlib.hardware import human
 from flashlib.masks import mask_of, tile_class, tiles
 from flashlib.models import roofline, traffic
-from scripts.explorer_data import gpus
+from scripts.explorer_data import camel, gpus
 
 pytestmark = pytest.mark.site
 
 FORMS = {"flash_v1": "flashV1", "flash_v2": "flashV2", "flash_v3": "flashV3", "flash_v4": "flashV4",
+         "flash_decode": "flashDecode",
          "standard_attention": "standardAttention", "flash_backward": "flashBackward",
          "standard_backward": "standardBackward"}
 CASES = 6000
-
-
-def camel(name):
-    """Return a name as TypeScript writes it; the paper's letters, such as Br, stay."""
-    first, *rest = name.split("_")
-    return first + "".join(part.capitalize() for part in rest)
 
 
 def random_case(rng):
@@ -52,6 +47,10 @@ def random_case(rng):
     if name == "flash_v4" and rng.random() < 0.7:
         share = rng.choice([0.25, 0.5, 1.0, rng.random()])
         shape |= {"exp2_degree": rng.randint(1, 7), "emulated_share": share}
+    if name == "flash_decode":
+        if rng.random() < 0.8:
+            shape["keys"] = rng.choice([rng.randint(1, most + 9), shape["Bc"] * rng.randint(1, 9)])
+        shape["group"] = rng.choice([1, 2, 4, rng.randint(1, 16)])
     if name == "flash_backward":
         shape |= {"order": rng.choice(["kv", "q"]), "dlse": rng.random() < 0.5}
     return name, shape
@@ -126,11 +125,12 @@ def test_tiles_are_counted_as_the_mask_classes_them(node):
     for _ in range(300):
         Nq, Nk = rng.randint(1, 90), rng.randint(1, 90)
         Br, Bc, causal = rng.randint(1, 30), rng.randint(1, 30), rng.random() < 0.5
-        window = rng.choice([None, rng.randint(0, 60)])
-        mask = mask_of(causal, Nq, Nk, None if window is None else (window, window))
+        left, right = (rng.choice([None, rng.randint(0, 60)]) for _ in range(2))
+        mask = mask_of(causal, Nq, Nk, (left, right))
         kinds = Counter(tile_class(mask, rows, keys)
                         for rows in tiles(Nq, Br) for keys in tiles(Nk, Bc))
-        state = {"Nq": Nq, "Nk": Nk, "Br": Br, "Bc": Bc, "causal": causal, "window": window}
+        state = {"Nq": Nq, "Nk": Nk, "Br": Br, "Bc": Bc, "causal": causal, "left": left,
+                 "right": right}
         calls.append(("tallyOf", state))
         wants.append({"full": kinds["full"], "cut": kinds["partial"], "skipped": kinds["skip"]})
     assert node(calls) == wants

@@ -1,46 +1,43 @@
 // Bytes by tensor, SRAM, roofline and time of one answer.
 import { humanBytes, humanRoom, humanTime, int, ratio } from "../format";
-import { bytesOf, flopsOf, type Cost } from "../models/traffic";
+import { bytesOf, flopsOf, type Cost, type Moved } from "../models/traffic";
 import { say } from "../say";
 import { at, hatches, hue, letters, named, path, rect, svg, text, wayOf } from "../svg";
 import type { Answer } from "./answer";
-import { partOf, short, title } from "./words";
+import { compared, other, partOf, short } from "./words";
 
-/** One bar: its name and its sum above it, tensors side by side, written parts hatched. */
-function bar(y: number, name: string, cost: Cost, scale: number, note: string, look: string, width: number, id: string): string {
-  const sum = bytesOf(cost);
-  let x = 0, out = text(0, y, name, look) + text(width, y, `<tspan class="fx-b">${humanBytes(sum)}</tspan>${note}`, look, "end");
-  for (const [tensor, moved] of Object.entries(cost.byTensor)) for (const way of [0, 1]) {
-    const wide = moved[way] * scale;
-    if (!wide) continue;
-    out += rect(x, y + 6, wide, 20, `fx-t ${hue(tensor)}`, wayOf(way, tensor, humanBytes(moved[way])));
-    if (way) out += `<rect x="${at(x)}" y="${y + 6}" width="${at(wide)}" height="20" fill="url(#${id}-w)" pointer-events="none"/>`;
-    if (wide > 9 * letters(named(tensor)) + 8) out += text(x + wide / 2, y + 20.5, named(tensor), `fx-in fx-on-${tensor}`, "middle");
-    x += wide;
+/** A bar of bytes: its names, what moved or lies there by tensor, and its sum for the reader. */
+export interface Bar { name: string; narrow?: string; moved: Record<string, Moved>; sum: number; note?: string; look: string }
+
+/** Bars under their names and sums, tensors side by side, written parts hatched. */
+export function barsPicture(head: string, bars: Bar[], width: number, id: string, ways = true): string {
+  const most = Math.max(...bars.map(bar => bar.sum), 1), scale = width / most;
+  let y = 36, out = hatches(id) + text(0, 13, head, "fx-title");
+  if (ways) out += rect(width - 118, 4, 12, 12, "fx-plain") + text(width - 102, 14, say("read"), "fx-small")
+    + rect(width - 68, 4, 12, 12, "fx-plain") + `<rect x="${at(width - 68)}" y="4" width="12" height="12" fill="url(#${id}-w)"/>`
+    + text(width - 52, 14, say("written"), "fx-small");
+  for (const { name, narrow, moved, sum, note, look } of bars) {
+    let x = 0;
+    out += text(0, y, width < 420 ? narrow ?? name : name, look)
+      + text(width, y, `<tspan class="fx-b">${humanBytes(sum)}</tspan>${note ?? ""}`, look, "end");
+    for (const [tensor, both] of Object.entries(moved)) for (const way of [0, 1]) {
+      const wide = both[way] * scale, bytes = humanBytes(both[way]);
+      if (!wide) continue;
+      out += rect(x, y + 6, wide, 20, `fx-t ${hue(tensor)}`, ways ? wayOf(way, tensor, bytes) : say("{name}: {bytes}", { name: named(tensor), bytes }));
+      if (way) out += `<rect x="${at(x)}" y="${y + 6}" width="${at(wide)}" height="20" fill="url(#${id}-w)" pointer-events="none"/>`;
+      if (wide > 9 * letters(named(tensor)) + 8) out += text(x + wide / 2, y + 20.5, named(tensor), `fx-in fx-on-${tensor}`, "middle");
+      x += wide;
+    }
+    y += 48;
   }
-  return out;
+  return svg(width, y - 20, bars.map(({ name, sum }) => say("{name}: {bytes}", { name, bytes: humanBytes(sum) }))
+    .reduce((bars, bar) => say("{bars}; {bar}", { bars, bar })), out);
 }
 
 export function bytesPicture(a: Answer, width: number, id: string): string {
-  const Br = int(a.state.Br), Bc = int(a.state.Bc);
-  const rows: [name: string, cost: Cost, narrow: string][] = [a.state.algorithm.startsWith("backward")
-    ? [say("standard backward, every matrix moves once"), a.ideal, say("standard backward, ideal")]
-    : [say("standard attention, every matrix moves once"), a.ideal, say("standard attention, ideal")]];
-  if (a.same)
-    rows.push([say("standard attention in {Br} × {Bc} tiles", { Br, Bc }), a.same, say("standard in {Br} × {Bc} tiles", { Br, Bc })]);
-  if (a.state.algorithm !== "standard") rows.push([title(a.state), a.cost, title(a.state)]);
-  const most = Math.max(...rows.map(([, cost]) => bytesOf(cost)), 1), base = bytesOf(a.ideal), scale = width / most;
-  let y = 36, out = hatches(id) + text(0, 13, say("HBM bytes of one head"), "fx-title")
-    + rect(width - 118, 4, 12, 12, "fx-plain") + text(width - 102, 14, say("read"), "fx-small")
-    + rect(width - 68, 4, 12, 12, "fx-plain") + `<rect x="${at(width - 68)}" y="4" width="12" height="12" fill="url(#${id}-w)"/>`
-    + text(width - 52, 14, say("written"), "fx-small");
-  for (const [k, [name, cost, narrow]] of rows.entries()) {
-    const note = k ? ` · ${ratio(bytesOf(cost) / Math.max(base, 1))} ×` : "";
-    out += bar(y, width < 420 ? narrow : name, cost, scale, note, k === rows.length - 1 ? "fx-label" : "fx-dim", width, id);
-    y += 48;
-  }
-  return svg(width, y - 20, rows.map(([name, cost]) => say("{name}: {bytes}", { name, bytes: humanBytes(bytesOf(cost)) }))
-    .reduce((bars, bar) => say("{bars}; {bar}", { bars, bar })), out);
+  const base = bytesOf(a.ideal), rows = compared(a), head = a.decode ? say("HBM bytes of one layer") : say("HBM bytes of one head");
+  return barsPicture(head, rows.map(([name, cost, narrow], k) => ({ name, narrow, moved: cost.byTensor, sum: bytesOf(cost),
+    note: k ? ` · ${ratio(bytesOf(cost) / Math.max(base, 1))} ×` : "", look: k === rows.length - 1 ? "fx-label" : "fx-dim" })), width, id);
 }
 
 export function sramPicture(a: Answer, width: number): string {
@@ -63,14 +60,16 @@ export function sramPicture(a: Answer, width: number): string {
 
 export function timePicture(a: Answer, width: number): string {
   const y0 = 30, left = 94, high = 22;
-  let out = text(0, 13, say("Time of one head on {gpu}", { gpu: a.gpu.name }), "fx-title");
+  const gpu = a.gpu.name, head = a.decode ? say("Time of one layer on {gpu}", { gpu }) : say("Time of one head on {gpu}", { gpu });
+  let out = text(0, 13, head, "fx-title");
   if (!a.time) {
     out += text(0, y0 + 8, say("{gpu}’s tensor cores know no FP8.", { gpu: a.gpu.name }), "fx-bad");
     return svg(width, y0 + 20, say("no time: {gpu} knows no FP8", { gpu: a.gpu.name }), out);
   }
   const rows: [string, number, boolean][] = [[say("memory"), a.time.parts.memory, false], [say("matmul"), a.time.parts.matmul, false],
     [say("exponentials"), a.time.parts.exp, false], [say("other math"), a.time.parts.vector, false]];
-  if (a.idealTime) rows.push([say("standard"), a.idealTime.timeS, true]);
+  if (a.decode) rows.push([say("with idle SMs"), a.decode.seconds, true]);
+  else if (a.idealTime) rows.push([say("standard"), a.idealTime.timeS, true]);
   const most = Math.max(...rows.map(r => r[1]), 1e-12), scale = (width - left - 62) / most;
   rows.forEach(([name, seconds, other], k) => {
     const y = y0 + k * high, longest = !other && seconds === a.time!.timeS, look = longest ? "fx-b" : "fx-dim";
@@ -104,7 +103,7 @@ export function rooflinePicture(a: Answer, width: number): string {
     out += path(`M${at(px(x0))} ${at(py(x0 * a.gpu.bytesPerS))}L${at(px(a.ridge))} ${at(py(peak))}L${at(left + w)} ${at(py(peak))}`, "fx-roof");
     out += text(left + w - 4, py(peak) - 7, say("{rate} TFLOP/s in matmul", { rate: int(peak / 1e12) }), "fx-small", "end");
   }
-  const dots: [string, Cost, number | undefined, string][] = [[say("standard"), a.ideal, a.idealTime?.timeS, "fx-dot-other"],
+  const dots: [string, Cost, number | undefined, string][] = [[other(a.state), a.ideal, a.idealTime?.timeS, "fx-dot-other"],
     [short(a.state), a.cost, a.time?.timeS, "fx-dot"]];
   const places = dots.filter(([, cost, s]) => s && bytesOf(cost)).map(([name, cost, s, look]) =>
     ({ name, look, x: px(flopsOf(cost) / bytesOf(cost)), y: py(flopsOf(cost) / s!) }));

@@ -67,7 +67,7 @@ export function tilesPicture(a: Answer, width: number, id: string): string {
 }
 
 /** A key: swatches with words; the third goes to a second line where there is no room. */
-function keyLine(x: number, y: number, items: [string, string][], width: number): string {
+export function keyLine(x: number, y: number, items: [string, string][], width: number): string {
   let out = "", at = x, line = y;
   for (const [look, words] of items) {
     const wide = 17 + letters(words) * 6.6 + 12;

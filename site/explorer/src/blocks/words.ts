@@ -1,19 +1,43 @@
 // What the numbers say, in sentences; and the numbers themselves, to the byte.
 import { humanBytes, humanRoom, humanTime, int, ratio } from "../format";
 import type { Time } from "../models/roofline";
-import { bytesOf } from "../models/traffic";
+import { bytesOf, type Cost } from "../models/traffic";
 import { join, say } from "../say";
 import { named } from "../svg";
 import type { Answer, State } from "./answer";
+import { decodeHeadline, decodeReason } from "./decode";
 
 const NAMES = { v1: "FlashAttention v1", v2: "FlashAttention v2", v3: "FlashAttention v3", v4: "FlashAttention v4" };
 const backward = (s: State) => s.algorithm === "backward" || s.algorithm === "backward_q";
-export const short = (s: State) => backward(s) ? say("backward") : s.algorithm === "standard" ? say("in tiles") : s.algorithm;
-export function title(s: State): string {
+export const short = (s: State) => backward(s) ? say("backward") : s.algorithm === "standard" ? say("in tiles")
+  : s.algorithm === "decode" ? say("in groups") : s.algorithm;
+/** What an algorithm is held against, in a word. */
+export const other = (s: State) => s.algorithm === "decode" ? say("alone") : say("standard");
+function title(s: State): string {
   if (s.algorithm === "standard") return say("standard attention");
   if (s.algorithm === "backward" || s.algorithm === "backward_q") return say("FlashAttention’s backward");
-  const name = NAMES[s.algorithm];
+  const name = NAMES[s.algorithm as keyof typeof NAMES];
   return s.precision === "fp8" ? say("{name} in FP8", { name }) : name;
+}
+
+const inParts = (parts: number) => parts === 1 ? say("a group of heads together, in one part")
+  : say("a group of heads together, in {parts} parts", { parts: int(parts) });
+
+/** The bars of the bytes: what is compared, and the algorithm itself last; [name, cost, name where it is narrow]. */
+export function compared(a: Answer): [string, Cost, string][] {
+  const s = a.state, Br = int(s.Br), Bc = int(s.Bc);
+  if (a.decode) {
+    const { parts } = a.decode, short = parts === 1 ? say("a group, one part") : say("a group, {parts} parts", { parts: int(parts) });
+    return [[say("every query head reads its keys alone"), a.ideal, say("every head alone")],
+      ...(parts > 1 ? [[inParts(1), a.same, say("a group, one part")] as [string, Cost, string]] : []), [inParts(parts), a.cost, short]];
+  }
+  if (backward(s)) {
+    const orders = [say("backward, K/V outside"), say("backward, Q outside")], [mine, theirs] = s.algorithm === "backward" ? orders : orders.reverse();
+    return [[say("standard backward, every matrix moves once"), a.ideal, say("standard backward, ideal")], [theirs, a.same, theirs], [mine, a.cost, mine]];
+  }
+  return [[say("standard attention, every matrix moves once"), a.ideal, say("standard attention, ideal")],
+    [say("standard attention in {Br} × {Bc} tiles", { Br, Bc }), a.same, say("standard in {Br} × {Bc} tiles", { Br, Bc })],
+    ...(s.algorithm === "standard" ? [] : [[title(s), a.cost, title(s)] as [string, Cost, string]])];
 }
 
 function boundBy(time: Time): string {
@@ -31,6 +55,7 @@ export const partOf = (time: Time) => ({ memory: say("memory"), matmul: say("mat
 
 /** The headline, as HTML: bytes, SRAM, time. */
 export function headline(a: Answer): string {
+  if (a.decode) return decodeHeadline(a, a.decode);
   const share = ratio(bytesOf(a.cost) / Math.max(bytesOf(a.ideal), 1)), bytes = humanBytes(bytesOf(a.cost)), name = title(a.state);
   const moves = a.state.algorithm === "standard" ? say("Standard attention in these tiles moves <b>{bytes}</b> a head, <b>{share} ×</b> its ideal, which moves every matrix once.", { bytes, share })
     : backward(a.state) ? say("{name} moves <b>{bytes}</b> a head, <b>{share} ×</b> what the standard backward moves.", { name, bytes, share })
@@ -45,6 +70,7 @@ export function headline(a: Answer): string {
 
 /** What makes the bytes what they are: the one idea of this algorithm, with this state's numbers. */
 export function reason(a: Answer): string {
+  if (a.decode) return decodeReason(a, a.decode);
   const s = a.state, Tr = Math.ceil(s.Nq / s.Br), times = int(Math.ceil(s.Nk / s.Bc));
   const matrices = ["S", "P", "dP", "dS"].filter(n => n in a.ideal.byTensor);
   const square = matrices.reduce((sum, n) => sum + a.ideal.byTensor[n][0] + a.ideal.byTensor[n][1], 0);
@@ -76,6 +102,6 @@ export function table(a: Answer): string {
     + `<tr><th scope="row">${say("all")}</th><td data-number="read">${int(a.cost.readBytes)}</td><td data-number="written">${int(a.cost.writeBytes)}</td></tr>`
     + line(say("matmul"), "matmul", a.cost.matmulFlops, "FLOP") + line(say("other math"), "vector", a.cost.vectorFlops, "FLOP")
     + line(say("exponentials"), "exps", a.cost.exps, "") + line(say("peak SRAM"), "sram", a.cost.sramPeakBytes, "B")
-    + line(say("standard attention moves"), "ideal", bytesOf(a.ideal), "B") + "</tbody></table>";
+    + line(a.decode ? say("every head alone moves") : say("standard attention moves"), "ideal", bytesOf(a.ideal), "B") + "</tbody></table>";
 }
 export const plainText = (html: string) => html.replace(/<[^>]*>/g, "");

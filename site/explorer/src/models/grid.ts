@@ -40,11 +40,12 @@ export function keysOf(w: Window, row: number, Nq: number, Nk: number): [number,
   return [clip(on - left, 0, Nk), clip(on + right + 1, 0, Nk)];
 }
 
-export function gridOf(Nq: number, Nk: number, Br: number, Bc: number, w: Window): Grid {
+/** A group of query heads that share a head of keys are rows of the same tiles, query by query. */
+export function gridOf(Nq: number, Nk: number, Br: number, Bc: number, w: Window, group = 1): Grid {
   const grid: Grid = { rows: [], touched: 0, area: 0, masked: 0, keys: 0, visits: 0 };
-  for (let first = 0; first < Nq; first += Br) {
-    const b = Math.min(Br, Nq - first);
-    const [topFrom, topTo] = keysOf(w, first, Nq, Nk), [lastFrom, lastTo] = keysOf(w, first + b - 1, Nq, Nk);
+  for (let first = 0; first < Nq * group; first += Br) {
+    const b = Math.min(Br, Nq * group - first), query = (row: number) => Math.floor(row / group);
+    const [topFrom, topTo] = keysOf(w, query(first), Nq, Nk), [lastFrom, lastTo] = keysOf(w, query(first + b - 1), Nq, Nk);
     const begin = Math.floor(topFrom / Bc), visited = ceilDiv(lastTo, Bc) - begin;
     const keys = Math.min((begin + visited) * Bc, Nk) - Math.min(begin * Bc, Nk);
     const fullFrom = ceilDiv(lastFrom, Bc) * Bc, fullTo = topTo === Nk ? Nk : Math.floor(topTo / Bc) * Bc;

@@ -66,7 +66,12 @@ function moved(e: number, s: number, tensors: Record<string, Moved>): Record<str
   }));
 }
 
-export const gridFor = (p: Shape & Tiles): Grid => gridOf(p.Nq, p.Nk, p.Br, p.Bc, windowOf(p.causal ?? false, p.window ?? null));
+export const gridFor = (p: Shape & Tiles, group = 1): Grid =>
+  gridOf(p.Nq, p.Nk, p.Br, p.Bc, windowOf(p.causal ?? false, p.window ?? null), group);
+/** What so many equal calls cost together: the SRAM of one. */
+export const repeated = (c: Cost, n: number): Cost => ({ ...c, readBytes: n * c.readBytes, writeBytes: n * c.writeBytes,
+  matmulFlops: n * c.matmulFlops, vectorFlops: n * c.vectorFlops, exps: n * c.exps,
+  byTensor: Object.fromEntries(Object.entries(c.byTensor).map(([name, [read, write]]) => [name, [n * read, n * write]])) });
 
 export function flashV1(p: Shape & Tiles, g = gridFor(p)): Cost {
   const { Nq, Nk, d } = p, [e, s, a] = sizes(p), { touched, area } = g, c = Math.min(p.Bc, Nk);
@@ -91,6 +96,26 @@ export function flashV2(p: Shape & Tiles, g = gridFor(p)): Cost {
   return costOf(moved(e, s, { Q: [Nq * d, 0], K: [keys * d, 0], V: [keys * d, 0], O: [0, Nq * d], lse: [0, Nq] }),
     4 * area * d, 4 * area + g.masked + touched * (4 + 2 * d) + Nq * (3 + d), area + touched,
     peakRow(g.rows, heldV2(d, e, s, a, 0)));
+}
+
+/** `keys` are those of a split; a head of keys serves `group` query heads. */
+export function flashDecode(p: Shape & Tiles & { keys?: number; group?: number }, g = gridFor(p, p.group)): Cost {
+  const { Nk, d } = p, [e, s, a] = sizes(p), { touched, area } = g, rows = p.Nq * (p.group ?? 1), keys = p.keys ?? 2 * p.Bc;
+  const merged = Nk > keys, splits = merged ? gridFor({ ...p, Bc: keys }, p.group).rows.map(r => r.visited) : g.rows.map(() => 1);
+  const loaded = g.rows.reduce((total, r, k) => total + splits[k] * r.b, 0), walk = heldV2(d, e, s, a, 0);
+  const sets = new Map<string, Held>();
+  g.rows.forEach((r, k) => {
+    const sees = splits[k] > 0, key = `${r.b} ${r.c} ${sees}`;
+    if (sets.has(key)) return;
+    const parts: Held = [["O", r.b * d * a], ["m", r.b * s], ["l", r.b * s], ["parts", sees ? r.b * (d * a + 2 * s) : 0]];
+    const walking = sees ? walk(r) : [];
+    sets.set(key, merged ? peak([walking, parts]) : walking);
+  });
+  const byTensor = moved(e, s, { Q: [loaded * d, 0], K: [g.keys * d, 0], V: [g.keys * d, 0], O: [0, rows * d], lse: [0, rows] });
+  if (merged) Object.assign(byTensor, { parts: [loaded * d * a, loaded * d * a], m: [loaded * s, loaded * s], l: [loaded * s, loaded * s] });
+  const merges = merged ? loaded : 0;
+  return costOf(byTensor, 4 * area * d, 4 * area + g.masked + touched * (4 + 2 * d) + rows * (3 + d) + merges * (6 + 3 * d),
+    area + touched + 2 * merges, peak(sets.values()));
 }
 
 export function flashV3(p: Shape & Tiles & { fp8?: boolean; halfBytes?: number }, g = gridFor(p)): Cost {

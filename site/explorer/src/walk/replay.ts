@@ -15,9 +15,12 @@ interface RawRun {
   code: string[];
   kernels: [string, number][];
   tensors: string[];
-  events: number[];         // seven numbers an event, starts as differences, stops as lengths
-  steps: number[];          // five numbers a step
+  events: Lettered[];       // seven columns, starts as differences, stops as lengths, bytes an element
+  steps: [columns: number[][], order: string];              // five columns of the steps that occur
 }
+/** Values that occur, and a letter for the one of each row: scripts/explorer_data.py writes them. */
+type Lettered = [values: number[], letters: string];
+const places = (letters: string) => [...letters].map(letter => letter.charCodeAt(0) - 35);
 export interface Run extends Omit<RawRun, "events" | "steps"> {
   name: string;
   events: Event[];
@@ -58,14 +61,15 @@ export function run(name: string): Run {
   if (known) return known;
   const raw = SHEET.runs[expected("run", name, RUNS)], events: Event[] = [], steps: Step[] = [];
   let row = 0, col = 0, from = 0;
-  for (let k = 0; k < raw.events.length; k += 7) {
-    const [op, tensor, down, high, right, wide, bytes] = raw.events.slice(k, k + 7);
+  const columns = raw.events.map(([values, letters]) => places(letters).map(place => values[place]));
+  for (let k = 0; k < columns[0].length; k++) {
+    const [op, tensor, down, high, right, wide, size] = columns.map(column => column[k]);
     row += down;
     col += right;
-    events.push({ op: OPS[op], tensor: raw.tensors[tensor] ?? "", rows: [row, row + high], cols: [col, col + wide], bytes });
+    events.push({ op: OPS[op], tensor: raw.tensors[tensor] ?? "", rows: [row, row + high], cols: [col, col + wide], bytes: size * high * wide });
   }
-  for (let k = 0; k < raw.steps.length; k += 5) {
-    const [line, many, matmul, vector, exps] = raw.steps.slice(k, k + 5);
+  for (const place of places(raw.steps[1])) {
+    const [line, many, matmul, vector, exps] = raw.steps[0].map(column => column[place]);
     steps.push({ line, from, upto: from + many, matmul, vector, exps });
     from += many;
   }

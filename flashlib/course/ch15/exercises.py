@@ -157,6 +157,8 @@ def check_dangling(dangling):
         whole = {(b, j) for b, j in right if j < lengths[b] // page}
         if found == {(b, table[b][j]) for b, j in right}:
             raise Wrong(f"{what}: j is the place in the row, not the page that stands there")
+        if found == {(b, j * page) for b, j in right}:
+            raise Wrong(f"{what}: j counts the entries of a row, 0, 1, 2 …, not keys")
         if found == {(j, b) for b, j in right}:
             raise Wrong(f"{what}: (b, j) is sequence, then place: yours are the other way round")
         if found & behind:

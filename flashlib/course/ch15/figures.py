@@ -63,15 +63,14 @@ def u_shape(
             lw=1.4,
             zorder=2,
         )
-        last = max(predicted)
+        worst = max(predicted, key=lambda x: predicted[x] / measured.get(x, np.inf))
         beside(
             ax,
             "predicted",
-            (last, 1e6 * predicted[last]),
-            (-32, 9),
+            (worst, 1e6 * predicted[worst]),
+            (3, 6),
             fontsize=TINY,
             color="#31688E",
-            ha="right",
         )
     best = min(shown, key=lambda x: shown[x])
     for x, by, text in (
@@ -122,7 +121,7 @@ def u_shape(
     return theme.describe(
         fig,
         f"{'Recorded' if measured else 'Predicted'} time against the number of parts: "
-        + "; ".join(f"{x} parts {y:.1f} µs" for x, y in zip(xs, ys, strict=True))
+        + "; ".join(f"{x} part{'s' * (x > 1)} {1e6 * shown[x]:.1f} µs" for x in sorted(shown))
         + f". Only reading takes {1e6 * floor:.1f} µs. "
         + "; ".join(f"{name} takes {parts}" for name, parts in choices.items())
         + ".",
@@ -136,15 +135,15 @@ def sms(panels: Mapping[str, Waves]) -> Figure:
     rows = -(-next(iter(panels.values())).sms // across)
     columns = min(2, len(panels))
     lines = -(-len(panels) // columns)
-    height = lines * (0.145 * rows + 0.42) + 0.1
+    height = lines * (0.145 * rows + 0.32) + 0.1
     fig, words = theme.figure(height, layout=None), []
     for n, (title, w) in enumerate(panels.items()):
         x, y = n % columns, n // columns
         ax = fig.add_axes(
             (
-                0.015 + x / columns,
+                0.005 + x / columns,
                 1 - (y + 1) * (height - 0.1) / lines / height,
-                0.97 / columns,
+                0.98 / columns,
                 0.145 * rows / height,
             )
         )
@@ -289,7 +288,8 @@ def parts_map(
             j = _nearest(columns, predicted[B, N_k])
             ax.plot([j - 0.3, j + 0.3], [i - 0.36, i - 0.36], color=INK, lw=1.3, solid_capstyle="butt")
             found = times[B, N_k]
-            words.append(f"B {B}, {N_k:,} keys: best {min(found, key=lambda x: found[x])} parts")
+            best = min(found, key=lambda x: found[x])
+            words.append(f"B {B}, {N_k:,} keys: best {best} part{'s' * (best > 1)}")
         ax.set_xticks(range(len(columns)), columns, fontsize=TINY)
         ax.set_yticks(range(len(lengths)), [f"{n // 1024}k" for n in lengths], fontsize=TINY)
         ax.set_title(f"{B} sequence{'s' * (B > 1)}", fontsize=8.5, loc="left", pad=3)
@@ -354,17 +354,7 @@ def timeline(
             lw=0.6,
         )
         if busy < w.sms:
-            rect(
-                ax,
-                start + n * each,
-                busy,
-                each,
-                w.sms - busy,
-                fc="#F6F6F6",
-                ec="#CFCFCF",
-                hatch="////",
-                lw=0,
-            )
+            rect(ax, start + n * each, busy, each, w.sms - busy, **_IDLE)
     end = start + us["read"]
     if us["merge"]:
         rect(
@@ -390,6 +380,8 @@ def timeline(
     )
     ax.set(xlim=(0, 1.06 * max(total, start + us["floor"])), ylim=(0, w.sms * 1.08))
     ax.set_ylabel("SMs", fontsize=SMALL)
-    ax.set_xlabel("µs, predicted; hatched: idle SMs; last, in O's color: the merge", fontsize=SMALL)
+    ax.set_xlabel(
+        "µs, predicted; a shade for each wave; hatched: idle SMs; last, pink: the merge", fontsize=SMALL
+    )
     fig.suptitle("\n".join([title, *lines]), x=0.01, ha="left", fontsize=9, color=OVER if late else INK)
     return theme.describe(fig, f"{title}. {'; '.join(lines)}.")

@@ -108,7 +108,7 @@ def hides(tokens: Sequence[int], work_s: Sequence[float], links: Mapping[str, Se
     ax.set_xticks(ticks, [f"{n // 1024}k" if n >= 1024 else str(n) for n in ticks])
     ax.xaxis.set_minor_locator(NullLocator())
     ax.yaxis.set_minor_locator(NullLocator())
-    ax.set_yticks([0.01, 0.1, 1, 10, 100], ["0.01", "0.1", "1", "10", "100"])
+    ax.set_yticks([0.001, 0.01, 0.1, 1, 10, 100], ["0.001", "0.01", "0.1", "1", "10", "100"])
     ax.set_ylabel("ms of a step, computed", fontsize=SMALL)
     ax.set_xlabel("tokens of a GPU; right of its dot a link hides behind the work", fontsize=SMALL)
     return theme.describe(fig, "Seconds of a step's work and of its message against tokens of a GPU."

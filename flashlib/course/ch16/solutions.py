@@ -49,7 +49,5 @@ def backward(rank, P, kv, gradients):
             yield put(after, "KV", kv)
             yield put(after, "dKV", dkv)
             kv = yield get(before, "KV")
-    if P > 1:
-        yield put(after, "dKV", dkv)
-        dkv = yield get(before, "dKV")
-    return dkv
+    yield put(after, "dKV", dkv)
+    return (yield get(before, "dKV"))

@@ -83,6 +83,10 @@ def pages(table, lengths, page, free):
     return {(b, table[b][j]) for b, j in right.dangling(table, lengths, page, free)}
 
 
+def keys(table, lengths, page, free):
+    return {(b, j * page) for b, j in right.dangling(table, lengths, page, free)}
+
+
 def left(states, merge):
     return functools.reduce(merge, states)
 
@@ -138,6 +142,7 @@ WRONG = [
     (ch15.check_dangling, whole_pages, "filled in part"),
     (ch15.check_dangling, first_sequence, "every sequence"),
     (ch15.check_dangling, pages, "the place in the row"),
+    (ch15.check_dangling, keys, "j counts the entries of a row"),
     (ch15.check_dangling, lambda *x: {p[::-1] for p in right.dangling(*x)}, "the other way round"),
     (ch15.check_dangling, lambda *x: len(right.dangling(*x)), "expected pairs"),
     (ch15.check_dangling, lambda table, lengths, page, free: {(0, 1)}, "somebody holds"),

@@ -23,7 +23,7 @@ def test_the_u_says_its_ends_its_floor_and_who_chooses_what():
     shown = texts(fig)
     assert {"x, y: 16", "flashlib: 32", "700 µs", "70.0 µs", "90 µs", "predicted"} <= set(shown)
     assert "only reading K and V: 60.0 µs" in shown
-    assert "1 parts 700.0 µs; 16 parts 70.0 µs" in alt_text(fig)
+    assert "1 part 700.0 µs; 16 parts 70.0 µs" in alt_text(fig)
 
 
 def test_sms_count_the_idle_ones_and_many_idle_are_red():

@@ -52,6 +52,27 @@ def in_place(model, tokens):
     return (0, 7) if np.any(model(tokens)[:-1] != before[:-1]) else None
 
 
+def the_row_before(model, tokens):
+    """Change every place, but look at the row before it only."""
+    for place in range(1, len(tokens)):
+        other = np.array(tokens)
+        other[place] += 1
+        if np.any(model(other)[place - 1] != model(tokens)[place - 1]):
+            return place - 1, place
+    return at_the_end(model, tokens) or at_the_front(model, tokens)
+
+
+def emptied(model, tokens):
+    """Set every place to 0, which changes nothing where a 0 stands."""
+    for place in range(1, len(tokens)):
+        other = np.array(tokens)
+        other[place] = 0
+        moved = np.any(model(other)[:place] != model(tokens)[:place], axis=-1)
+        if moved.any():
+            return int(np.argmax(moved)), place
+    return None
+
+
 def itself(model, tokens):
     return (len(tokens) - 1, len(tokens) - 1)
 
@@ -70,7 +91,12 @@ WRONG = [
     (ch17.check_kept, less(1, lambda B, H, N, C, e: 4 * B * H * N), "lse is missing"),
     (ch17.check_kept, less(1, lambda B, H, N, C, e: (4 - e) * B * H * N), "whatever the inputs are"),
     (ch17.check_kept, less(1, lambda B, H, N, C, e: B * N * C * e), "O is missing"),
-    (ch17.check_kept, lambda *x: right.kept(*x)[::-1], "Expected"),
+    (ch17.check_kept, lambda *x: right.kept(*x)[::-1], "in the order (ours, standard)"),
+    (ch17.check_kept, lambda *x: (7, 7), "Expected"),
+    (ch17.check_kept, lambda B, H, N, C, e: (3 * B * H * N * C * e + P(B, H, N, C, e),
+                                             right.kept(B, H, N, C, e)[1]), "all heads together"),
+    (ch17.check_kept, lambda B, H, N, C, e: (right.kept(B, H, N, C, e)[0],
+                                             4 * B * H * N * (C * e + 1)), "all heads together"),
     (ch17.check_tokens_per_s, speed(lambda w, c, L, e: w), "the cache of keys and values"),
     (ch17.check_tokens_per_s, speed(lambda w, c, L, e: c), "the weights are read as well"),
     (ch17.check_tokens_per_s, speed(lambda w, c, L, e: w + c / 2), "K and V are two"),
@@ -84,6 +110,8 @@ WRONG = [
     (ch17.check_first_leak, itself, "expected None"),
     (ch17.check_first_leak, at_the_front, "Try every place"),
     (ch17.check_first_leak, at_the_end, "a single row in the middle: got None"),
+    (ch17.check_first_leak, the_row_before, "row 2 changes with place 5, which holds token 0"),
+    (ch17.check_first_leak, emptied, "with another token than it holds"),
     (ch17.check_first_leak, in_place, "copy them first"),
     (ch17.check_first_leak, lambda m, t: right.first_leak(m, t) and True, "expected (row, place)"),
     (ch17.check_first_leak, lambda m, t: right.first_leak(m, t) and (5, 2), "leads to a later place"),
@@ -94,9 +122,12 @@ CHECKS = [(ch17.check_gain, right.gain), (ch17.check_kept, right.kept),
 FORMS = [
     (ch17.check_gain, lambda *x: np.float32(right.gain(*x)).astype(float) * 0 + right.gain(*x)),
     (ch17.check_gain, lambda N, C, f: 1 / (1 - over(N, C) / (1 + over(N, C)) * (1 - 1 / f))),
+    (ch17.check_gain, lambda *x: np.array(right.gain(*x))),
     (ch17.check_kept, lambda *x: list(right.kept(*x))),
     (ch17.check_kept, lambda *x: np.array(right.kept(*x), float)),
     (ch17.check_tokens_per_s, lambda *x: np.float64(right.tokens_per_s(*x))),
+    (ch17.check_tokens_per_s, lambda *x: int(right.tokens_per_s(*x))),
+    (ch17.check_tokens_per_s, lambda *x: round(right.tokens_per_s(*x))),
     (ch17.check_first_leak, lambda m, t: (found := right.first_leak(m, t)) and list(found)),
 ]
 

@@ -26,7 +26,8 @@ EXPLORERS = {SOURCE_TO_WALK: ("walk", {"run": "v1"}), "widgets.play": ("walk", {
                                          "Nk": 2048, "Nq": 2048, "d": 64, "gpu": "H200"}),
              "decode_lab": ("blocks", {"algorithm": "decode", "gpu": "H200"}),
              "ring_lab": ("blocks", {"algorithm": "ring", "gpu": "H200"})}
-PLAIN = {"02": "K"}                                         # letters that mean something else there
+# Letters that mean something else there: an inner dimension, GPUs, the tokens of a prompt.
+PLAIN = {"02": "K", "09": "K", "15": "P", "16": "P"}
 
 
 def chapters():
@@ -42,7 +43,7 @@ class Chapter:
 
     def __init__(self, row, repository="", language=ENGLISH):
         self.row, self.repository, self.language = row, repository, language
-        self.path = ROOT / row.file
+        self.path, self.plain = ROOT / row.file, PLAIN.get(row.number, "")
         self.book = (json.loads(self.path.read_text("utf-8")) if language is ENGLISH
                      else notebooks.translated(row.number, language))
         self.copied = set()                                 # files of the repository that are linked to
@@ -73,9 +74,8 @@ class Chapter:
         return f"{'../' if self.language.folder else ''}files/{inside}"
 
     def prose(self, text):
-        """Rewrite one Markdown cell: links in prose, hues in formulas."""
-        plain = PLAIN.get(self.row.number, "")
-        text = "".join(paint(part, plain=plain) if kind in ("math", "display") else part
+        """Rewrite one Markdown cell: links in prose, hues in formulas; course.js paints the rest."""
+        text = "".join(paint(part, plain=self.plain) if kind in ("math", "display") else part
                        for kind, part in islands(text))
         return relink(text, self.target)
 

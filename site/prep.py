@@ -46,6 +46,7 @@ class Chapter:
         self.path, self.plain = ROOT / row.file, PLAIN.get(row.number, "")
         self.book = (json.loads(self.path.read_text("utf-8")) if language is ENGLISH
                      else notebooks.translated(row.number, language))
+        self.predicted = 0                                  # predictions that have their field
         self.copied = set()                                 # files of the repository that are linked to
         asked = re.findall(rf"(?:{language.exercise}).*{language.minutes}", self.text())
         self.solve = sum(int(minutes) for _, minutes in asked)
@@ -82,7 +83,7 @@ class Chapter:
     def cells(self):
         """Return the notebook with its cells rewritten."""
         book = json.loads(json.dumps(self.book))
-        cells = book["cells"]
+        cells, self.predicted = book["cells"], 0
         for n, cell in enumerate(cells):
             if cell["cell_type"] == "markdown":
                 later = next((c for c in cells[n + 1:] if c["cell_type"] == "code"), None)
@@ -118,10 +119,11 @@ class Chapter:
 
         def fold(summary, body):
             before = ""
-            asked = re.search(self.language.commit, summary) and later
-            if asked and (found := predictions.fields("".join(stream(later)))):
+            if re.search(self.language.commit, summary):
+                found = (predictions.fields("".join(stream(later)) if later else "")
+                         or predictions.written(self.row.number, self.predicted))
                 form = predictions.form(f"{self.row.number}-{n}", found, self.language.say)
-                before = raw(form) + "\n\n"
+                before, self.predicted = raw(form) + "\n\n", self.predicted + 1
             return f"{before}:::::::::{{fold}} {summary}\n\n{body}\n\n:::::::::"
 
         return unfold(text, fold)

@@ -75,14 +75,19 @@
     for (const form of all("form.guess")) {
       const inputs = all("input", form);
       const compare = () => inputs.forEach((input) => {
-        input.parentElement.querySelector("output").textContent = verdict(input);
+        if (input.dataset.answer) input.parentElement.querySelector("output").textContent = verdict(input);
       });
       inputs.forEach((input, n) => {
         const key = `guess:${form.dataset.guess}:${n}`;
         input.value = store.get(key) || "";
         input.addEventListener("input", () => store.set(key, input.value || null));
       });
-      form.addEventListener("submit", (event) => { event.preventDefault(); compare(); });
+      form.addEventListener("submit", (event) => {
+        event.preventDefault();
+        compare();
+        const fold = form.closest("article") && form.nextElementSibling?.closest("details");
+        if (form.matches(".words") && fold) fold.open = true;
+      });
     }
   }
 

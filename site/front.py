@@ -62,8 +62,8 @@ def facts(book):
                  f'notebooks%2F{name}">{say("Open in Binder")}</a>',
                  f'<a href="https://github.com/{book.repository}/blob/main/notebooks/{name}">'
                  f'{say("On GitHub")}</a>']
-    return (f'<p class="facts" data-page="{book.path.stem}">{" · ".join(parts)}'
-            f' <span class="away">{" · ".join(away)}</span></p>')
+    return (f'<p class="facts" data-page="{book.path.stem}" data-plain="{book.plain}">'
+            f'{" · ".join(parts)} <span class="away">{" · ".join(away)}</span></p>')
 
 
 def explore(kind, state, fallback=""):

@@ -1,10 +1,16 @@
-"""A field for each number that a chapter asks for, where the next output holds the answer."""
+"""A field for each prediction: for its numbers, where the page holds the answer, or else for words.
+
+The answers are those of a table that the next cell prints, or stand in predictions.json: by chapter
+and by the prediction's place in it, each a label without words and the number as the page has it.
+"""
 
 import html
 import itertools
 import json
 import re
+from pathlib import Path
 
+WRITTEN = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
 _RULE = re.compile(r"^─+(  ─+)+$")
 _MOST = 6                                                   # fields of one prediction
 
@@ -53,13 +59,26 @@ def fields(text):
     return []
 
 
+def written(chapter, place):
+    """Return (label, answer) of the numbers that a chapter's prediction asks for; it may be of none."""
+    return [(label, number(answer)) for label, answer in WRITTEN.get(chapter, {}).get(str(place), ())]
+
+
 def form(key, found, say):
     """Return the HTML of the fields; course.js keeps what is written into them."""
+    head = (say("Commit first: your guess") if not found else say("Commit first: your number")
+            if len(found) == 1 else say("Commit first: your numbers"))
     rows = "".join(
         f'<label><span>{html.escape(label)}</span> <input type="text" inputmode="decimal" size="12"'
-        f' autocomplete="off" data-answer="{answer:.12g}"> <output></output></label>'
-        for label, answer in found)
-    head = say("Commit first: your number") if len(found) == 1 else say("Commit first: your numbers")
-    return (f'<form class="guess" data-guess="{html.escape(json.dumps(key)[1:-1])}" novalidate>'
-            f'<p class="guess-head">{head}</p>{rows}'
-            f'<button type="submit">{say("Compare")}</button></form>')
+        f'{unnamed(label, head)} autocomplete="off" data-answer="{answer:.12g}">'
+        " <output></output></label>" for label, answer in found)
+    rows = rows or f'<input type="text" autocomplete="off"{unnamed("", head)}>'
+    button = say("Compare") if found else say("Keep it, and look")
+    place, kind = html.escape(json.dumps(key)[1:-1]), "" if found else " words"
+    return (f'<form class="guess{kind}" data-guess="{place}" novalidate>'
+            f'<p class="guess-head">{head}</p>{rows} <button type="submit">{button}</button></form>')
+
+
+def unnamed(label, head):
+    """Return the attribute that names a field without a label to who does not see its place."""
+    return "" if label else f' aria-label="{html.escape(head)}"'

@@ -26,7 +26,8 @@ EXPLORERS = {SOURCE_TO_WALK: ("walk", {"run": "v1"}), "widgets.play": ("walk", {
                                          "Nk": 2048, "Nq": 2048, "d": 64, "gpu": "H200"}),
              "decode_lab": ("blocks", {"algorithm": "decode", "gpu": "H200"}),
              "ring_lab": ("blocks", {"algorithm": "ring", "gpu": "H200"})}
-PLAIN = {"02": "K"}                                         # letters that mean something else there
+# Letters that mean something else there: an inner dimension, GPUs, the tokens of a prompt.
+PLAIN = {"02": "K", "09": "K", "15": "P", "16": "P"}
 
 
 def chapters():
@@ -42,9 +43,10 @@ class Chapter:
 
     def __init__(self, row, repository="", language=ENGLISH):
         self.row, self.repository, self.language = row, repository, language
-        self.path = ROOT / row.file
+        self.path, self.plain = ROOT / row.file, PLAIN.get(row.number, "")
         self.book = (json.loads(self.path.read_text("utf-8")) if language is ENGLISH
                      else notebooks.translated(row.number, language))
+        self.predicted = 0                                  # predictions that have their field
         self.copied = set()                                 # files of the repository that are linked to
         asked = re.findall(rf"(?:{language.exercise}).*{language.minutes}", self.text())
         self.solve = sum(int(minutes) for _, minutes in asked)
@@ -73,16 +75,15 @@ class Chapter:
         return f"{'../' if self.language.folder else ''}files/{inside}"
 
     def prose(self, text):
-        """Rewrite one Markdown cell: links in prose, hues in formulas."""
-        plain = PLAIN.get(self.row.number, "")
-        text = "".join(paint(part, plain=plain) if kind in ("math", "display") else part
+        """Rewrite one Markdown cell: links in prose, hues in formulas; course.js paints the rest."""
+        text = "".join(paint(part, plain=self.plain) if kind in ("math", "display") else part
                        for kind, part in islands(text))
         return relink(text, self.target)
 
     def cells(self):
         """Return the notebook with its cells rewritten."""
         book = json.loads(json.dumps(self.book))
-        cells = book["cells"]
+        cells, self.predicted = book["cells"], 0
         for n, cell in enumerate(cells):
             if cell["cell_type"] == "markdown":
                 later = next((c for c in cells[n + 1:] if c["cell_type"] == "code"), None)
@@ -118,10 +119,11 @@ class Chapter:
 
         def fold(summary, body):
             before = ""
-            asked = re.search(self.language.commit, summary) and later
-            if asked and (found := predictions.fields("".join(stream(later)))):
+            if re.search(self.language.commit, summary):
+                found = (predictions.fields("".join(stream(later)) if later else "")
+                         or predictions.written(self.row.number, self.predicted))
                 form = predictions.form(f"{self.row.number}-{n}", found, self.language.say)
-                before = raw(form) + "\n\n"
+                before, self.predicted = raw(form) + "\n\n", self.predicted + 1
             return f"{before}:::::::::{{fold}} {summary}\n\n{body}\n\n:::::::::"
 
         return unfold(text, fold)

@@ -75,14 +75,19 @@
     for (const form of all("form.guess")) {
       const inputs = all("input", form);
       const compare = () => inputs.forEach((input) => {
-        input.parentElement.querySelector("output").textContent = verdict(input);
+        if (input.dataset.answer) input.parentElement.querySelector("output").textContent = verdict(input);
       });
       inputs.forEach((input, n) => {
         const key = `guess:${form.dataset.guess}:${n}`;
         input.value = store.get(key) || "";
         input.addEventListener("input", () => store.set(key, input.value || null));
       });
-      form.addEventListener("submit", (event) => { event.preventDefault(); compare(); });
+      form.addEventListener("submit", (event) => {
+        event.preventDefault();
+        compare();
+        const fold = form.closest("article") && form.nextElementSibling?.closest("details");
+        if (form.matches(".words") && fold) fold.open = true;
+      });
     }
   }
 
@@ -168,26 +173,40 @@
     if (wanted) { event.preventDefault(); openSearch(); }
   });
 
-  // Words that were searched for are marked on the page that is opened.
-  function marks() {
-    const words = new URLSearchParams(location.search).get("find");
+  // What is found in the article's text is lit as `name`, for styles to say how; the page stays as it is.
+  function light(name, expression, skipped) {
     const article = document.querySelector("article");
-    if (!words || !article || !window.Highlight || !CSS.highlights) return;
-    const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
+    if (!article || !window.Highlight || !CSS.highlights) return;
     const ranges = [];
     const walker = document.createTreeWalker(article, NodeFilter.SHOW_TEXT);
     for (let node = walker.nextNode(); node; node = walker.nextNode()) {
-      const text = node.data.toLowerCase();
-      for (const word of wanted) {
-        for (let at = text.indexOf(word); at >= 0; at = text.indexOf(word, at + word.length)) {
-          const range = new Range();
-          range.setStart(node, at);
-          range.setEnd(node, at + word.length);
-          ranges.push(range);
-        }
+      for (const found of node.data.matchAll(expression)) {
+        if (skipped && node.parentElement.closest(skipped)) break;
+        const range = new Range();
+        range.setStart(node, found.index);
+        range.setEnd(node, found.index + found[0].length);
+        ranges.push(range);
       }
     }
-    CSS.highlights.set("found", new window.Highlight(...ranges));
+    CSS.highlights.set(name, new window.Highlight(...ranges));
+  }
+
+  // Words that were searched for are marked on the page that is opened.
+  function marks() {
+    const words = (new URLSearchParams(location.search).get("find") || "").match(/\S+/g);
+    if (words) light("found", RegExp(words.map((word) => word.replace(/\W/g, "\\$&")).join("|"), "gi"));
+  }
+
+  // The tensors have their hues in prose and code as in formulas: Q, Qi, dQ, QKᵀ. A chapter's other use of a
+  // letter stays plain, and so do the O of a bound and an author's initial.
+  function hues() {
+    const facts = document.querySelector(".facts");
+    for (const letter of facts ? "QKVSPO" : "") {
+      if (facts.dataset.plain.includes(letter)) continue;
+      const name = RegExp(`(?<![\\w.'’]|I/)d?${letter}(?:[ij]{1,2}|_[ij])?(?![\\w'’(]|\\. [A-Z]\\w+[,.])|`
+        + `(?<![\\w.])${letter}(?=Kᵀ)|(?<=\\bQ)${letter}(?=ᵀ)`, "g");
+      light("t" + letter, name, ".katex,[data-explorer],svg,a,button,h1,h2,h3,.output,.facts,form");
+    }
   }
 
   // The explorers' script comes when a reader comes near one of them; it mounts all that are there.
@@ -209,6 +228,7 @@
   tips();
   films();
   marks();
+  hues();
   if (location.hash && document.querySelector(location.hash.replace(/[^#\w-]/g, "\\$&"))?.closest("details")) {
     document.querySelector(location.hash).closest("details").open = true;
   }

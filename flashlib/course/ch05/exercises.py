@@ -16,6 +16,7 @@ __all__ = ["check_finish", "check_merge_finished", "check_one_pass_bytes", "chec
                  " from a weighted mean?",
                  "l has one number per row and o has d: add an axis with l[:, None]. For an empty"
                  " row, divide by np.maximum(l, np.finfo(float).tiny)."))
+@np.errstate(all="ignore")
 def check_finish(finish):
     """Accept `finish(l, o) -> O`, and an empty row that gives zeros."""
     rng = np.random.default_rng(51)
@@ -23,16 +24,15 @@ def check_finish(finish):
     expect_close(finish(l.copy(), o.copy()), o / l[:, None], "O of four rows",
                  mistakes={"this is the accumulator itself: divide it by l": o,
                            "multiplied by l where it has to be divided": o * l[:, None],
+                           "l + ε changes every row: only l = 0 may change": o / (l + 1e-6)[:, None],
                            "l went along the columns: row r must be divided by l[r]": o / l})
     l[2], o[2] = 0.0, 0.0
-    with np.errstate(all="ignore"):
-        got = np.asarray(finish(l.copy(), o.copy()))
+    got = np.asarray(finish(l.copy(), o.copy()))
     if np.isnan(got[2]).any():
         raise Wrong("a row that saw no key has l = 0 and o = 0, and 0/0 gave NaN: it should be 0")
     expect_close(got[2], np.zeros(4), "O of a row that saw no key")
     o[1, 3] = l[0] = np.nan
-    with np.errstate(all="ignore"):
-        lost = np.asarray(finish(l.copy(), o.copy()), float)
+    lost = np.asarray(finish(l.copy(), o.copy()), float)
     if not np.isnan(lost[1, 3]):
         raise Wrong(f"a value that was NaN, an error made further up, became {lost[1, 3]:g}:"
                     " np.nan_to_num hides it. Only the row with l = 0 is to be 0: divide it by some"

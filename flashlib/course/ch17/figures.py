@@ -111,7 +111,7 @@ def step(bars: Mapping[str, tuple[float, float]], lines: Sequence[str]) -> Figur
                fontsize=TINY)
     most = 1e3 * max(map(sum, bars.values()))
     ax.set(xlim=(0, 1.45 * most), ylim=(len(bars) - 0.4, -0.6), xlabel="ms a layer, predicted;"
-           " hatched: attention")
+           " plain: matrices, hatched: attention")
     ax.set_yticks(range(len(bars)), list(bars))
     fig.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=9)
     return theme.describe(fig, ". ".join(lines) + ".")

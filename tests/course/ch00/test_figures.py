@@ -62,5 +62,5 @@ def test_rescale_before_after_draws_the_seen_words_and_the_accumulator():
     fig = ch05_figures.rescale_before_after(words, weights, o, ["first", "second"], query="q")
     bars = [[bar.get_height() for bar in ax.containers[0]] for ax in fig.axes[::2]]
     assert bars == [[1.0], [0.5, 1.0]]
-    assert [bar.get_width() for bar in fig.axes[3].containers[0]] == [0, 1, 2, 3]
+    assert [bar.get_width() for bar in fig.axes[3].containers[-1]] == [0, 1, 2, 3]
     assert "not read yet" in texts(fig)

@@ -70,6 +70,7 @@ WRONG = [
     (ch05.check_finish, lambda l, o: o / l, "along the columns"),
     (ch05.check_finish, lambda l, o: o / l[:, None], "gave NaN"),
     (ch05.check_finish, lambda l, o: o * l[:, None], "has to be divided"),
+    (ch05.check_finish, lambda l, o: o / (l[:, None] + 1e-6), "changes every row"),
     (ch05.check_finish, lambda l, o: np.nan_to_num(o / l[:, None]), "an error made further up"),
     (ch05.check_finish, lambda l, o: [row / w if w > 0 else 0 * row
                                       for w, row in zip(l, np.nan_to_num(o), strict=True)],

@@ -1,0 +1,85 @@
+"""Each prediction has its field, and what the fields compare with stands on the page."""
+
+import re
+
+import pytest
+
+pytestmark = pytest.mark.site
+NAMES = {"CUDA", "FLOP", "NVLink", "Python", "graph", "group", "one_wave"}   # the same in any language
+
+
+@pytest.fixture
+def books(part):
+    rows, _ = part("prep").chapters()
+    return {row.number: part("prep").Chapter(row) for row in rows}
+
+
+def asked(book):
+    """Return [(the fold's text, what is printed from there to the next heading)] of the predictions."""
+    found = []
+    for cell in book.book["cells"]:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            for n, section in enumerate(re.split(r"(?m)^##+ ", text)):
+                if n:
+                    for prediction in found:
+                        prediction[2] = False               # a heading ends what is printed for it
+                folds = re.findall(r"(?s)<details>\s*<summary>(.*?)</summary>(.*?)</details>", section)
+                found += [[body, "", True] for title, body in folds
+                          if re.search(book.language.commit, title)]
+        else:
+            said = "".join("".join(o.get("text", "")) for o in cell["outputs"])
+            for prediction in found:
+                prediction[1] += said * prediction[2]
+    return [(fold, said) for fold, said, _ in found]
+
+
+def test_every_prediction_of_a_page_has_a_form(books, part):
+    for number, book in books.items():
+        cells = "\n".join("".join(cell["source"]) for cell in book.cells()["cells"])
+        forms = re.findall(r'<form class="guess[^"]*" data-guess="([^"]+)"', cells)
+        assert len(forms) == len(asked(book)) == cells.count("::::::::{fold} Commit first") > 0, number
+        assert len(set(forms)) == len(forms)
+    chinese = part("prep").Chapter(books["15"].row, language=part("tongue").CHINESE)
+    text = "\n".join("".join(cell["source"]) for cell in chinese.cells()["cells"])
+    assert text.count('<form class="guess') == len(asked(books["15"]))
+
+
+def test_every_written_answer_stands_in_its_fold_or_is_printed_below(books, part):
+    written = part("predictions").WRITTEN
+    assert written.keys() <= books.keys()
+    missing = []
+    for number, places in written.items():
+        there = asked(books[number])
+        for place, fields in places.items():
+            fold, said = there[int(place)]
+            for label, answer in fields:
+                assert part("predictions").number(answer)
+                plain = fold.replace("{,}", ",")
+                alone = rf"(?<![\d.,]){re.escape(answer)}(?!\d|[.,]\d)"
+                if not re.search(alone, f"{plain}\n{said}"):
+                    missing.append(f"{number} #{place}: {label} {answer}")
+                words = set(re.findall("[A-Za-z_]{4,}", label)) - NAMES
+                assert not words, f"{label}: words that nobody translates"
+    assert not missing, missing
+
+
+def test_a_guess_in_words_is_kept_and_opens_the_answer(opened):
+    page = opened("12_overlap_everything_v3.html")
+    form = page.locator("form.guess.words").first
+    form.locator("input").fill("four, for both")
+    assert not form.evaluate("form => form.nextElementSibling.open")
+    form.locator("button").click()
+    assert form.evaluate("form => form.nextElementSibling.open")
+    page.reload()
+    assert page.locator("form.guess.words input").first.input_value() == "four, for both"
+    assert page.wrong == []
+
+
+def test_a_written_answer_is_compared(opened):
+    page = opened("12_overlap_everything_v3.html")
+    form = page.locator("form.guess:not(.words)").first
+    form.locator("input").fill("150")
+    form.locator("button").click()
+    told = form.locator("output").text_content()
+    assert "75" in told and "2.00" in told

@@ -336,7 +336,7 @@ def timeline(
         ax.text(
             start + whole * each / 2,
             w.sms / 2,
-            f"{whole:,} waves",
+            f"{whole:,} programs an SM",
             fontsize=SMALL,
             ha="center",
             color=INK,
@@ -381,7 +381,7 @@ def timeline(
     ax.set(xlim=(0, 1.06 * max(total, start + us["floor"])), ylim=(0, w.sms * 1.08))
     ax.set_ylabel("SMs", fontsize=SMALL)
     ax.set_xlabel(
-        "µs, predicted; a shade for each wave; hatched: idle SMs; last, pink: the merge", fontsize=SMALL
+        "µs, predicted; shades: the programs of an SM; hatched: idle; pink: the merge", fontsize=SMALL
     )
     fig.suptitle("\n".join([title, *lines]), x=0.01, ha="left", fontsize=9, color=OVER if late else INK)
     return theme.describe(fig, f"{title}. {'; '.join(lines)}.")

@@ -44,8 +44,8 @@ def draw(B=1, N_k=65536, H_k=8, group=4, parts=LIBRARY, page=64, gpu="H200"):
              f" part{'s' * (best > 1)}, {1e6 * rates.seconds(case, best, sms):.1f} µs",
              f"{human_bytes(case.part_bytes(many))} of parts, {group} FLOP a byte; pages of {page}"
              f" leave at most {human_bytes(4 * (page - 1) * case.heads * case.d)} empty"]
-    title = (f"{many} part{'s' * (many > 1)}: {w.programs:,} programs on {sms} SMs,"
-             f" {w.idle_sms} idle in the last of {w.waves} wave{'s' * (w.waves > 1)}")
+    title = (f"{many} part{'s' * (many > 1)}: {w.programs:,} programs on {sms} SMs:"
+             f" {sms - w.idle_sms} have {w.waves:,}, {w.idle_sms} have {w.waves - 1:,}")
     return figures.timeline(title, w, spans, lines, late=late)
 
 

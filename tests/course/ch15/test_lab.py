@@ -22,15 +22,16 @@ def test_the_corners_draw(B, N_k, parts, gpu):
     assert "programs on" in said and "µs" in said
 
 
-def test_waves_too_thin_to_be_told_apart_are_one_box():
+def test_programs_too_thin_to_be_told_apart_are_one_box():
     fig = lab.draw(B=64, N_k=131072, H_k=32, parts=512, gpu="T4")
-    assert "26,214 waves" in [t.get_text() for t in fig.axes[0].texts] and len(fig.axes[0].artists) < 9
+    assert "26,214 programs an SM" in [t.get_text() for t in fig.axes[0].texts]
+    assert len(fig.axes[0].artists) < 9
 
 
 def test_the_words_are_those_of_the_model():
     said = alt_text(lab.draw())
     case, rates = plan.Case(1, 65536), lab.rates_on("H200")
-    assert "32 parts: 256 programs on 132 SMs, 8 idle in the last of 2 waves" in said
+    assert "32 parts: 256 programs on 132 SMs: 124 have 2, 8 have 1" in said
     assert f"{1e6 * rates.seconds(case, 32):.1f} µs for" in said
     assert "pages of 64 leave at most" in said
 

@@ -20,9 +20,9 @@ _IDLE = LinearSegmentedColormap.from_list(
     "flashlib_idle", ["#7A4A0C", "#C08F43", "#EBD9B4", "#FBFAF5"])
 _BUSY = "#31688E"
 # What a step of the stair changes.
-_CAUSES = {"start": "#8C8C8C", "division": INK, "order": "#A8434F", "width": theme.tint("#CC6677", 0.3),
+_CAUSES = {"start": "#8C8C8C", "division": INK, "trips": "#A8434F",
            "programs": _BUSY, "loads": "#B8A018"}
-_CAUSE_NAMES = {"division": "the late division", "order": "the loop order", "width": "a narrower O",
+_CAUSE_NAMES = {"division": "the late division", "trips": "the trips of O",
                 "programs": "more programs", "loads": "pipelined loads"}
 
 

@@ -42,7 +42,7 @@ def test_schedules_say_when_they_end():
 def test_the_stair_says_what_each_step_gains():
     byte = {"l2_to_sm_bytes": 2e9, "sm_to_l2_bytes": 1e9, "dram_bytes": 3e9}
     steps = [{"name": "v1", "cause": "start", "seconds": 8e-3, **byte},
-             {"name": "order", "cause": "order", "seconds": 4e-3, **byte},
+             {"name": "order", "cause": "trips", "seconds": 4e-3, **byte},
              {"name": "more", "cause": "programs", "seconds": 1e-3, "beside": 2e-3, **byte}]
     fig = figures.stair({"4 heads": steps})
     assert {"8.00", "÷ 2.00", "33 %", "÷ 4.00", "67 %", "3.0"} <= set(words(fig))
@@ -52,7 +52,7 @@ def test_the_stair_says_what_each_step_gains():
 
 def test_a_step_that_costs_time_has_a_negative_share():
     byte = dict.fromkeys(("l2_to_sm_bytes", "sm_to_l2_bytes", "dram_bytes"), 1e9)
-    fig = figures.stair({"x": [{"name": str(t), "cause": "order", "seconds": t, **byte}
+    fig = figures.stair({"x": [{"name": str(t), "cause": "trips", "seconds": t, **byte}
                                for t in (4e-3, 8e-3, 1e-3)]})
     assert {"÷ 0.50", "−50 %", "÷ 8.00", "150 %"} <= set(words(fig))
     assert [patch.get_hatch() for patch in fig.axes[0].patches if patch.get_hatch()] == ["//////"]

@@ -209,6 +209,9 @@
     }
   }
 
+  // How tall an explorer is, in pixels, in a narrow place and in a wide one: room for it before it comes.
+  const HEIGHTS = { walk: [1100, 840], softmax: [960, 550], blocks: [2120, 1150] };
+
   // The explorers' script comes when a reader comes near one of them; it mounts all that are there.
   function explorers() {
     const places = all("[data-explorer]");
@@ -216,12 +219,41 @@
     const near = new IntersectionObserver((seen) => {
       if (!seen.some((place) => place.isIntersecting)) return;
       near.disconnect();
-      document.head.append(make("script", { src: root + "_static/explorer.js" }));
+      const script = make("script", { src: root + "_static/explorer.js" });
+      script.onload = script.onerror = () => { for (const place of places) place.style.minHeight = ""; };
+      document.head.append(script);
     }, { rootMargin: "1500px" });
-    places.forEach((place) => near.observe(place));
+    for (const place of places) {
+      place.style.minHeight = `${HEIGHTS[place.dataset.explorer][place.clientWidth < 680 ? 0 : 1]}px`;
+      near.observe(place);
+    }
+  }
+
+  // What an address names stays where it was reached while what stands above it still grows, until the reader moves.
+  let kept = null;
+  const keep = () => kept?.scrollIntoView({ behavior: "instant" });
+  function arrive() {
+    const named = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (!named) return;
+    const fold = named.closest("details:not([open])");
+    kept = named;
+    if (fold) { fold.open = true; keep(); }
+    setTimeout(() => { if (kept === named) kept = null; }, 20000);
+  }
+  function addresses() {
+    for (const moved of ["wheel", "touchmove", "pointerdown", "keydown"]) {
+      addEventListener(moved, () => { kept = null; }, { passive: true, capture: true });
+    }
+    addEventListener("hashchange", arrive);
+    // A page that is shown again stands where it was left.
+    if (performance.getEntriesByType("navigation")[0]?.type === "navigate") arrive();
+    new ResizeObserver(keep).observe(document.querySelector("article"));
+    addEventListener("load", keep);
+    document.fonts.ready.then(keep);
   }
 
   explorers();
+  addresses();
   ticks();
   finished();
   guesses();
@@ -229,7 +261,4 @@
   films();
   marks();
   hues();
-  if (location.hash && document.querySelector(location.hash.replace(/[^#\w-]/g, "\\$&"))?.closest("details")) {
-    document.querySelector(location.hash).closest("details").open = true;
-  }
 })();

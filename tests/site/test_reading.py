@@ -1,0 +1,87 @@
+"""Reading in Chromium, at a desk and on a phone: places that are reached, figures and lines that are wide."""
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.site
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BUILT = ROOT / "_site"
+CHAPTERS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+PHONE = {"width": 390, "height": 844, "has_touch": True, "is_mobile": True, "device_scale_factor": 2}
+DESK = {"width": 1440, "height": 900}
+
+# How far what the address names is from where it should be, if the page does not end before.
+MISSED = """() => {
+    const named = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const missed = named.getBoundingClientRect().top - parseFloat(getComputedStyle(named).scrollMarginTop);
+    const left = document.documentElement.scrollHeight - innerHeight - scrollY;
+    return missed > 0 && left < 2 ? 0 : Math.abs(missed);
+}"""
+
+
+def chapter(number):
+    return next(name for name in CHAPTERS if name.startswith(number))
+
+
+def settled(page):
+    """Return how far a page is from where it was asked for, once it has come to rest."""
+    page.wait_for_load_state("load")
+    before, since = None, time.monotonic()
+    while time.monotonic() - since < 10:
+        page.wait_for_timeout(300)
+        now = page.evaluate(f"[({MISSED})(), scrollY, document.documentElement.scrollHeight]")
+        if now == before:
+            break
+        before = now
+    return now[0]
+
+
+@pytest.mark.parametrize("window", [PHONE, DESK], ids=["phone", "desk"])
+@pytest.mark.parametrize("number", ["06", "15"])
+def test_an_address_of_the_questions_lands(number, window, opened):
+    """Both chapters have explorers, which come late and are tall."""
+    index = (BUILT / "questions.html").read_text("utf-8")
+    places = sorted(set(re.findall(rf'href="({chapter(number)}\.html#[^"]+)"', index)))
+    assert len(places) >= 4
+    page = opened("questions.html", **window)
+    missed = {}
+    for place in places:
+        page.goto("about:blank")
+        page.goto((BUILT / place.partition("#")[0]).as_uri() + "#" + place.partition("#")[2])
+        missed[place] = settled(page)
+    assert {place: far for place, far in missed.items() if far > 20} == {}
+
+
+def test_an_address_lands_when_the_explorers_come_late_and_lets_the_reader_go(served, browser):
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+
+    def late(route):
+        time.sleep(1.5)
+        route.continue_()
+
+    page.route("**/explorer.js", late)
+    page.goto(f"{served}/{chapter('06')}.html#takeaway")
+    page.locator(".fx svg").first.wait_for(state="attached")
+    assert settled(page) <= 20
+    page.mouse.move(200, 400)
+    page.mouse.wheel(0, -400)
+    page.wait_for_function(f"({MISSED})() > 300")
+    page.evaluate("document.querySelector('article').prepend(Object.assign("
+                  "document.createElement('p'), {style: 'height: 300px'}))")
+    page.wait_for_timeout(500)
+    assert page.evaluate(MISSED) > 300
+    page.close()
+
+
+@pytest.mark.parametrize("window", [PHONE, DESK], ids=["phone", "desk"])
+def test_a_word_of_the_glossary_is_not_under_the_bar(window, opened):
+    page = opened("glossary.html", **window)
+    for word in ("sram", "tile"):
+        page.goto("about:blank")
+        page.goto((BUILT / "glossary.html").as_uri() + f"#term-{word}")
+        assert settled(page) <= 20
+        assert page.evaluate("document.querySelector('dt:target').getBoundingClientRect().top") >= 48

@@ -173,6 +173,11 @@
     if (wanted) { event.preventDefault(); openSearch(); }
   });
 
+  // On a phone the contents are a drawer, which a choice closes.
+  document.querySelector(".toc-drawer")?.addEventListener("click", (event) => {
+    if (event.target.closest("a")) document.getElementById("__toc").checked = false;
+  });
+
   // What is found in the article's text is lit as `name`, for styles to say how; the page stays as it is.
   function light(name, expression, skipped) {
     const article = document.querySelector("article");

@@ -85,3 +85,19 @@ def test_a_word_of_the_glossary_is_not_under_the_bar(window, opened):
         page.goto((BUILT / "glossary.html").as_uri() + f"#term-{word}")
         assert settled(page) <= 20
         assert page.evaluate("document.querySelector('dt:target').getBoundingClientRect().top") >= 48
+
+
+def test_on_a_phone_the_contents_close_after_a_choice(opened):
+    page = opened(f"{chapter('06')}.html", **PHONE)
+    page.locator("label.toc-header-icon").tap()
+    page.locator(".toc-drawer a", has_text="Takeaway").tap()
+    assert not page.evaluate("document.getElementById('__toc').checked")
+
+
+def test_on_a_phone_an_explorers_sentence_stays_in_sight(opened):
+    page = opened(f"{chapter('06')}.html", **PHONE)
+    page.locator("[data-explorer=blocks]").scroll_into_view_if_needed()
+    page.locator(".fx-blocks svg").first.wait_for(state="attached")
+    page.evaluate("document.querySelector('.fx-blocks .fx-why').scrollIntoView({block: 'end', behavior: 'instant'})")
+    assert page.evaluate("document.querySelector('.fx-blocks .fx-head').getBoundingClientRect().top") == 48
+    assert page.evaluate("document.documentElement.scrollWidth") == 390

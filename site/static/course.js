@@ -149,6 +149,35 @@
     });
   }
 
+  // A tap, a click or Enter on a figure opens it alone, as large as it was drawn or as the window is.
+  function enlarge() {
+    const pictures = all("article img").filter((picture) => !picture.closest("a"));
+    if (!pictures.length) return;
+    const alone = make("dialog", { class: "enlarged", "aria-label": say("Enlarged figure") });
+    const close = make("button", { type: "button" }, say("Close"));
+    const large = make("img", { alt: "" });
+    close.onclick = () => alone.close();
+    alone.onclick = (event) => { if (event.target === alone) alone.close(); };
+    alone.append(close, large);
+    document.body.append(alone);
+    for (const picture of pictures) {
+      const shown = Number(picture.getAttribute("width"));
+      const button = make("button", { type: "button", class: "enlarge", title: say("Enlarge"),
+        "aria-haspopup": "dialog" });
+      picture.replaceWith(button);
+      button.append(picture);
+      button.onclick = () => {
+        const high = (innerHeight - 96) * shown / picture.getAttribute("height");
+        const wide = Math.max(Math.min(document.documentElement.clientWidth - 48, high), 1.3 * shown);
+        large.src = picture.src;
+        large.alt = picture.alt;
+        large.width = Math.min(picture.naturalWidth || 2 * shown, wide);
+        alone.showModal();
+        alone.scrollTo(0, 0);
+      };
+    }
+  }
+
   // Search: the index is a script, so that it also loads from a folder; it comes when it is first wanted.
   let dialog = null;
   function openSearch() {
@@ -264,6 +293,7 @@
   guesses();
   tips();
   films();
+  enlarge();
   marks();
   hues();
 })();

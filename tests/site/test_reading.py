@@ -101,3 +101,28 @@ def test_on_a_phone_an_explorers_sentence_stays_in_sight(opened):
     page.evaluate("document.querySelector('.fx-blocks .fx-why').scrollIntoView({block: 'end', behavior: 'instant'})")
     assert page.evaluate("document.querySelector('.fx-blocks .fx-head').getBoundingClientRect().top") == 48
     assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_a_figure_opens_alone(opened):
+    page = opened(f"{chapter('06')}.html", **PHONE)
+    figure = page.locator("article button.enlarge").nth(1)
+    alone = page.get_by_role("dialog", name="Enlarged figure")
+    figure.tap()
+    large = alone.locator("img")
+    assert large.get_attribute("alt") == figure.locator("img").get_attribute("alt")
+    assert large.bounding_box()["width"] > 1.25 * int(figure.locator("img").get_attribute("width"))
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    alone.get_by_role("button", name="Close").tap()
+    assert not alone.is_visible()
+    figure.press("Enter")
+    assert alone.is_visible()
+    page.keyboard.press("Escape")
+    assert not alone.is_visible() and page.wrong == []
+    assert page.evaluate("document.activeElement.className") == "enlarge"
+
+
+def test_a_moving_picture_opens_alone_as_it_is(opened):
+    page = opened(f"{chapter('06')}.html", **DESK)
+    page.get_by_role("button", name="Stop the moving picture").first.click()
+    page.locator("button.enlarge:has([data-still])").first.click()
+    assert page.locator("dialog.enlarged img").get_attribute("src").endswith(".still.webp")

@@ -178,6 +178,20 @@
     }
   }
 
+  // What is wider than its place fades at the edge behind which there is more.
+  function edges() {
+    const places = all("article pre, div.math, .table-wrapper, div.output.wide");
+    const look = (seen) => seen
+      .map((place) => [place, place.scrollWidth - place.clientWidth - place.scrollLeft > 4])
+      .forEach(([place, more]) => place.classList.toggle("more", more));
+    const sized = new ResizeObserver((seen) => look(seen.map(({ target }) => target)));
+    for (const place of places) {
+      sized.observe(place);
+      place.addEventListener("scroll", () => look([place]), { passive: true });
+    }
+    document.fonts.ready.then(() => look(places));
+  }
+
   // Search: the index is a script, so that it also loads from a folder; it comes when it is first wanted.
   let dialog = null;
   function openSearch() {
@@ -294,6 +308,7 @@
   tips();
   films();
   enlarge();
+  edges();
   marks();
   hues();
 })();

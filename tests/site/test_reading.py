@@ -126,3 +126,14 @@ def test_a_moving_picture_opens_alone_as_it_is(opened):
     page.get_by_role("button", name="Stop the moving picture").first.click()
     page.locator("button.enlarge:has([data-still])").first.click()
     assert page.locator("dialog.enlarged img").get_attribute("src").endswith(".still.webp")
+
+
+def test_what_goes_on_to_the_right_fades_there(opened):
+    page = opened(f"{chapter('06')}.html", **PHONE)
+    page.wait_for_function("document.querySelectorAll('pre.more').length > 20")
+    wide = page.locator("div.math.more").first.element_handle()
+    assert "gradient" in wide.evaluate("e => getComputedStyle(e).maskImage")
+    wide.evaluate("e => { e.scrollLeft = e.scrollWidth }")
+    page.wait_for_function("e => !e.classList.contains('more')", arg=wide)
+    assert page.evaluate("""Math.min(...[...document.querySelectorAll('.katex-display > .katex')]
+        .filter(e => e.offsetWidth).map(e => parseFloat(getComputedStyle(e).fontSize)))""") >= 15

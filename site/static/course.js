@@ -192,6 +192,19 @@
     document.fonts.ready.then(() => look(places));
   }
 
+  // Both languages have the same headings in the same order: the way to the other leads to the one that is read.
+  function across() {
+    const headings = all("article section > :is(h2, h3)");
+    const asked = location.hash.match(/^#heading-(\d+)$/);
+    if (asked && headings[asked[1]]) location.replace("#" + headings[asked[1]].parentElement.id);
+    for (const link of all(".other-language")) {
+      link.addEventListener("click", () => {
+        const read = headings.filter((heading) => heading.getBoundingClientRect().top < innerHeight / 3).length - 1;
+        link.hash = read < 0 ? "" : `heading-${read}`;
+      });
+    }
+  }
+
   // Search: the index is a script, so that it also loads from a folder; it comes when it is first wanted.
   let dialog = null;
   function openSearch() {
@@ -301,6 +314,7 @@
   }
 
   explorers();
+  across();
   addresses();
   ticks();
   finished();

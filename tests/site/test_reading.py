@@ -87,6 +87,17 @@ def test_a_word_of_the_glossary_is_not_under_the_bar(window, opened):
         assert page.evaluate("document.querySelector('dt:target').getBoundingClientRect().top") >= 48
 
 
+def test_the_other_language_opens_at_the_section_that_is_read(opened):
+    page = opened(f"{chapter('04')}.html", **DESK)
+    sections = "[...document.querySelectorAll('article section > :is(h2, h3)')].map(h => h.parentElement.id)"
+    ids = page.evaluate(sections)
+    page.evaluate(f"document.getElementById('{ids[4]}').scrollIntoView({{behavior: 'instant'}})")
+    page.locator(".other-language").click()
+    page.wait_for_url(re.compile("/zh/04.*#(?!heading)"))
+    assert page.evaluate(sections)[4] == page.evaluate("decodeURIComponent(location.hash.slice(1))")
+    assert settled(page) <= 20 and len(page.evaluate(sections)) == len(ids)
+
+
 def test_on_a_phone_the_contents_close_after_a_choice(opened):
     page = opened(f"{chapter('06')}.html", **PHONE)
     page.locator("label.toc-header-icon").tap()

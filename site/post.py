@@ -179,6 +179,10 @@ def repair(text, pictures):
                 f' height="{round(height * wide / width)}" loading="lazy" decoding="async"{still}>')
 
     text = re.sub(r'<img[^>]*src="_images/[^"]+\.png"[^>]*>', img, text)
+    here = re.search(r'<a class="current reference internal" href="#">([^<]*)</a>', text)
+    if here:                                                # the bar of narrow windows says which page it is
+        text = re.sub(r'<a href="[^"]*"><div class="brand">[^<]*</div></a>',
+                      f'<a href="#"><div class="brand">{here[1]}</div></a>', text)
     to_itself = r'<a class="[^"]*image-reference" href="_images/[^"]*">\s*(<img[^>]*>)\s*</a>'
     text = re.sub(to_itself, r"\1", text)
     text = text.replace('<p class="caption" role="heading">',

@@ -105,6 +105,22 @@ def test_on_a_phone_the_contents_close_after_a_choice(opened):
     assert not page.evaluate("document.getElementById('__toc').checked")
 
 
+def test_on_a_phone_the_bar_names_the_chapter_and_fingers_have_room(opened):
+    page = opened(f"{chapter('06')}.html", **PHONE)
+    assert page.locator(".mobile-header .brand").inner_text().startswith("06 · ")
+    for icon in page.locator(".mobile-header :is(label, button)").all():
+        box = icon.bounding_box()
+        assert box["width"] >= 40 and box["height"] >= 40
+    page.locator("[data-explorer=blocks]").scroll_into_view_if_needed()
+    page.locator(".fx-blocks svg").first.wait_for(state="attached")
+    small = """[...document.querySelectorAll('.fx :is(.fx-pill, button, select, input[type=text])')]
+        .filter(e => e.offsetHeight && (e.offsetHeight < 36 || e.matches('select, input')
+            && parseFloat(getComputedStyle(e).fontSize) < 16)).map(e => e.outerHTML)"""
+    assert page.evaluate(small) == []
+    assert page.evaluate("parseFloat(getComputedStyle(document.querySelector('.guess input')).fontSize)") >= 16
+    assert not page.locator(".fx-keys").is_visible() and not page.locator(".course-search kbd").is_visible()
+
+
 def test_on_a_phone_an_explorers_sentence_stays_in_sight(opened):
     page = opened(f"{chapter('06')}.html", **PHONE)
     page.locator("[data-explorer=blocks]").scroll_into_view_if_needed()

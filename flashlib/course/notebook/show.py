@@ -88,8 +88,8 @@ def _decided(body: list[str], where: dict) -> list[str]:
                 raise ValueError("where: expected an if without an else, got"
                                  f" {lines[node.lineno - 1]!r} with one")
             deeper = node.body[0].col_offset - node.col_offset
-            body = [line[deeper:] for line in lines[node.body[0].lineno - 1:node.end_lineno] if value]
-            return _decided(lines[:node.lineno - 1] + body + lines[node.end_lineno:], where)
+            kept = [line[deeper:] for line in lines[node.body[0].lineno - 1:node.end_lineno] if value]
+            return _decided(lines[:node.lineno - 1] + kept + lines[node.end_lineno:], where)
         if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) in where:
             return _decided(lines[:node.lineno - 1] + lines[node.end_lineno:], where)
     return lines

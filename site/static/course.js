@@ -158,7 +158,7 @@
     const large = make("img", { alt: "" });
     close.onclick = () => alone.close();
     alone.onclick = (event) => { if (event.target === alone) alone.close(); };
-    alone.append(close, large);
+    alone.append(close);
     document.body.append(alone);
     for (const picture of pictures) {
       const shown = Number(picture.getAttribute("width"));
@@ -172,6 +172,7 @@
         large.src = picture.src;
         large.alt = picture.alt;
         large.width = Math.min(picture.naturalWidth || 2 * shown, wide);
+        alone.append(large);
         alone.showModal();
         alone.scrollTo(0, 0);
       };

@@ -1,4 +1,4 @@
-"""Reading in Chromium, at a desk and on a phone: places that are reached, figures and lines that are wide."""
+"""Reading in Chromium, at a desk and on a phone: places that are reached, what is wide."""
 
 import re
 import time
@@ -17,7 +17,8 @@ DESK = {"width": 1440, "height": 900}
 # How far what the address names is from where it should be, if the page does not end before.
 MISSED = """() => {
     const named = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    const missed = named.getBoundingClientRect().top - parseFloat(getComputedStyle(named).scrollMarginTop);
+    const wanted = parseFloat(getComputedStyle(named).scrollMarginTop);
+    const missed = named.getBoundingClientRect().top - wanted;
     const left = document.documentElement.scrollHeight - innerHeight - scrollY;
     return missed > 0 && left < 2 ? 0 : Math.abs(missed);
 }"""
@@ -89,7 +90,8 @@ def test_a_word_of_the_glossary_is_not_under_the_bar(window, opened):
 
 def test_the_other_language_opens_at_the_section_that_is_read(opened):
     page = opened(f"{chapter('04')}.html", **DESK)
-    sections = "[...document.querySelectorAll('article section > :is(h2, h3)')].map(h => h.parentElement.id)"
+    headings = "[...document.querySelectorAll('article section > :is(h2, h3)')]"
+    sections = f"{headings}.map(heading => heading.parentElement.id)"
     ids = page.evaluate(sections)
     page.evaluate(f"document.getElementById('{ids[4]}').scrollIntoView({{behavior: 'instant'}})")
     page.locator(".other-language").click()
@@ -117,16 +119,19 @@ def test_on_a_phone_the_bar_names_the_chapter_and_fingers_have_room(opened):
         .filter(e => e.offsetHeight && (e.offsetHeight < 36 || e.matches('select, input')
             && parseFloat(getComputedStyle(e).fontSize) < 16)).map(e => e.outerHTML)"""
     assert page.evaluate(small) == []
-    assert page.evaluate("parseFloat(getComputedStyle(document.querySelector('.guess input')).fontSize)") >= 16
-    assert not page.locator(".fx-keys").is_visible() and not page.locator(".course-search kbd").is_visible()
+    size = page.locator(".guess input").first.evaluate("e => parseFloat(getComputedStyle(e).fontSize)")
+    assert size >= 16
+    for hint in (".fx-keys", ".course-search kbd"):
+        assert not page.locator(hint).is_visible()
 
 
 def test_on_a_phone_an_explorers_sentence_stays_in_sight(opened):
     page = opened(f"{chapter('06')}.html", **PHONE)
     page.locator("[data-explorer=blocks]").scroll_into_view_if_needed()
     page.locator(".fx-blocks svg").first.wait_for(state="attached")
-    page.evaluate("document.querySelector('.fx-blocks .fx-why').scrollIntoView({block: 'end', behavior: 'instant'})")
-    assert page.evaluate("document.querySelector('.fx-blocks .fx-head').getBoundingClientRect().top") == 48
+    below, sentence = page.locator(".fx-blocks .fx-why"), page.locator(".fx-blocks .fx-head")
+    below.evaluate("e => e.scrollIntoView({block: 'end', behavior: 'instant'})")
+    assert sentence.evaluate("e => e.getBoundingClientRect().top") == 48
     assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 

@@ -179,6 +179,10 @@ def repair(text, pictures):
                 f' height="{round(height * wide / width)}" loading="lazy" decoding="async"{still}>')
 
     text = re.sub(r'<img[^>]*src="_images/[^"]+\.png"[^>]*>', img, text)
+    here = re.search(r'<a class="current reference internal" href="#">([^<]*)</a>', text)
+    if here:                                                # the bar of narrow windows names the page
+        text = re.sub(r'<a href="[^"]*"><div class="brand">[^<]*</div></a>',
+                      f'<a href="#"><div class="brand">{here[1]}</div></a>', text)
     to_itself = r'<a class="[^"]*image-reference" href="_images/[^"]*">\s*(<img[^>]*>)\s*</a>'
     text = re.sub(to_itself, r"\1", text)
     text = text.replace('<p class="caption" role="heading">',
@@ -187,7 +191,14 @@ def repair(text, pictures):
                   '<div class="output text_html wide" tabindex="0">', text)
     text = re.sub(r'<span class="[npwo]">([^<]*)</span>', r"\1", text)      # code in the usual color
     text = text.replace('<div class="highlight"><pre>', '<div class="highlight"><pre tabindex="0">')
-    return text, shown
+    return unindented(text), shown
+
+
+def unindented(text):
+    """Return a page without what means nothing in it: indents, empty lines, Pygments' first mark."""
+    parts = re.split(r"(<pre.*?</pre>)", text, flags=re.S)
+    parts[::2] = (re.sub(r"\s*\n\s*", "\n", part) for part in parts[::2])
+    return "".join(parts).replace("<span></span>", "")
 
 
 def name_lengths(pages):

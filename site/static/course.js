@@ -149,6 +149,63 @@
     });
   }
 
+  // A tap, a click or Enter on a figure opens it alone, as large as it was drawn or as the window is.
+  function enlarge() {
+    const pictures = all("article img").filter((picture) => !picture.closest("a"));
+    if (!pictures.length) return;
+    const alone = make("dialog", { class: "enlarged", "aria-label": say("Enlarged figure") });
+    const close = make("button", { type: "button" }, say("Close"));
+    const large = make("img", { alt: "" });
+    close.onclick = () => alone.close();
+    alone.onclick = (event) => { if (event.target === alone) alone.close(); };
+    alone.append(close);
+    document.body.append(alone);
+    for (const picture of pictures) {
+      const shown = Number(picture.getAttribute("width"));
+      const button = make("button", { type: "button", class: "enlarge", title: say("Enlarge"),
+        "aria-haspopup": "dialog" });
+      picture.replaceWith(button);
+      button.append(picture);
+      button.onclick = () => {
+        const high = (innerHeight - 96) * shown / picture.getAttribute("height");
+        const wide = Math.max(Math.min(document.documentElement.clientWidth - 48, high), 1.3 * shown);
+        large.src = picture.src;
+        large.alt = picture.alt;
+        large.width = Math.min(picture.naturalWidth || 2 * shown, wide);
+        alone.append(large);
+        alone.showModal();
+        alone.scrollTo(0, 0);
+      };
+    }
+  }
+
+  // What is wider than its place fades at the edge behind which there is more.
+  function edges() {
+    const places = all("article pre, div.math, .table-wrapper, div.output.wide");
+    const look = (seen) => seen
+      .map((place) => [place, place.scrollWidth - place.clientWidth - place.scrollLeft > 4])
+      .forEach(([place, more]) => place.classList.toggle("more", more));
+    const sized = new ResizeObserver((seen) => look(seen.map(({ target }) => target)));
+    for (const place of places) {
+      sized.observe(place);
+      place.addEventListener("scroll", () => look([place]), { passive: true });
+    }
+    document.fonts.ready.then(() => look(places));
+  }
+
+  // Both languages have the same headings in the same order: the way to the other leads to the one that is read.
+  function across() {
+    const headings = all("article section > :is(h2, h3)");
+    const asked = location.hash.match(/^#heading-(\d+)$/);
+    if (asked && headings[asked[1]]) location.replace("#" + headings[asked[1]].parentElement.id);
+    for (const link of all(".other-language")) {
+      link.addEventListener("click", () => {
+        const read = headings.filter((heading) => heading.getBoundingClientRect().top < innerHeight / 3).length - 1;
+        link.hash = read < 0 ? "" : `heading-${read}`;
+      });
+    }
+  }
+
   // Search: the index is a script, so that it also loads from a folder; it comes when it is first wanted.
   let dialog = null;
   function openSearch() {
@@ -171,6 +228,11 @@
     const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName);
     const wanted = (event.key === "/" && !typing) || (event.key === "k" && (event.ctrlKey || event.metaKey));
     if (wanted) { event.preventDefault(); openSearch(); }
+  });
+
+  // On a phone the contents are a drawer, which a choice closes.
+  document.querySelector(".toc-drawer")?.addEventListener("click", (event) => {
+    if (event.target.closest("a")) document.getElementById("__toc").checked = false;
   });
 
   // What is found in the article's text is lit as `name`, for styles to say how; the page stays as it is.
@@ -209,6 +271,9 @@
     }
   }
 
+  // How tall an explorer is, in pixels, in a narrow place and in a wide one: room for it before it comes.
+  const HEIGHTS = { walk: [1100, 840], softmax: [960, 550], blocks: [2120, 1150] };
+
   // The explorers' script comes when a reader comes near one of them; it mounts all that are there.
   function explorers() {
     const places = all("[data-explorer]");
@@ -216,20 +281,49 @@
     const near = new IntersectionObserver((seen) => {
       if (!seen.some((place) => place.isIntersecting)) return;
       near.disconnect();
-      document.head.append(make("script", { src: root + "_static/explorer.js" }));
+      const script = make("script", { src: root + "_static/explorer.js" });
+      script.onload = script.onerror = () => { for (const place of places) place.style.minHeight = ""; };
+      document.head.append(script);
     }, { rootMargin: "1500px" });
-    places.forEach((place) => near.observe(place));
+    for (const place of places) {
+      place.style.minHeight = `${HEIGHTS[place.dataset.explorer][place.clientWidth < 680 ? 0 : 1]}px`;
+      near.observe(place);
+    }
+  }
+
+  // What an address names stays where it was reached while what stands above it still grows, until the reader moves.
+  let kept = null;
+  const keep = () => kept?.scrollIntoView({ behavior: "instant" });
+  function arrive() {
+    const named = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (!named) return;
+    const fold = named.closest("details:not([open])");
+    kept = named;
+    if (fold) { fold.open = true; keep(); }
+    setTimeout(() => { if (kept === named) kept = null; }, 20000);
+  }
+  function addresses() {
+    for (const moved of ["wheel", "touchmove", "pointerdown", "keydown"]) {
+      addEventListener(moved, () => { kept = null; }, { passive: true, capture: true });
+    }
+    addEventListener("hashchange", arrive);
+    // A page that is shown again stands where it was left.
+    if (performance.getEntriesByType("navigation")[0]?.type === "navigate") arrive();
+    new ResizeObserver(keep).observe(document.querySelector("article"));
+    addEventListener("load", keep);
+    document.fonts.ready.then(keep);
   }
 
   explorers();
+  across();
+  addresses();
   ticks();
   finished();
   guesses();
   tips();
   films();
+  enlarge();
+  edges();
   marks();
   hues();
-  if (location.hash && document.querySelector(location.hash.replace(/[^#\w-]/g, "\\$&"))?.closest("details")) {
-    document.querySelector(location.hash).closest("details").open = true;
-  }
 })();

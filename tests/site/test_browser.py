@@ -110,7 +110,7 @@ def test_a_site_on_a_server_searches_too(served, browser):
 
 def test_folds_open_with_formulas(opened):
     page = opened(f"{SIXTH}.html")
-    fold = page.locator("details.fold").first
+    fold = page.locator("details.fold:has(.katex)").first
     assert not fold.locator(".katex").first.is_visible()
     fold.locator("summary").click()
     assert fold.locator(".katex").first.is_visible()

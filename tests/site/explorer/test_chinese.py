@@ -112,7 +112,7 @@ def test_what_is_spoken_of_a_change_is_chinese_with_its_numbers_as_they_were(pag
 
 
 PAGE = """<!doctype html><html data-content_root="{root}"><meta charset="utf-8"><title>页</title>
-<body><div class="facts" data-page="x"></div><div class="header-right"></div>
+<body><div class="facts" data-page="x" data-plain=""></div><div class="header-right"></div>
 <div class="course-search"><svg></svg></div>
 <article><form class="guess" data-guess="x"><label>甲<input data-answer="4096"><output></output></label>
 <button>对照</button></form><img data-still="data:," src="data:," alt="图"></article>

@@ -57,7 +57,8 @@ export function mountWalk(el: HTMLElement, start: Values, heard: Changed): Mount
     }
   });
   const fine = join(say("One head of the course’s sentence, {N} words, <i>d</i> = {d}, tiles of {B}: the last ones are ragged. Every number is the machine’s own.", SHEET),
-    say("Keys on the slider: ← → a line, Page Up and Page Down a tile, space plays. A click on a tile or on a line goes there."));
+    join(`<span class="fx-keys">${say("Keys on the slider: ← → a line, Page Up and Page Down a tile, space plays.")}</span>`,
+      say("A click on a tile or on a line goes there.")));
   el.innerHTML = `<div class="fx fx-walk" role="group" aria-label="${say("Tile walk")}"><form class="fx-form" autocomplete="off">${form.html}</form>
     ${Player.html([say("previous line"), say("next line")], [say("previous tile"), say("next tile")])}
     <p class="fx-head"></p>

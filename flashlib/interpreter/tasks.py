@@ -246,7 +246,7 @@ class Program:
             join(self.current.clock, effect.clock)
         return finished
 
-    def pause(self, ready, reason=str) -> None:
+    def pause(self, ready, reason: Any = str) -> None:
         """Let others run, until it is this task's turn again and `ready()`."""
         task = self.current
         task.ready, task.reason, task.where = ready, reason, line()
@@ -255,7 +255,7 @@ class Program:
         if self.stopped:
             raise _Stopped
 
-    def wait(self, ready, name: str, state=str) -> None:
+    def wait(self, ready, name: str, state: Any = str) -> None:
         """Let others run until `ready()`, if it is not; where the order is drawn, in any case."""
         begun = self.step
         try:

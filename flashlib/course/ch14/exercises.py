@@ -1,4 +1,4 @@
-"""Exercises of chapter 14: an exponent taken apart, Horner, a maximum out of date, the best share."""
+"""Exercises of chapter 14: room in eight bits, Horner, a maximum out of date, the best share."""
 
 from fractions import Fraction
 
@@ -7,30 +7,28 @@ import numpy as np
 from flashlib import exp2
 from flashlib.course.exercises.core import Wrong, exercise, expect_close, given, hint, parts, solution
 
-__all__ = ["check_best_share", "check_lazy_step", "check_polynomial_exp2", "check_take_apart",
+__all__ = ["check_best_share", "check_lazy_step", "check_polynomial_exp2", "check_room_for",
            "hint", "solution"]
 
 
-@exercise("14.1", "Take an exponent apart", difficulty=1, minutes=4, solution="take_apart",
-          hints=("n is the largest whole number that is not above x. What is that for −1.25?",
-                 "np.floor does it; f is what remains of x."))
-def check_take_apart(take_apart):
-    """Accept `take_apart(x) -> (n, f)` with x = n + f, n whole and 0 ≤ f < 1."""
-    x = np.array([2.75, 0.5, -0.25, -1.25, -3.0, 7.0123456, -9.9, -140.25])
-    got = parts(take_apart(x.copy()), "(n, f)")
-    n, trunc = np.floor(x), np.trunc(x)
-    expect_close(got[0], n, f"n of {x.tolist()}", mistakes={
-        "n was cut off towards zero, so that f of a negative x is negative: round down": trunc,
-        "n was rounded to the nearest, so that f can be negative: round down": np.rint(x),
-        "np.modf returns the fraction first, and cuts off towards zero": x - trunc,
-        "n was rounded up, so that f is negative or zero": np.ceil(x),
-        "these are the fractions: n comes first": x - n})
-    expect_close(got[1], x - n, f"f of {x.tolist()}", mistakes={
-        "f = n − x has the wrong sign": n - x,
-        "f is what |x| has behind the point; for negative x that is another number": np.abs(x) % 1,
-        "f was taken from the number that is cut off towards zero": x - trunc,
-        "f has to make x again together with n": 1 - (x - n)})
-    return "2ˣ = 2ⁿ · 2ᶠ, and only 2ᶠ needs arithmetic."
+@exercise("14.1", "Make room", difficulty=1, minutes=5, solution="room_for",
+          hints=("The largest weight is 2^(shift + τ). By which power of two is `largest` reached?",
+                 "shift + τ ≤ log₂(largest). Round down: −1.4 becomes −2."))
+def check_room_for(room_for):
+    """Accept `room_for(tau, largest) -> shift`, whole, with 2^(shift + tau) ≤ largest."""
+    cases = [(0.5, 448.0), (1.0, 448.0), (4.0, 448.0), (8.0, 57344.0), (4.0, 6.0), (3.0, 64.0)]
+    got, (tau, largest) = [room_for(*case) for case in cases], np.array(cases).T
+    room = np.log2(largest) - tau
+    expect_close(got, np.floor(room), "the shift", mistakes={
+        "a shift is whole: round down": room,
+        "rounded up, the largest weights saturate: round down": np.ceil(room),
+        "rounded to the nearest, the largest weights may saturate: round down": np.rint(room),
+        "cut off towards zero, a negative shift is too large: round down": np.trunc(room),
+        "τ needs room, too: weights reach 2^τ": np.floor(np.log2(largest)),
+        "τ takes room, and makes none": np.floor(room + 2 * tau),
+        "a shift counts powers of two: log₂": np.floor(np.log(largest) - tau),
+        "a weight of exactly `largest` does not saturate": np.ceil(room) - 1})
+    return "at τ = 4 there is room for a shift of 4 in e4m3, as the table above says."
 
 
 @exercise("14.2", "Evaluate the polynomial", difficulty=2, minutes=10, solution="polynomial_exp2",

@@ -1,12 +1,13 @@
 """Reference solutions of chapter 14."""
 
+import math
+
 import numpy as np
 
 
-def take_apart(x):
-    """14.1: round down, also below zero; what remains lies in [0, 1)."""
-    n = np.floor(x)
-    return n, x - n
+def room_for(tau, largest):
+    """14.1: 2^(shift + tau) may be `largest` at most."""
+    return math.floor(math.log2(largest) - tau)
 
 
 def polynomial_exp2(x, c):

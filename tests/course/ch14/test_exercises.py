@@ -1,5 +1,6 @@
 """The checks of chapter 14 accept the solution and name each seeded mistake."""
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -8,10 +9,6 @@ from flashlib.course.ch14 import exercises as ch14
 from flashlib.course.ch14 import solutions as right
 from flashlib.course.ch14.exercises import _lazy
 from tests.course.exercises.examine import examine
-
-
-def apart(function):
-    return lambda x: (function(x), x - function(x))
 
 
 def poly(x, c):
@@ -41,17 +38,15 @@ def of_lazy(change):
 
 
 WRONG = [
-    (ch14.check_take_apart, apart(np.trunc), "towards zero"),
-    (ch14.check_take_apart, apart(np.rint), "to the nearest"),
-    (ch14.check_take_apart, apart(np.ceil), "rounded up"),
-    (ch14.check_take_apart, lambda x: (x - np.floor(x), np.floor(x)), "n comes first"),
-    (ch14.check_take_apart, lambda x: (np.floor(x), np.floor(x) - x), "wrong sign"),
-    (ch14.check_take_apart, lambda x: (np.floor(x), np.abs(x) % 1), "behind the point"),
-    (ch14.check_take_apart, lambda x: (np.floor(x), np.modf(x)[0]), "cut off towards zero"),
-    (ch14.check_take_apart, np.modf, "np.modf"),
-    (ch14.check_take_apart, np.floor, "expected a tuple (n, f)"),
-    (ch14.check_take_apart, lambda x: (np.floor(x), np.round(x - np.floor(x), 3)), "f of"),
-    (ch14.check_take_apart, lambda x: (np.floor(x).astype(np.int8), x - np.floor(x)), "expected -141"),
+    (ch14.check_room_for, lambda tau, most: math.log2(most) - tau, "whole: round down"),
+    (ch14.check_room_for, lambda tau, most: math.ceil(math.log2(most) - tau), "rounded up"),
+    (ch14.check_room_for, lambda tau, most: round(math.log2(most) - tau), "to the nearest"),
+    (ch14.check_room_for, lambda tau, most: int(math.log2(most) - tau), "towards zero"),
+    (ch14.check_room_for, lambda tau, most: math.floor(math.log2(most)), "τ needs room"),
+    (ch14.check_room_for, lambda tau, most: math.floor(math.log2(most) + tau), "makes none"),
+    (ch14.check_room_for, lambda tau, most: math.floor(math.log(most) - tau), "powers of two"),
+    (ch14.check_room_for, lambda tau, most: math.ceil(math.log2(most) - tau) - 1, "of exactly"),
+    (ch14.check_room_for, lambda tau, most: 8, "expected"),
     (ch14.check_polynomial_exp2, lambda x, c: right.polynomial_exp2(x, c[::-1]), "wrong order"),
     (ch14.check_polynomial_exp2, lambda x, c: poly(x - np.floor(x), c), "2ⁿ is missing"),
     (ch14.check_polynomial_exp2, lambda x, c: poly(x, c) * np.exp2(np.floor(x)), "p takes f"),
@@ -132,7 +127,7 @@ WRONG = [
     (ch14.check_best_share, lambda E, A, B: "a sixth", "expected numbers"),
 ]
 TestAnswers = examine(
-    right=[(ch14.check_take_apart, right.take_apart),
+    right=[(ch14.check_room_for, right.room_for),
            (ch14.check_polynomial_exp2, right.polynomial_exp2),
            (ch14.check_lazy_step, right.lazy_step), (ch14.check_best_share, right.best_share)],
     wrong=WRONG)
@@ -149,8 +144,9 @@ def test_right_answers_of_other_forms():
         weights = [0.0 if v < -126 else float(poly(v % 1, c) * 2.0 ** np.floor(v)) for v in x.flat]
         return np.reshape(weights, x.shape).tolist()
 
-    assert ch14.check_take_apart(lambda x: [(x // 1).astype(int), x % 1])
-    assert ch14.check_take_apart(lambda x: np.divmod(x.astype(np.float32), np.float32(1)))
+    assert ch14.check_room_for(lambda tau, most: int(np.log2(most) - tau + 1000) - 1000)
+    assert ch14.check_room_for(lambda tau, most: max(
+        s for s in range(-20, 20) if 2.0 ** (s + tau) <= most))
     assert ch14.check_polynomial_exp2(each)
     assert ch14.check_lazy_step(of_lazy(lambda *parts: [part.tolist() for part in parts]))
     assert ch14.check_best_share(lambda E, A, B: max(Fraction(0), Fraction(E - A) / Fraction(E + B)))

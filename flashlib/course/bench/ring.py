@@ -29,7 +29,7 @@ H, HK, D = 32, 8, 128
 SHORTEST, LONGEST, MODES = 2**14, 2**18, ("forward", "backward")
 ALONE = 2**19                      # from here on one way at a time is in memory, and it is run once
 MESSAGES = tuple(2**n for n in range(20, 30, 3))            # bytes: 1 MiB to 512 MiB
-RESERVES = (0, 4, 8, 16)                                    # SMs
+RESERVES = (0, 2, 8)                                        # SMs
 LIMIT = datetime.timedelta(seconds=120)
 IMPLS = {
     "one": "flashlib.flash_attention on the whole sequence, on every GPU at once",
@@ -170,36 +170,39 @@ def links(device, dry, repeats):
     """Return rows of a message to the next rank: alone, and beside attention, by SMs left to it."""
     from flashlib.kernels import ops
     from flashlib.masks import Window
+    from flashlib.parallel.groups import Ranks
 
     rank, P = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    groups = {"NCCL's own": torch.distributed.group.WORLD, "few": Ranks.of(None).beside().group}
     q, k, v, _ = whole(2**14 if not dry else 64, device)
     rows = []
 
-    def shift(sent, room):
-        batch = [torch.distributed.P2POp(torch.distributed.isend, sent, (rank + 1) % P),
-                 torch.distributed.P2POp(torch.distributed.irecv, room, (rank - 1) % P)]
+    def shift(sent, room, group):
+        batch = [torch.distributed.P2POp(torch.distributed.isend, sent, (rank + 1) % P, group),
+                 torch.distributed.P2POp(torch.distributed.irecv, room, (rank - 1) % P, group)]
         return torch.distributed.batch_isend_irecv(batch)
 
     def attend(reserve):
         ops.forward(q, k, v, Window(), D ** -0.5, "auto", reserve=reserve)
 
-    def both(sent, room, reserve):
-        works = shift(sent, room)
+    def both(sent, room, group, reserve):
+        works = shift(sent, room, group)
         attend(reserve)
         for work in works:
             work.wait()
 
-    def alone(sent, room):
-        for work in shift(sent, room):
+    def alone(sent, room, group):
+        for work in shift(sent, room, group):
             work.wait()
 
-    for size, reserve in [(2**12, 0)] if dry else itertools.product(MESSAGES, RESERVES):
+    cases = itertools.product(groups, MESSAGES, RESERVES)
+    for name, size, reserve in [("few", 2**12, 0)] if dry else cases:
         sent = torch.zeros(size, dtype=torch.int8, device=device)
-        room = torch.empty_like(sent)
-        link = clock(functools.partial(alone, sent, room), device, repeats)
+        room, group = torch.empty_like(sent), groups[name]
+        link = clock(functools.partial(alone, sent, room, group), device, repeats)
         forward = clock(functools.partial(attend, reserve), device, repeats)
-        together = clock(functools.partial(both, sent, room, reserve), device, repeats)
-        rows.append({"P": P, "message_bytes": size, "reserved_sms": reserve, "link_s": link,
+        together = clock(functools.partial(both, sent, room, group, reserve), device, repeats)
+        rows.append({"P": P, "sms_of_nccl": name, "message_bytes": size, "reserved_sms": reserve, "link_s": link,
                      "link_bytes_per_s": size / link, "forward_s": forward, "both_s": together})
     return rows
 

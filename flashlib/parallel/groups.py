@@ -22,7 +22,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 OPERATIONS = ("ring_attention", "gather_attention", "ulysses_attention", "tree_decode")
 SMS = 2                            # of a GPU, which NCCL may take beside attention
 _counting: list[Links] = []
-_beside: dict[tuple, Any] = {}     # groups of few SMs, by the name of the group that asked
+_beside: dict[str, tuple] = {}     # a group's name: that group, and the one of few SMs made for it
 _agreed: set[tuple] = set()        # what was compared on CUDA: there a call must not wait for the host
 
 
@@ -65,14 +65,15 @@ class Ranks(NamedTuple):
         members = dist.get_process_group_ranks(self.group)
         if self.P == 1 or self.backend != "nccl" or members != sorted(members):
             return self
-        name = self.group.group_name, self.rank
-        if name not in _beside:
+        name = self.group.group_name
+        if _beside.get(name, (None,))[0] is not self.group:                 # names come again
             options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
             options.config.max_ctas = SMS
-            _beside[name] = dist.new_group(
-                members, backend="nccl", pg_options=options, use_local_synchronization=True,
-                timeout=self.group._get_backend(torch.device("cuda")).options._timeout)
-        return self._replace(group=_beside[name])
+            options._timeout = self.group._get_backend(torch.device("cuda")).options._timeout
+            made = dist.new_group(members, options._timeout, "nccl", options,
+                                  use_local_synchronization=True)
+            _beside[name] = self.group, made
+        return self._replace(group=_beside[name][1])
 
 
 class Options(NamedTuple):

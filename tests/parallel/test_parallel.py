@@ -12,7 +12,7 @@ import torch
 
 from flashlib import parallel
 from flashlib.models import ring as model
-from flashlib.parallel import ring_attention
+from flashlib.parallel import groups, ring_attention
 from tests.parallel import mutated
 
 P_S = [2, 3, 4]
@@ -210,3 +210,32 @@ def test_without_a_process_group_one_is_asked_for():
 def test_what_is_run_has_a_module_and_a_name(what):
     with pytest.raises(ValueError, match="what: expected 'module:function', got"):
         parallel.run(2, what)
+
+
+def test_a_ring_on_nccl_has_a_group_of_few_SMs_made_once(monkeypatch):
+    """A stand-in for NCCL: a new group for each group, also if the next one has its name."""
+    from types import SimpleNamespace
+
+    made, waits = [], SimpleNamespace(options=SimpleNamespace(_timeout=5))
+
+    def options(**given):
+        return SimpleNamespace(config=SimpleNamespace(max_ctas=None), _timeout=None, **given)
+
+    def new_group(members, timeout, backend, given, **more):
+        made.append((members, timeout, backend, given.config.max_ctas, more))
+        return f"few {len(made)}"
+
+    monkeypatch.setattr(groups, "_beside", {})
+    monkeypatch.setattr(groups.dist, "get_process_group_ranks", lambda group: group.members)
+    monkeypatch.setattr(groups.dist, "get_backend", lambda group: "nccl")
+    monkeypatch.setattr(groups.dist, "new_group", new_group)
+    nccl = SimpleNamespace(Options=options)
+    monkeypatch.setattr(groups.dist, "ProcessGroupNCCL", nccl, raising=False)
+    group, again = (SimpleNamespace(group_name="0", members=[0, 1], _get_backend=lambda device: waits)
+                    for _ in range(2))
+    ranks = groups.Ranks(group, 0, 2)
+    assert ranks.beside() == ranks.beside() == ranks._replace(group="few 1")
+    assert made == [([0, 1], 5, "nccl", groups.SMS, {"use_local_synchronization": True})]
+    assert groups.Ranks(again, 0, 2).beside().group == "few 2"
+    group.members = [1, 0]                                  # torch would sort them: so no other group
+    assert ranks.beside() is ranks and groups.Ranks(group, 0, 1).beside().group is group

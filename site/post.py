@@ -45,6 +45,10 @@ def slim(style):
     return SPACES.sub(lambda found: found[1] or found[2] or " ", style).strip()
 
 
+# The colors of a terminal's output: MyST-NB's style sheet has hundreds of them, 30 kB in all.
+ANSI = re.compile(r"[^{}]*-Color-[^{}]*\{[^{}]*\}")
+
+
 def in_few_colors(image):
     """Return a picture in 64 colors if no pixel's channel moves by more than an eighth, else itself."""
     few = image.quantize(64, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).convert("RGB")
@@ -55,7 +59,7 @@ def in_few_colors(image):
 def to_webp(path, small):
     """Write a PNG as WebP, a still one in few colors, and a small one; return (name, size, frames)."""
     image = Image.open(path)
-    new = path.with_suffix(".webp")
+    new = path.with_name(f"{path.stem[:12]}.webp")          # a page says it often: no 64 signs of a hash
     count = getattr(image, "n_frames", 1)
     if count == 1:
         last = image.convert("RGB")
@@ -70,7 +74,7 @@ def to_webp(path, small):
         frames[0].save(new, "WEBP", save_all=True, append_images=frames[1:], duration=times,
                        loop=image.info.get("loop", 0), lossless=True, method=4,
                        minimize_size=True)
-        still = path.with_suffix(".still.webp")
+        still = new.with_suffix(".still.webp")
         in_few_colors(last).save(still, "WEBP", lossless=True, method=4, quality=100)
     last.thumbnail((220, 220))
     last.save(small / new.name, "WEBP", quality=35, method=6)
@@ -141,8 +145,10 @@ def finish(root, books, *, address="", languages=(ENGLISH, CHINESE)):
         sheet.write(name_lengths(pages))
     for name, text in pages.items():
         (root / name).write_text(text, "utf-8")
+    colored = any("-Color-" in text for text in pages.values())
     for path in (root / "_static").rglob("*.css"):
-        path.write_text(slim(path.read_text("utf-8")), "utf-8")
+        style = slim(path.read_text("utf-8"))
+        path.write_text(style if colored else ANSI.sub("", style), "utf-8")
     button = root / "_static" / "copybutton.js"             # it knows Chinese by another name
     button.write_text(button.read_text("utf-8").replace("'zh-CN'", f"'{CHINESE.html}'"), "utf-8")
     if address:

@@ -5,7 +5,7 @@ import json
 import re
 from pathlib import Path
 
-from markup import slug
+from markup import powers, slug
 from terms import TERMS
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
@@ -156,8 +156,10 @@ def glossary(books, say):
     """The glossary as a page; sphinx_parts.py shows the same words over the chapters' prose."""
     stems = {book.row.number: book.path.stem for book in books}
     named = sorted(((say(term.name), term) for term in TERMS), key=lambda pair: pair[0].lower())
+    first = {name[0].upper(): term.key for name, term in reversed(named) if name[0].isascii()}
+    letters = " ".join(f'<a href="#{key}">{letter}</a>' for letter, key in sorted(first.items()))
     items = "".join(
-        f'<dt id="{term.key}">{html.escape(name)}</dt><dd>{html.escape(say(term.text))} '
+        f'<dt id="{term.key}">{html.escape(name)}</dt><dd>{powers(html.escape(say(term.text)))} '
         f'<a href="{stems[term.chapter]}.html">{say("chapter {{n}}", n=term.chapter)}</a></dd>'
         for name, term in named)
     tensors = {"Q": say("queries"), "K": say("keys"), "V": say("values"), "S": say("logits"),
@@ -167,7 +169,7 @@ def glossary(books, say):
         f'# {say("Glossary")}',
         say("The words as this course uses them. In a chapter, each has a dotted line where it first"
             " occurs."),
-        f'```{{raw}} html\n<dl class="glossary">{items}</dl>\n```',
+        f'```{{raw}} html\n<p class="letters">{letters}</p>\n<dl class="glossary">{items}</dl>\n```',
         f'## {say("The six tensors")}', say("Their hues are the same in formulas and in figures."),
         f'```{{raw}} html\n<ul class="hues">{hues}</ul>\n```')) + "\n"
 

@@ -126,6 +126,14 @@ def test_every_exercise_has_its_hints_and_its_solution(part):
         assert built.count('<div class="answers docutils container">') == len(asked)
 
 
+@pytest.mark.parametrize(("text", "shown"), [
+    ("e^{x − m_new} and e^(s − m)·v", "e<sup>x − m<sub>new</sub></sup> and e<sup>s − m</sup>·v"),
+    ("2 · H_k, e^x", "2 · H<sub>k</sub>, e<sup>x</sup>"),
+    ("element_bytes, x_hbm[rows], per_sm", "element_bytes, x_hbm[rows], per_sm")])
+def test_formulas_in_plain_text_are_set(part, text, shown):
+    assert part("markup").powers(text) == shown
+
+
 @pytest.mark.parametrize(("style", "slim"), [
     ("a  b { color : red ; }\n\n/* why */\nc > d{}", "a b{color : red;}c > d{}"),
     ('q{content:"/* ; */  {"; quotes:\'a  b\'}', 'q{content:"/* ; */  {";quotes:\'a  b\'}'),

@@ -99,6 +99,25 @@ def test_search_says_when_it_finds_nothing(opened):
     assert not page.locator("dialog.search").is_visible()
 
 
+@pytest.mark.parametrize(("words", "heading"), [
+    ("rescale", "rescaling"), ("tiles", "tile"), ("softmax", "online softmax")])
+def test_search_begins_with_the_glossary(words, heading, opened):
+    page = opened("index.html")
+    page.keyboard.press("/")
+    page.locator("dialog.search input").fill(words)
+    assert page.locator("dialog.search .what").first.inner_text() == heading
+    assert page.wrong == []
+
+
+def test_search_asks_what_a_mistyped_word_means(opened):
+    page = opened("index.html")
+    page.keyboard.press("/")
+    page.locator("dialog.search input").fill("bank conflcit")
+    page.get_by_role("button", name="Did you mean “bank conflict”?").click()
+    assert page.locator("dialog.search input").input_value() == "bank conflict"
+    assert page.locator("dialog.search .what").first.inner_text() == "bank conflict"
+
+
 def test_a_site_on_a_server_searches_too(served, browser):
     page = browser.new_page()
     page.goto(f"{served}/{SIXTH}.html")

@@ -53,7 +53,8 @@ def facts(book):
     parts = [f'<span>{say("{{n}} min to read", n=book.row.minutes)}</span>']
     if book.solve:
         parts.append(f'<span>{say("{{n}} min of exercises", n=book.solve)}</span>')
-    away = [f'<a href="notebooks/{name}" download>{say("Download the notebook")}</a>']
+    away = [f'<a href="notebooks/{name}" download>{say("Download the notebook")}</a>',
+            f'<a href="index.html#course">{say("How to run it")}</a>']
     if book.repository:
         away.append(f'<a href="https://colab.research.google.com/github/{book.repository}/blob/colab/'
                     f'{book.language.folder}{name}">{say("Open in Colab")}</a>')
@@ -72,11 +73,12 @@ def explore(kind, state, fallback=""):
     return f'<div data-explorer="{kind}"{opens}>{fallback}</div>'
 
 
-def lab_note(say):
+def lab_note(say, repository=""):
     """What stands where a notebook has sliders: how to move them."""
-    words = say("<strong>A lab stands here in the notebook:</strong> download it, type"
-                " <code>make lab</code> in a copy of the course, and move its controls. The picture"
-                " above is how it begins.")
+    course = f"https://github.com/{repository}" if repository else "index.html#course"
+    words = say("<strong>A lab stands here in the notebook:</strong> type <code>make lab</code> in the"
+                ' folder of <a href="{{course}}">the course</a>, and move its controls. The picture above'
+                " is how it begins.", course=course)
     return f'<p class="lab-note">{words}</p>'
 
 
@@ -96,8 +98,8 @@ def value(text):
 def lane(cls, name, seconds, slowest):
     """One bar of the race, which runs at its recorded time."""
     style = f"--time:{seconds * SLOWER:.2f}s;--share:{seconds / slowest:.4f}"
-    return (f'<div class="lane {cls}"><span class="who">{name}</span><span class="track">'
-            f'<span class="run" style="{style}"></span></span>'
+    return (f'<div class="lane {cls}" style="{style}"><span class="who">{name}</span>'
+            '<span class="track"><span class="run"></span></span>'
             f'<span class="ms">{seconds * 1e3:.2f} ms</span></div>')
 
 
@@ -126,8 +128,19 @@ def trees(books, parts, say):
     return "\n".join("\n".join(lines) for lines in trees)
 
 
+def taken(repository, say):
+    """Return where the course is, if its repository is known, and what to type to run it."""
+    if not repository:
+        return say("It is a folder, the one that this site was built from. In a terminal there, type"), "make lab"
+    words = say("It is [on GitHub]({{address}}). In a terminal, type",
+                address=f"https://github.com/{repository}")
+    name = repository.partition("/")[2]
+    return words, f"git clone https://github.com/{repository}\ncd {name}\nmake lab"
+
+
 def page(books, parts, times, surprise, film, say):
     """Return the front page as Markdown; its numbers are those that were recorded."""
+    where, commands = taken(books[0].repository, say)
     standard, flash = times
     ratio = {name: max(a, b) / min(a, b) for name, (a, b) in pairs(surprise).items()}
     stems = {book.row.number: book.path.stem for book in books}
@@ -140,7 +153,7 @@ def page(books, parts, times, surprise, film, say):
         hours=round(sum(book.row.minutes for book in books) / 60),
         solve=round(sum(book.solve for book in books) / 60),
         first=stems["00"], softmax=stems["03"], sixth=stems["06"],
-        contents=contents(books, parts, say), trees=trees(books, parts, say))
+        where=where, commands=commands, contents=contents(books, parts, say), trees=trees(books, parts, say))
 
 
 def questions(index, say):

@@ -170,7 +170,9 @@ def spoken(root, language):
 
 
 def repair(text, pictures):
-    """Return a page with its pictures and the roles that axe-core asks for, and [(id, file, alt)]."""
+    """Return a page with its pictures and the roles that axe-core asks for, and [(id, file, heading)]."""
+    headings = re.finditer(r'<h[1-3]>(.*?)<a class="headerlink"', text, re.S)
+    titles = [(heading.start(), re.sub("<[^>]*>", "", heading[1])) for heading in headings]
     shown = []
 
     def img(found):
@@ -179,7 +181,8 @@ def repair(text, pictures):
         set_to = re.search(r"width: (\d+)px", found[0])
         wide = int(set_to[1]) if set_to else width // 2
         alt = re.search(r'alt="([^"]*)"', found[0])[1]
-        shown.append((f"figure-{len(shown) + 1}", new, alt))
+        title = next(title for place, title in reversed(titles) if place < found.start())
+        shown.append((f"figure-{len(shown) + 1}", new, title))
         still = f' data-still="_images/{new[:-5]}.still.webp"' if frames > 1 else ""
         return (f'<img id="{shown[-1][0]}" src="_images/{new}" alt="{alt}" width="{wide}"'
                 f' height="{round(height * wide / width)}" loading="lazy" decoding="async"{still}>')
@@ -195,9 +198,20 @@ def repair(text, pictures):
                         '<p class="caption" role="heading" aria-level="2">')
     text = re.sub(r'<div class="output text_html">(?=\s*<table)',
                   '<div class="output text_html wide" tabindex="0">', text)
+    text = re.sub(r'(?s)(<div class="output stream[^>]*><div class="highlight"><pre>)(.*?)(?=</pre>)',
+                  lambda found: found[1] + wrapped(found[2]), text)
     text = re.sub(r'<span class="[npwo]">([^<]*)</span>', r"\1", text)      # code in the usual color
     text = text.replace('<div class="highlight"><pre>', '<div class="highlight"><pre tabindex="0">')
     return unindented(text), shown
+
+
+def wrapped(printed):
+    """Return what was printed, with lines that may break: the long ones that are no rows of a table."""
+    lines = printed.split("\n")
+    for n, line in enumerate(lines):
+        if len(html.unescape(line)) > 100 and not re.search(r"─|\S   +\S", line):
+            lines[n] = f'<span class="wrap">{line}</span>'
+    return "\n".join(lines)
 
 
 def unindented(text):
@@ -226,8 +240,8 @@ def gallery(text, shown, up=""):
     def one(found):
         items = "".join(
             f'<li><a href="{found[1]}.html#{name}"><img src="{up}_images/small/{file}" alt=""'
-            f' loading="lazy" width="216" height="136"><span class="gallery-note">{alt}</span></a></li>'
-            for name, file, alt in shown[found[1]])
+            f' loading="lazy" width="216" height="136">{title}</a></li>'
+            for name, file, title in shown[found[1]])
         return f'<ul class="gallery">{items}</ul>'
 
     return re.sub(r"<!-- gallery (\w+) -->", one, text)

@@ -226,6 +226,22 @@ def test_a_page_prints_without_its_frame(opened):
         assert not page.locator(part).first.is_visible(), part
 
 
+@pytest.mark.parametrize("theme", ["auto", "dark"])
+def test_paper_is_light_whatever_the_screen_is(theme, opened):
+    page = opened(f"{SIXTH}.html", color_scheme="dark")
+    page.evaluate(f"document.body.dataset.theme = '{theme}'")
+    page.locator("[data-explorer]").first.scroll_into_view_if_needed()
+    page.locator(".fx").first.wait_for(state="attached")
+    look = """() => {
+        const style = (place) => getComputedStyle(document.querySelector(place));
+        return [style('article img').filter, style('.question').backgroundColor,
+                style('div.cell_input div.highlight').backgroundColor, style('.fx').colorScheme];
+    }"""
+    assert page.evaluate(look)[0] != "none"
+    page.emulate_media(media="print")
+    assert page.evaluate(look) == ["none", *["rgb(242, 244, 248)"] * 2, "light"]
+
+
 def test_an_address_inside_a_page_is_reached(opened):
     page = opened(f"{SIXTH}.html")
     page.goto(f"{page.url}#what-hbm-traffic-becomes")

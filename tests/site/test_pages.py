@@ -139,6 +139,21 @@ def test_the_front_page_begins_with_recorded_numbers(part):
         assert part("html").escape(row.question) in page and f"{row.minutes} min</span>" in page
 
 
+def test_the_front_page_and_each_lab_say_what_to_type():
+    for folder in ("", "zh/"):
+        page = text(f"{folder}index")
+        assert 'id="course"' in page and re.search(r"<pre[^>]*>make lab\n</pre>", page)
+        assert 'href="index.html#course"' in text(f"{folder}{CHAPTERS[0]}")
+
+
+def test_figures_have_the_headings_above_them_for_captions():
+    page = text("figures")
+    captions = re.findall(r'<a href="(\w+)\.html#figure-\d+"><img[^>]*>([^<]*)</a>', page)
+    assert len(captions) > 100
+    for name, caption in captions:
+        assert caption and caption in re.sub("<[^>]*>", "", text(name))
+
+
 def test_predictions_have_fields():
     fields = {name: text(name).count("data-answer=") for name in CHAPTERS}
     assert sum(fields.values()) >= 25 and sum(count > 0 for count in fields.values()) >= 11

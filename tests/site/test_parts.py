@@ -159,6 +159,13 @@ def test_links_to_a_repository_and_an_address_appear_when_they_are_named(part, t
     assert "/gh/someone/course/main?labpath=notebooks%2F06_" in part("front").facts(there)
     away = part("front").facts(chinese)
     assert "/someone/course/blob/colab/zh/06_" in away and "/main" not in away
+    say, front = part("tongue").ENGLISH.say, part("front")
+    assert 'href="index.html#course"' in front.lab_note(say)
+    assert 'href="https://github.com/someone/course"' in front.lab_note(say, "someone/course")
+    assert front.taken("", say)[1] == "make lab" and "a folder" in front.taken("", say)[0]
+    words, commands = front.taken("someone/course", say)
+    assert "(https://github.com/someone/course)" in words
+    assert commands.split("\n")[0] == "git clone https://github.com/someone/course"
     file = "../assets/data/README.md"
     assert here.target(file) == "files/assets/data/README.md"
     assert there.target(file).endswith("/someone/course/blob/main/assets/data/README.md")

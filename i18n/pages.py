@@ -42,7 +42,8 @@ def labels():
     """Yield the labels of predictions that are not symbols only, each once."""
     written = json.loads((ROOT / "site/predictions.json").read_text("utf-8"))
     found = [label for places in written.values() for fields in places.values() for label, _ in fields]
-    yield from (label for label in dict.fromkeys(found) if re.search("[a-z]{3}", label.replace("group=", "")))
+    words = re.compile(r"\b(?!group=)[a-z]{3}")
+    yield from (label for label in dict.fromkeys(found) if words.search(label))
 
 
 def templates():

@@ -2,7 +2,6 @@
 
 import ast
 import html
-import re
 from functools import cache
 from pathlib import Path
 
@@ -46,8 +45,9 @@ def folds(name, say):
     hints, solution = of_chapter(name.partition(".")[0])[name]
     out = []
     for n, hint in enumerate(hints, 1):
-        parts = html.escape(say(hint), quote=False).split("`")  # code in every second one
-        parts[::2], parts[1::2] = map(powers, parts[::2]), (f"<code>{code}</code>" for code in parts[1::2])
+        parts = html.escape(say(hint), quote=False).split("`")
+        parts[::2] = map(powers, parts[::2])
+        parts[1::2] = (f"<code>{code}</code>" for code in parts[1::2])
         text = "".join(parts)
         head = say("Hint {{n}}", n=n) if len(hints) > 1 else say("A hint")
         out.append(f'```{{raw}} html\n<details class="fold"><summary>{head}</summary>'

@@ -77,8 +77,8 @@ def lab_note(say, repository=""):
     """What stands where a notebook has sliders: how to move them."""
     course = f"https://github.com/{repository}" if repository else "index.html#course"
     words = say("<strong>A lab stands here in the notebook:</strong> type <code>make lab</code> in the"
-                ' folder of <a href="{{course}}">the course</a>, and move its controls. The picture above'
-                " is how it begins.", course=course)
+                ' folder of <a href="{{course}}">the course</a>, and move its controls. The picture'
+                " above is how it begins.", course=course)
     return f'<p class="lab-note">{words}</p>'
 
 
@@ -131,7 +131,8 @@ def trees(books, parts, say):
 def taken(repository, say):
     """Return where the course is, if its repository is known, and what to type to run it."""
     if not repository:
-        return say("It is a folder, the one that this site was built from. In a terminal there, type"), "make lab"
+        words = say("It is a folder, the one that this site was built from. In a terminal there, type")
+        return words, "make lab"
     words = say("It is [on GitHub]({{address}}). In a terminal, type",
                 address=f"https://github.com/{repository}")
     name = repository.partition("/")[2]
@@ -153,7 +154,8 @@ def page(books, parts, times, surprise, film, say):
         hours=round(sum(book.row.minutes for book in books) / 60),
         solve=round(sum(book.solve for book in books) / 60),
         first=stems["00"], softmax=stems["03"], sixth=stems["06"],
-        where=where, commands=commands, contents=contents(books, parts, say), trees=trees(books, parts, say))
+        where=where, commands=commands,
+        contents=contents(books, parts, say), trees=trees(books, parts, say))
 
 
 def questions(index, say):

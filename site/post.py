@@ -59,7 +59,7 @@ def in_few_colors(image):
 def to_webp(path, small):
     """Write a PNG as WebP, a still one in few colors, and a small one; return (name, size, frames)."""
     image = Image.open(path)
-    new = path.with_name(f"{path.stem[:12]}.webp")          # a page says it often: no 64 signs of a hash
+    new = path.with_name(f"{path.stem[:12]}.webp")          # a page says it often: no whole hash
     count = getattr(image, "n_frames", 1)
     if count == 1:
         last = image.convert("RGB")
@@ -170,7 +170,7 @@ def spoken(root, language):
 
 
 def repair(text, pictures):
-    """Return a page with its pictures and the roles that axe-core asks for, and [(id, file, heading)]."""
+    """Return a page with its pictures and the roles that axe-core asks for, and [(id, file, title)]."""
     headings = re.finditer(r'<h[1-3]>(.*?)<a class="headerlink"', text, re.S)
     titles = [(heading.start(), re.sub("<[^>]*>", "", heading[1])) for heading in headings]
     shown = []

@@ -109,7 +109,8 @@ def test_a_covered_cell_opens_for_its_address_and_is_there_in_print_and_without_
     page.locator(f"#{name}").wait_for()
     assert page.locator(f".covered #{name}").count() == 0
     page.emulate_media(media="print")
-    assert page.locator(".covered pre").first.is_visible() and not page.locator(".cover").first.is_visible()
+    assert page.locator(".covered pre").first.is_visible()
+    assert not page.locator(".cover").first.is_visible()
     plain = opened(TWELFTH, java_script_enabled=False)
     assert plain.locator("form.guess ~ .cell pre").first.is_visible()
 

@@ -29,7 +29,7 @@ window.courseSearch = (() => {
   }
 
   // What rescale, rescales, rescaled and rescaling have in common.
-  const stem = (word) => (word.length > 4 ? word.replace(/(e|es|ed|er|s|ing)$/, "") : word);
+  const stem = (word) => word.replace(/(?<=.{4})(e|es|ed|er|s|ing)$/, "");
 
   // At least `needed` of the words must be there. A heading counts more than text, and more yet if it is a word
   // of the glossary or a chapter's title.
@@ -38,7 +38,7 @@ window.courseSearch = (() => {
     let missing = words.length - needed;
     const named = heading.toLowerCase();
     const whose = chapter.toLowerCase();
-    const title = !anchor || page.endsWith("glossary.html");
+    const title = anchor ? page.endsWith("glossary.html") : !page.endsWith("index.html");
     for (const word of words) {
       const inHead = named.includes(stem(word));
       const first = low.indexOf(word);
@@ -50,7 +50,7 @@ window.courseSearch = (() => {
       const whole = new RegExp("(^|[^\\p{L}\\p{N}])" + word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "u");
       let count = 0;
       for (let at = first; at >= 0 && count < 6; at = low.indexOf(word, at + word.length)) count += 1;
-      sum += (inHead ? title ? 24 : 12 : 0) + (whose.includes(stem(word)) ? 6 : 0) + count + (whole.test(low) ? 3 : 0)
+      sum += (inHead ? title ? 24 : 12 : 0) + (stem(named) === stem(word) ? 12 : 0) + (whose.includes(stem(word)) ? 6 : 0) + count + (whole.test(low) ? 3 : 0)
         - Math.min(2, text.length / 4000);
     }
     return sum;
@@ -122,13 +122,15 @@ window.courseSearch = (() => {
         button.onclick = () => { input.value = meant.join(" "); input.focus(); search(); };
         count.append(" ", button);
       }
+      const stems = words.map(stem);
       for (const [, { entry, low }] of found.slice(0, 30)) {
         const [page, anchor, chapter, heading, text] = entry;
         const link = document.createElement("a");
         const find = encodeURIComponent(words.join(" "));
         link.href = `${base}${page}?find=${find}${anchor ? "#" + anchor : ""}`;
-        link.append(make("div", "where", chapter), make("div", "what", heading), make("div", "excerpt"));
-        link.lastChild.append(marked(excerpt(words, text, low), words));
+        link.append(make("div", "where", chapter), make("div", "what"), make("div", "excerpt"));
+        link.children[1].append(marked(heading, stems));
+        link.lastChild.append(marked(excerpt(stems, text, low), stems));
         const item = document.createElement("li");
         item.append(link);
         list.append(item);

@@ -76,9 +76,9 @@ def explore(kind, state, fallback=""):
 def lab_note(say, repository=""):
     """What stands where a notebook has sliders: how to move them."""
     course = f"https://github.com/{repository}" if repository else "index.html#course"
-    words = say("<strong>A lab stands here in the notebook:</strong> type <code>make lab</code> in the"
-                ' folder of <a href="{{course}}">the course</a>, and move its controls. The picture'
-                " above is how it begins.", course=course)
+    words = say("<strong>In the notebook only:</strong> this lab has controls there. Type"
+                ' <code>make lab</code> in the folder of <a href="{{course}}">the course</a>, and move'
+                " them.", course=course)
     return f'<p class="lab-note">{words}</p>'
 
 

@@ -46,7 +46,7 @@ def slim(style):
 
 
 # The colors of a terminal's output: MyST-NB's style sheet has hundreds of them, 30 kB in all.
-ANSI = re.compile(r"[^{}]*-Color-[^{}]*\{[^{}]*\}")
+ANSI = re.compile(r"[^{}]*\.-Color[^{}]*\{[^{}]*\}")
 
 
 def in_few_colors(image):

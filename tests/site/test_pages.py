@@ -108,6 +108,10 @@ def test_weight_of_the_site():
     assert weight - chinese <= SITE and chinese <= CHINESE
 
 
+def test_styles_have_no_colors_of_terminals():
+    assert not any("-Color" in path.read_text("utf-8") for path in BUILT.rglob("*.css"))
+
+
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_a_chapter_has_its_parts(name):
     page = text(name)

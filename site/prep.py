@@ -140,7 +140,8 @@ class Chapter:
                 if "width" in image:
                     own |= {"width": f"{image['width']}px"}
             if CONTROL in "".join(data.get("text/plain", "")):
-                output = display("text/html", explored(source(cell), front.lab_note(self.language.say)))
+                note = front.lab_note(self.language.say, self.repository)
+                output = display("text/html", explored(source(cell), note))
             if "show." in source(cell) and is_code("".join(output.get("text", ""))):
                 output = display("text/markdown", f"```python\n{''.join(output['text']).strip()}\n```")
             if re.match(r"✗ exercise [\da-z.]+: not answered yet", "".join(output.get("text", ""))):

@@ -75,6 +75,7 @@ def test_search_finds_with_excerpts_and_leads_there(opened):
     assert "rescal" in first.locator("mark").first.inner_text().lower()
     assert len(first.locator(".excerpt").inner_text()) > 60
     page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")                        # past the glossary
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile(r"\d\d[a-z]?_\w+\.html\?find=rescale"))
     assert page.evaluate("CSS.highlights.get('found').size") > 0 and page.wrong == []
@@ -97,6 +98,28 @@ def test_search_says_when_it_finds_nothing(opened):
     page.get_by_text("0 places").wait_for()
     page.keyboard.press("Escape")
     assert not page.locator("dialog.search").is_visible()
+
+
+@pytest.mark.parametrize(("words", "first"), [
+    ("rescale", {"rescaling"}), ("tiles", {"tile"}),
+    ("softmax", {"online softmax", "03 · Keep softmax safe", "04 · Run softmax online"})])
+def test_search_begins_with_the_glossary_and_the_chapters_of_that_name(words, first, opened):
+    page = opened("index.html")
+    page.keyboard.press("/")
+    page.locator("dialog.search input").fill(words)
+    page.wait_for_selector("dialog.search li")
+    found = page.locator("dialog.search .what").all_inner_texts()
+    assert set(found[:len(first)]) == first
+    assert page.wrong == []
+
+
+def test_search_asks_what_a_mistyped_word_means(opened):
+    page = opened("index.html")
+    page.keyboard.press("/")
+    page.locator("dialog.search input").fill("bank conflcit")
+    page.get_by_role("button", name="Did you mean “bank conflict”?").click()
+    assert page.locator("dialog.search input").input_value() == "bank conflict"
+    assert page.locator("dialog.search .what").first.inner_text() == "bank conflict"
 
 
 def test_a_site_on_a_server_searches_too(served, browser):
@@ -139,7 +162,10 @@ def test_a_guess_is_kept_and_compared(opened):
     assert "a number, please" in form.locator("output").inner_text()
     form.locator("input").fill("142606336")
     form.locator("button").click()
-    assert "yours is it" in form.locator("output").inner_text()
+    assert form.locator("output").inner_text().endswith("yours is right")
+    form.locator("input").fill("143 M")
+    form.locator("button").click()
+    assert form.locator("output").inner_text().endswith("yours is right, to rounding")
 
 
 def test_a_chapter_is_ticked_off(opened):
@@ -202,6 +228,22 @@ def test_a_page_prints_without_its_frame(opened):
     page.emulate_media(media="print")
     for part in (".sidebar-drawer", ".toc-drawer", ".copybtn", ".related-pages", ".guess"):
         assert not page.locator(part).first.is_visible(), part
+
+
+@pytest.mark.parametrize("theme", ["auto", "dark"])
+def test_paper_is_light_whatever_the_screen_is(theme, opened):
+    page = opened(f"{SIXTH}.html", color_scheme="dark")
+    page.evaluate(f"document.body.dataset.theme = '{theme}'")
+    page.locator("[data-explorer]").first.scroll_into_view_if_needed()
+    page.locator(".fx").first.wait_for(state="attached")
+    look = """() => {
+        const style = (place) => getComputedStyle(document.querySelector(place));
+        return [style('article img').filter, style('.question').backgroundColor,
+                style('div.cell_input div.highlight').backgroundColor, style('.fx').colorScheme];
+    }"""
+    assert page.evaluate(look)[0] != "none"
+    page.emulate_media(media="print")
+    assert page.evaluate(look) == ["none", *["rgb(242, 244, 248)"] * 2, "light"]
 
 
 def test_an_address_inside_a_page_is_reached(opened):

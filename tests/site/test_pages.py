@@ -108,6 +108,10 @@ def test_weight_of_the_site():
     assert weight - chinese <= SITE and chinese <= CHINESE
 
 
+def test_styles_have_no_colors_of_terminals():
+    assert not any("-Color" in path.read_text("utf-8") for path in BUILT.rglob("*.css"))
+
+
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_a_chapter_has_its_parts(name):
     page = text(name)
@@ -137,6 +141,21 @@ def test_the_front_page_begins_with_recorded_numbers(part):
     rows, _ = part("prep").chapters()
     for row in rows:
         assert part("html").escape(row.question) in page and f"{row.minutes} min</span>" in page
+
+
+def test_the_front_page_and_each_lab_say_what_to_type():
+    for folder in ("", "zh/"):
+        page = text(f"{folder}index")
+        assert 'id="course"' in page and re.search(r"<pre[^>]*>make lab\n</pre>", page)
+        assert 'href="index.html#course"' in text(f"{folder}{CHAPTERS[0]}")
+
+
+def test_figures_have_the_headings_above_them_for_captions():
+    page = text("figures")
+    captions = re.findall(r'<a href="(\w+)\.html#figure-\d+"><img[^>]*>([^<]*)</a>', page)
+    assert len(captions) > 100
+    for name, caption in captions:
+        assert caption and caption in re.sub("<[^>]*>", "", text(name))
 
 
 def test_predictions_have_fields():

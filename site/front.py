@@ -68,15 +68,15 @@ def facts(book):
 
 def explore(kind, state, fallback=""):
     """The place of an explorer; course.js fetches the script when the reader comes near it."""
-    opens = f" data-state='{json.dumps(state)}'" if state else ""
+    text = html.escape(json.dumps(state, ensure_ascii=False, separators=(",", ":")), quote=False)
+    opens = " data-state='" + text.replace("'", "&#39;") + "'" if state else ""
     return f'<div data-explorer="{kind}"{opens}>{fallback}</div>'
 
 
 def lab_note(say):
     """What stands where a notebook has sliders: how to move them."""
-    words = say("<strong>A lab stands here in the notebook:</strong> download it, type"
-                " <code>make lab</code> in a copy of the course, and move its controls. The picture"
-                " above is how it begins.")
+    words = say("<strong>In the notebook only:</strong> this lab has controls there. Download the"
+                " notebook, type <code>make lab</code> in a copy of the course, and move them.")
     return f'<p class="lab-note">{words}</p>'
 
 

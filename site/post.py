@@ -29,6 +29,9 @@ UNUSED = (
 RARE = {"Caligraphic": "mathcal", "Fraktur": "mathfrak|textfrak", "SansSerif": "mathsf|textsf",
         "Script": "mathscr|textscr", "Typewriter": "mathtt|texttt"}
 
+# Of K, S and P in figures (flashlib.course.plots.theme).
+LIGHT_HUES = ((221, 204, 119), (136, 204, 238), (153, 153, 51))
+
 # Lengths that KaTeX writes into an element, behind its classes or without any.
 LENGTHS = re.compile(r'((?<=[a-z0-9])"|<span) style="((?:[a-z-]+:-?[0-9.]+em;)+)"')
 
@@ -50,6 +53,16 @@ def in_few_colors(image):
     few = image.quantize(64, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).convert("RGB")
     moved = max(most for _, most in ImageChops.difference(few, image).getextrema())
     return few if moved <= 32 else image
+
+
+def shows_tensors(path):
+    """Tell whether a picture has areas in the hues of K, S or P, too light to be turned round."""
+    image = Image.open(path)
+    image.seek(getattr(image, "n_frames", 1) - 1)
+    image = image.convert("RGB")
+    found = sum(count for count, color in image.getcolors(1 << 24)
+                if any(max(map(abs, map(int.__sub__, color, hue))) <= 6 for hue in LIGHT_HUES))
+    return found > 0.002 * image.width * image.height
 
 
 def to_webp(path, small):
@@ -79,7 +92,7 @@ def to_webp(path, small):
 
 
 def convert(folder):
-    """Convert each different picture of a folder once; return {PNG: (new name, size, frames)}."""
+    """Convert each different picture once; return {PNG: (new name, size, frames, tensors)}."""
     (folder / "small").mkdir()
     by_content, pictures = {}, {}
     for path in sorted(folder.glob("*.png")):
@@ -87,7 +100,8 @@ def convert(folder):
         if content in by_content:
             path.unlink()
         else:
-            by_content[content] = to_webp(path, folder / "small")
+            tensors = shows_tensors(path)
+            by_content[content] = *to_webp(path, folder / "small"), tensors
         pictures[path.name] = by_content[content]
     return pictures
 
@@ -169,13 +183,14 @@ def repair(text, pictures):
 
     def img(found):
         name = re.search(r'src="_images/([^"]+)"', found[0])[1]
-        new, (width, height), frames = pictures[name]
+        new, (width, height), frames, tensors = pictures[name]
         set_to = re.search(r"width: (\d+)px", found[0])
         wide = int(set_to[1]) if set_to else width // 2
         alt = re.search(r'alt="([^"]*)"', found[0])[1]
         shown.append((f"figure-{len(shown) + 1}", new, alt))
         still = f' data-still="_images/{new[:-5]}.still.webp"' if frames > 1 else ""
-        return (f'<img id="{shown[-1][0]}" src="_images/{new}" alt="{alt}" width="{wide}"'
+        look = ' class="tensors"' if tensors else ""
+        return (f'<img id="{shown[-1][0]}"{look} src="_images/{new}" alt="{alt}" width="{wide}"'
                 f' height="{round(height * wide / width)}" loading="lazy" decoding="async"{still}>')
 
     text = re.sub(r'<img[^>]*src="_images/[^"]+\.png"[^>]*>', img, text)

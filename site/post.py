@@ -187,9 +187,9 @@ def repair(text, pictures):
         set_to = re.search(r"width: (\d+)px", found[0])
         wide = int(set_to[1]) if set_to else width // 2
         alt = re.search(r'alt="([^"]*)"', found[0])[1]
-        shown.append((f"figure-{len(shown) + 1}", new, alt))
-        still = f' data-still="_images/{new[:-5]}.still.webp"' if frames > 1 else ""
         look = ' class="tensors"' if tensors else ""
+        shown.append((f"figure-{len(shown) + 1}", new, alt, look))
+        still = f' data-still="_images/{new[:-5]}.still.webp"' if frames > 1 else ""
         return (f'<img id="{shown[-1][0]}"{look} src="_images/{new}" alt="{alt}" width="{wide}"'
                 f' height="{round(height * wide / width)}" loading="lazy" decoding="async"{still}>')
 
@@ -234,9 +234,9 @@ def gallery(text, shown, up=""):
     """Put the small pictures of each page where the page of figures has a mark for them."""
     def one(found):
         items = "".join(
-            f'<li><a href="{found[1]}.html#{name}"><img src="{up}_images/small/{file}" alt=""'
+            f'<li><a href="{found[1]}.html#{name}"><img{look} src="{up}_images/small/{file}" alt=""'
             f' loading="lazy" width="216" height="136"><span class="gallery-note">{alt}</span></a></li>'
-            for name, file, alt in shown[found[1]])
+            for name, file, alt, look in shown[found[1]])
         return f'<ul class="gallery">{items}</ul>'
 
     return re.sub(r"<!-- gallery (\w+) -->", one, text)

@@ -101,10 +101,14 @@ def test_every_table_has_its_words_and_moves_in_time(open_page, labs):
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
     assert set(labs.MADE) == set(TABLES)
-    page.evaluate("states => { for (const state of states) { const place = document.createElement('div');"
-                  " place.dataset.explorer = 'lab'; place.dataset.state = JSON.stringify(state);"
-                  " document.body.append(place); } flashExplorer.mountAll(); }",
-                  [labs.state(name, str) for name in TABLES])
+    page.evaluate("""states => {
+        for (const state of states) {
+            const place = document.createElement("div");
+            place.dataset.explorer = "lab";
+            place.dataset.state = JSON.stringify(state);
+            document.body.append(place);
+        }
+        flashExplorer.mountAll(); }""", [labs.state(name, str) for name in TABLES])
     places = page.locator("[data-explorer=lab] > .fx").all()
     assert len(places) == len(TABLES)
     for place in places:

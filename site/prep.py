@@ -102,10 +102,7 @@ class Chapter:
                 self.code(cell)
         ways = re.compile(rf"\n---\s*\n+[^\n]*(?:{self.language.ways})[^\n]*\s*$")
         cells[-1]["source"] = ways.sub("\n", source(cells[-1]))
-        cells = [cell for cell, after in zip(cells, [*cells[1:], {}], strict=True)
-                 if not (source(cell) == "lab.draw()" and source(after).startswith(
-                     tuple(f"lab.{name}" for name in PICTURED)))]
-        book["cells"] = list(self.answered(cells))
+        book["cells"] = list(self.answered(shown(cells)))
         return book
 
     def answered(self, cells):
@@ -162,6 +159,12 @@ class Chapter:
         if SOURCE_TO_WALK in source(cell) and (walk := explored(SOURCE_TO_WALK)):
             kept.append(display("text/html", walk))
         cell["outputs"] = kept
+
+
+def shown(cells):
+    """Return the cells but those that draw what the explorer behind them shows in another state."""
+    return [cell for cell, after in zip(cells, [*cells[1:], {"source": ""}], strict=True)
+            if source(cell) != "lab.draw()" or not any(f"lab.{name}" in source(after) for name in PICTURED)]
 
 
 def source(cell):

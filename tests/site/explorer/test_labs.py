@@ -8,6 +8,7 @@ import pytest
 from scripts import lab_tables
 from tests.site.explorer.places import ROOT
 from tests.site.explorer.test_browser import MOST_MS, MOVE
+from tests.site.explorer.test_browser_parallel import AXE
 
 pytestmark = pytest.mark.site
 
@@ -113,6 +114,11 @@ def test_every_table_has_its_words_and_moves_in_time(open_page, labs):
     assert len(places) == len(TABLES)
     for place in places:
         assert "{" not in place.inner_text() and "undefined" not in place.inner_text()
+
+    axe = ROOT / "site" / "node_modules" / "axe-core" / "axe.min.js"
+    if axe.is_file():
+        page.evaluate(axe.read_text("utf-8"))
+        assert page.evaluate(AXE) == []
 
     def busy():
         metrics = session.send("Performance.getMetrics")["metrics"]

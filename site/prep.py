@@ -163,8 +163,9 @@ class Chapter:
 
 def shown(cells):
     """Return the cells but those that draw what the explorer behind them shows in another state."""
+    calls = {f"lab.{name}()" for name in PICTURED}
     return [cell for cell, after in zip(cells, [*cells[1:], {"source": ""}], strict=True)
-            if source(cell) != "lab.draw()" or not any(f"lab.{name}" in source(after) for name in PICTURED)]
+            if source(cell) != "lab.draw()" or source(after) not in calls]
 
 
 def source(cell):

@@ -112,7 +112,7 @@ def matmul():
         "16,384³": (16384,) * 3,
     }
     gpu = hardware.get("H200")
-    ridge = roofline.ridge(gpu, "float16")
+    ridge, room = roofline.ridge(gpu, "float16"), gpu.sram_bytes or 0
 
     def row(shape, edge):
         M, N, K = shapes[shape]
@@ -121,13 +121,13 @@ def matmul():
         naive = traffic.naive_matmul(M=M, N=N, K=K)
         held = sum(size for *_, size in matmul_tiles(min(edge, M), min(edge, N), min(32, K)))
         intensity = cost.matmul_flops / cost.hbm_bytes
-        said = 2 if held > gpu.sram_bytes else 0 if intensity >= ridge else 1
+        said = 2 if held > room else 0 if intensity >= ridge else 1
         return (
             once.hbm_bytes,
             cost.hbm_bytes,
             said,
             f"{held / 1024:.3g}",
-            f"{gpu.sram_bytes / 1024:.0f}",
+            f"{room / 1024:.0f}",
             f"{intensity:.3g}",
             f"{ridge:.0f}",
             human_bytes(naive.hbm_bytes),
@@ -181,7 +181,7 @@ def fill():
             if kernel == "v1":
                 return *busy, 0, f"{waves(512).programs:,}", f"{waves(512).waves:,}"
             return *busy, 1, f"{waves(1024).programs:,}", f"{waves(4096).programs:,}"
-        busy = []
+        busy, left = [], ""
         for N in lengths:
             each = occupancy.causal_lengths(N, block)
             time = occupancy.causal_time(each, pairs, waves(N).slots)
@@ -225,7 +225,7 @@ def budgets():
     def row(gpu, Br, Bc, warps):
         sheet = hardware.get(gpu)
         p = predict.predict(sheet, predict.Config(Br, Bc, warps, 2), batch=4, heads=16, N=4096, d=128)
-        used = 100 * p.shared_bytes / sheet.sram_bytes, 100 * p.registers / predict.MOST_REGISTERS
+        used = 100 * p.shared_bytes / (sheet.sram_bytes or 1), 100 * p.registers / predict.MOST_REGISTERS
         if not p.per_sm:
             return *used, 0
         return *used, 1 if p.spilled_words else 2, f"{1e3 * p.time_s:.2f}", p.per_sm, p.spilled_words
@@ -394,7 +394,7 @@ def stale() -> list[str]:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing, and say what is stale")
     if parser.parse_args().check:
         found = stale()

@@ -331,15 +331,18 @@ GLUON_BACKWARD = {32: GluonBackwardConfig(3), 64: GluonBackwardConfig(4),
 REGISTERS = {2: 168, 3: 128}
 
 
-# Of a state, where masks cut tiles: so that nothing spills beside its epilogue. Without masks as above.
-GLUON_INTO = {32: GLUON[32, True], 64: GluonConfig(64, 3, 6, UNDER_SOFTMAX=False, TAU=8.0),
-              128: GluonConfig(64, 2, 4, TAU=8.0), 256: GLUON[256, True]}
+# Of a state, where masks cut tiles: at 64 columns more would spill. Without masks as above.
+GLUON_INTO = {head_dim: GLUON[head_dim, True] for head_dim in (32, 128, 256)} | {
+    64: GluonConfig(64, 3, 6, UNDER_SOFTMAX=False, TAU=8.0)}
+GLUON_INTO_WINDOW = GluonConfig(64, 2, 4, TAU=8.0)          # at 128 columns
 
 
-def gluon_config_into(head_dim: int, masked: bool, N_K: int) -> GluonConfig:
+def gluon_config_into(head_dim: int, window: bool, causal: bool, N_K: int) -> GluonConfig:
     """Return the Gluon table's entry for keys that are folded into a state."""
     whole = GLUON[head_dim, False]
-    return GLUON_INTO[head_dim] if masked or N_K % whole.BLOCK_N else whole
+    if window and head_dim == 128:
+        return GLUON_INTO_WINDOW
+    return GLUON_INTO[head_dim] if window or causal or N_K % whole.BLOCK_N else whole
 
 
 def gluon_config_for(D: int, causal: bool, N_K: int, N_Q: int | None = None) -> GluonConfig:

@@ -119,7 +119,8 @@ def backward(q, k, v, o, lse, do, dlse, window: Window, scale: float, impl: str,
     p = Problem.of(q, k, v, o, do, *(into or ()), window=window, scores=kind_of(softcap, alibi, sink),
                    sequences=None if cu is None else len(cu[0]) - 1, into=into is not None)
     more = {name: x for name, x in (("cu", cu), ("into", into)) if x is not None}
-    o = o if delta is None else delta                       # backends take either
+    if into is not None:                                    # backends take it in place of o
+        o, dlse = delta_of(o, do, dlse) if delta is None else delta, None
     if negative and into is not None:
         into[0].neg_()                                      # of −q, until it is returned
     dq, *others = choose(p, impl, "backward").backward(q, k, v, o, lse, do, dlse, p, scale,

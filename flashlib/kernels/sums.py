@@ -13,7 +13,7 @@ from flashlib.kernels.triton.sums import flash_bwd_statistics_kernel, flash_bwd_
 
 KEYS = 2 * WARPGROUP_ROWS                                   # of a program of the fused kernel
 LINE = 256                                                  # numbers in a row of the sums
-O, DO = 3, 4                                                # places in a problem's layout
+O, DO, DQ = 3, 4, 5                                         # places in a problem's layout
 UNWRITTEN = torch.finfo(torch.float32).max
 
 
@@ -44,13 +44,13 @@ def buffers(p: Problem, head_dim: int) -> tuple[torch.Tensor, ...]:
 
 
 def before(p: Problem) -> plans.Plan:
-    """Return the plan of the pass before."""
+    """Return the plan of the pass before; beside sums to add to, O is delta."""
     return plans.Plan(
         flash_bwd_statistics_kernel,
         ("O", "DO", "LSE", "DLSE", "NEGATIVE_LSE", "NEGATIVE_DELTA", "LOCKS", "inverse_scale"),
         {"BLOCK_M": WARPGROUP_ROWS, "HEAD_DIM": p.head_dim, "SUMS": count(p)},
-        lambda p: {"stride_o": p.layout[O].strides, "stride_do": p.layout[DO].strides, "H": p.H,
-                   "N_Q": p.N_Q, "D": p.D},
+        lambda p: {"stride_o": None if p.into else p.layout[O].strides,
+                   "stride_do": p.layout[DO].strides, "H": p.H, "N_Q": p.N_Q, "D": p.D},
         tiles, {"num_warps": 4})
 
 
@@ -59,8 +59,10 @@ def after(p: Problem, head_dim: int) -> plans.Plan:
     parts = head_dim // shape(head_dim)[1]
     return plans.Plan(
         flash_bwd_sum_kernel, ("SUMS", "DQ", "scale"),
-        {"BLOCK_M": WARPGROUP_ROWS, "BLOCK_N": KEYS, "HEAD_DIM": head_dim, "IS_CAUSAL": p.causal},
-        lambda p: {"N_Q": p.N_Q, "N_K": p.N_K, "D": p.D,
+        {"BLOCK_M": WARPGROUP_ROWS, "BLOCK_N": KEYS, "HEAD_DIM": head_dim, "IS_CAUSAL": p.causal,
+         "INTO": p.into},
+        lambda p: {"stride_dq": p.written_strides(DQ, 0), "H": p.H, "N_Q": p.N_Q, "N_K": p.N_K,
+                   "D": p.D,
                    **dict(zip(("LEFT", "RIGHT"), p.sides or (None, None), strict=True))},
         lambda p: parts * tiles(p), {"num_warps": 4})
 
@@ -69,7 +71,7 @@ def before_on_cpu(o, do, lse, dlse, statistics, scale: float) -> None:
     """Do what the pass before does."""
     negative_lse, negative_delta, locks, sums = statistics
     N_Q = lse.shape[2]
-    delta = (o.float() * do.float()).sum(-1) - (0.0 if dlse is None else dlse)
+    delta = o if o.ndim == 3 else (o.float() * do.float()).sum(-1) - (0.0 if dlse is None else dlse)
     for to, x in ((negative_lse, -lse.clamp(min=-1e30) / scale), (negative_delta, -delta)):
         to.zero_()
         to[:, :N_Q] = x.reshape(-1, N_Q)
@@ -87,4 +89,5 @@ def after_on_cpu(sums, dq, p: Problem, head_dim: int, scale: float) -> None:
     x = x.reshape(p.B * p.H, -1, rows, head_dim)
     if head_dim == 64:
         x = x.mT
-    dq.copy_(x.reshape(p.B, p.H, -1, head_dim)[:, :, :p.N_Q, :p.D] * scale)
+    x = x.reshape(p.B, p.H, -1, head_dim)[:, :, :p.N_Q, :p.D] * scale
+    dq.copy_(dq + x if p.into else x)

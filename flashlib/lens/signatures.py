@@ -23,7 +23,8 @@ SIZES = ("dtype", "head_dim", "causal", "window", "Nq", "Nk", "heads", "kv_heads
 SCORES = "softcap_log2", "ALIBI", "SINK"                    # in the order of a problem's `scores`
 STATISTICS = ("LSE", "DELTA", "DLSE", "Q_SCALE", "K_SCALE", "V_SCALE", "NEGATIVE_LSE", "NEGATIVE_DELTA",
               "SUMS", "ACC", "STATISTICS", "ALIBI", "SINK")
-WRITTEN = ("O", "DQ", "DK", "DV", "o_desc")                 # float32 where they hold a state or sums
+# float32 where they hold a state or sums
+WRITTEN = ("O", "DQ", "DK", "DV", "o_desc", "dk_desc", "dv_desc")
 INTEGERS = ("LOCKS", "LENGTHS", "TABLE", "CU_Q", "CU_K")
 FLOATS = ("lse_desc", "delta_desc", "sum_desc")             # descriptors of float32
 
@@ -193,7 +194,8 @@ def gradient_call(*, arch, part, config=None, has_dlse=False, **choices) -> Call
     from flashlib.kernels.backends.gluon import BACKEND
     from flashlib.kernels.configs import GluonBackwardConfig
 
-    p = example(arch, **{name: choices.pop(name) for name in SIZES if name in choices})
+    sizes = (*SIZES, "into")
+    p = example(arch, **{name: choices.pop(name) for name in sizes if name in choices})
     if (reason := BACKEND.refusal(p, "backward")) is not None:
         raise ValueError(reason)
     c = GluonBackwardConfig(*(config or BACKEND.table(p, "backward")))._replace(**choices)
@@ -266,12 +268,13 @@ KERNELS: dict[str, tuple[str, Callable[..., Call], tuple[str, ...]]] = {
                                    partial(gluon_call, SPECIALIZED=False), (*_GLUON, "OVERLAP")),
     **{f"flash_bwd_{part}_hopper_kernel": (
         f"{_HOME}.gluon.backward_{part}", partial(gradient_call, part=part),
-        (*SIZES, "config", *stages))
+        (*SIZES, "config", "into", *stages))
        for part, stages in (("dkdv", ("STAGES",)), ("dq", ("K_STAGES", "V_STAGES")),
                             ("fused", ("STAGES",)))},
     "flash_bwd_statistics_kernel": (f"{_HOME}.triton.sums", partial(gradient_call, part="before"),
-                                    (*SIZES, "has_dlse")),
-    "flash_bwd_sum_kernel": (f"{_HOME}.triton.sums", partial(gradient_call, part="after"), SIZES),
+                                    (*SIZES, "has_dlse", "into")),
+    "flash_bwd_sum_kernel": (f"{_HOME}.triton.sums", partial(gradient_call, part="after"),
+                             (*SIZES, "into")),
     **{f"flash_decode_{name}_kernel": (
         f"{_HOME}.triton.decode", partial(decode_call, part=part),
         (*SIZES, *_TUNED, "KEYS", "UNITS", "units", "page", "lengths"))

@@ -20,7 +20,9 @@ from flashlib.masks import Window
 VERSION = 1                        # of what ranks tell one another
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 OPERATIONS = ("ring_attention", "gather_attention", "ulysses_attention", "tree_decode")
+SMS = 2                            # of a GPU, which NCCL may take beside attention
 _counting: list[Links] = []
+_beside: dict[tuple, Any] = {}     # groups of few SMs, by the name of the group that asked
 _agreed: set[tuple] = set()        # what was compared on CUDA: there a call must not wait for the host
 
 
@@ -53,6 +55,24 @@ class Ranks(NamedTuple):
             raise ValueError("group: expected a ProcessGroup that this process belongs to, or a"
                              f" DeviceMesh, got {group!r}")
         return cls(group, dist.get_rank(group), dist.get_world_size(group))
+
+    def beside(self) -> Ranks:
+        """Return these ranks in a group of their own, whose messages travel while a kernel computes.
+
+        NCCL moves bytes by kernels, and theirs wait for SMs as others do. Here they have `SMS`, which a
+        launch of attention leaves to them. All ranks ask for the first time together.
+        """
+        members = dist.get_process_group_ranks(self.group)
+        if self.P == 1 or self.backend != "nccl" or members != sorted(members):
+            return self
+        name = self.group.group_name, self.rank
+        if name not in _beside:
+            options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+            options.config.max_ctas = SMS
+            _beside[name] = dist.new_group(
+                members, backend="nccl", pg_options=options, use_local_synchronization=True,
+                timeout=self.group._get_backend(torch.device("cuda")).options._timeout)
+        return self._replace(group=_beside[name])
 
 
 class Options(NamedTuple):

@@ -12,9 +12,7 @@ from flashlib.algorithms.ring import ring_backward, ring_forward
 from flashlib.kernels import ops
 from flashlib.kernels.attention import Impl, Sides
 from flashlib.masks import Window, window_of
-from flashlib.parallel.groups import Options, Ranks, agree, check_shards, drive
-
-NCCL_SMS = 8                       # of a GPU; how many a send and a receive take is not measured
+from flashlib.parallel.groups import SMS, Options, Ranks, agree, check_shards, drive
 
 
 def ring_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, group=None,
@@ -61,7 +59,7 @@ def ring_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, group=N
     except (ValueError, TypeError, NotImplementedError) as error:
         refusal = error
     agree(ranks, {"q": q, "k": k, "v": v}, options, refusal)
-    o, lse = Ring.apply(q, k, v, Call(ranks, seen, scale, layout, impl))
+    o, lse = Ring.apply(q, k, v, Call(ranks.beside(), seen, scale, layout, impl))
     return (o, lse) if return_lse else o
 
 
@@ -77,7 +75,7 @@ class Call(NamedTuple):
     @property
     def reserve(self) -> int:
         """SMs of a GPU that attention leaves to NCCL, whose kernels carry the messages."""
-        return 0 if self.ranks.P == 1 or self.ranks.backend != "nccl" else NCCL_SMS
+        return 0 if self.ranks.P == 1 or self.ranks.backend != "nccl" else SMS
 
     def blocks(self, source: int, n: int):
         """Return this rank's calls of attention on the keys of another."""
@@ -107,7 +105,7 @@ class Ring(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q, k, v, call: Call):
-        o = torch.zeros(q.shape, dtype=wide(q), device=q.device)
+        o = torch.empty(q.shape, dtype=wide(q), device=q.device)            # every row sees itself
         lse = ops.lse_like(q, -torch.inf)
         ranks = call.ranks
         drive(ring_forward(ranks.rank, ranks.P, torch.stack([k, v]), partial(_fold, call, q, o, lse)),

@@ -60,13 +60,18 @@ def summed(given, o, lse, P: int, impl: str):
     """Return dQ, dK and dV, float32, in P pieces, with delta computed once."""
     wide = torch.float64 if given.q.dtype == torch.float64 else torch.float32
     sums = [torch.ones(x.shape, dtype=wide, device=x.device) for x in given[:3]]
+    summed_into(sums, given, o, lse, P, impl)
+    return [x - 1 for x in sums]
+
+
+def summed_into(sums, given, o, lse, P: int, impl: str) -> None:
+    """Add dQ, dK and dV of P pieces to sums."""
     delta = ops.delta_of(o, given.do, given.dlse)
     for keys in slices(given.k.shape[2], P):
         into = sums[0], sums[1][:, :, keys], sums[2][:, :, keys]
         ops.backward(given.q, given.k[:, :, keys], given.v[:, :, keys], None, lse, given.do, None,
                      window_of_piece(given, keys), check_factor(given.scale, given.q.shape[3]), impl,
                      into=into, delta=delta)
-    return [x - 1 for x in sums]
 
 
 def rmse(x, y) -> float:

@@ -20,7 +20,7 @@ import torch
 import flashlib
 from flashlib.interpreter import Hazard
 from tests.kernels.behaviours import require
-from tests.kernels.fold_cases import check_pieces, check_untouched
+from tests.kernels.fold_cases import check_pieces, check_untouched, summed_into
 from tests.kernels.gluon_bugs import MUTANTS
 from tests.kernels.planted import report
 from tests.kernels.problems import NAMES, Shape, dense, off, problem, solve
@@ -199,8 +199,25 @@ def check_state(dtype=torch.float16):
     check_pieces("gluon", dtype, "cpu", shapes, FORWARD, scale=0.5)
 
 
+def check_sums(dtype=torch.float16):
+    """Gradients of keys that come in pieces, added to sums that are rows of larger ones."""
+    for shape in (Shape(2, 4, 2, 70, 150, 40), Shape(1, 1, 1, 100, 170, 128, True)):
+        given = problem(shape, dtype, scale=0.1)
+        o, lse = dense(given)[:2]
+        wider = [torch.full((*x.shape[:2], x.shape[2] + 150, x.shape[3] + 40), -0.0) for x in given[:3]]
+        sums = [x[:, :, 5:5 + y.shape[2], :y.shape[3]] for x, y in zip(wider, given[:3], strict=True)]
+        for x in sums:
+            x.fill_(1.0)
+        summed_into(sums, given, o.float(), lse.float(), 3, "gluon")
+        compare(BACKWARD, [None, None, *(x - 1 for x in sums)], dense(given), 1e-2)
+        for x, inside in zip(wider, sums, strict=True):
+            inside.fill_(-0.0)                              # to which even 0 is not added in vain
+            require(bool(torch.signbit(x).all()), "dQ: error beside the sums")
+
+
 CHECKS = {
     "state": check_state,
+    "fused_sums": check_sums,
     "untouched": lambda: check_untouched("gluon", torch.float16),
     "full": lambda: differs(FORWARD, 1, 2, 2, 200, 333, 64),
     "lse": lambda: differs(("lse",), 1, 1, 1, 70, 70, 64),

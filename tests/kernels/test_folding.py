@@ -108,7 +108,7 @@ def test_other_refusals_name_the_argument():
 
 
 def test_who_folds_on_a_hopper(hopper):
-    """Gluon's forward, but for wide windows, and for states that its copy engine cannot read."""
+    """Gluon, but for wide windows and gradients, and for what its copy engine cannot read."""
     from flashlib.kernels.backends import choose
 
     def name(direction="forward", D=64, window=FULL, step=1):
@@ -118,7 +118,9 @@ def test_who_folds_on_a_hopper(hopper):
         return choose(Problem.of(x, x, x, *more, window=window, into=True), "auto", direction).name
 
     assert name() == name(D=256) == name(D=128, window=Window(30, 0)) == "gluon"
-    assert name(D=256, window=Window(30, 0)) == name(step=2) == name("backward") == "triton"
+    assert name("backward") == name("backward", D=128, window=Window(30, 0)) == "gluon"
+    assert name(D=256, window=Window(30, 0)) == name(step=2) == "triton"
+    assert name("backward", D=256) == name("backward", step=2) == "triton"
     x = torch.empty(1, 2, 600, 64, dtype=torch.bfloat16)
     p = Problem.of(x, x, x, torch.empty(1, 2, 600, 128)[..., ::2], into=True)
     with pytest.raises(NotImplementedError, match="'gluon' expected a state's O as the copy engine"):

@@ -32,7 +32,8 @@ SPILLS = {32: 0, 64: 0, 128: 48}
 
 
 # Those with most in their loops, and the others.
-FUSED_CALLS = {"ragged": (*CALLS[3:5], {"causal": True, "Nk": 4001}), "whole": CALLS[:3]}
+FUSED_CALLS = {"ragged": (*CALLS[3:5], {"causal": True, "Nk": 4001}, {"kv_heads": 4, "into": True}),
+               "whole": CALLS[:3]}
 
 
 @functools.cache

@@ -27,6 +27,7 @@ from flashlib.course.notebook import show
 
 H, HK, D = 32, 8, 128
 SHORTEST, LONGEST, MODES = 2**14, 2**18, ("forward", "backward")
+ALONE = 2**19                      # from here on one way at a time is in memory, and it is run once
 MESSAGES = tuple(2**n for n in range(20, 30, 3))            # bytes: 1 MiB to 512 MiB
 RESERVES = (0, 4, 8, 16)                                    # SMs
 LIMIT = datetime.timedelta(seconds=120)
@@ -37,9 +38,10 @@ IMPLS = {
     "ring_contiguous": "flashlib.parallel.ring_attention, contiguous",
     "gather": "flashlib.parallel.gather_attention, zigzag",
     "ulysses": "flashlib.parallel.ulysses_attention",
-    **{f"torch_{rotation}_{kernel}": f"torch context_parallel, {rotation}, {kernel}"
+    **{f"torch_{rotation}_{kernel}": f"torch context_parallel, {rotation}, {kernel}, keys of all heads"
        for rotation in ("allgather", "alltoall") for kernel in ("FLASH", "CUDNN")},
 }
+SERVED = ("one", "ring", "gather", "ulysses")               # what is run at the longest lengths
 LAYOUTS = {"ring_stripe": "stripe", "ring_contiguous": "contiguous", "ulysses": "contiguous"}
 SHOWN = ("impl", "mode", "P", "N_q", "seconds", "tflops_per_s", "efficiency", "peak_bytes")
 
@@ -68,9 +70,10 @@ def slowest(seconds, device) -> float:
     return worst.item()
 
 
-def clock(call, device, repeats) -> float:
+def clock(call, device, repeats, warm=True) -> float:
     """Return the seconds of a call on the slowest rank, after a barrier; the mean of some repeats."""
-    call()
+    if warm:
+        call()
     torch.distributed.barrier()
     if device != "cuda":
         start = time.perf_counter()
@@ -104,9 +107,11 @@ def torch_parallel(rotation, kernel):
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     set_rotate_method(rotation)
-    mesh = init_device_mesh("cuda", (torch.distributed.get_world_size(),))
+    P = torch.distributed.get_world_size()
+    mesh = init_device_mesh("cuda", (P,))
+    rows = torch.zeros(2 * P, device="cuda")                # it wants something to cut
     backend = {"FLASH": SDPBackend.FLASH_ATTENTION, "CUDNN": SDPBackend.CUDNN_ATTENTION}[kernel]
-    with sdpa_kernel(backend), context_parallel(mesh):
+    with sdpa_kernel(backend), context_parallel(mesh, buffers=[rows], buffer_seq_dims=[0]):
         yield
 
 
@@ -117,9 +122,9 @@ def ways(device):
     def ours(operation, **options):
         return lambda q, k, v, causal: operation(q, k, v, causal=causal, **options)
 
-    def sdpa(q, k, v, causal):
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal,
-                                                                enable_gqa=True)
+    def sdpa(q, k, v, causal):                              # torch's takes no grouped heads
+        k, v = (x.repeat_interleave(H // HK, 1) for x in (k, v))
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
     found = [("ring", ours(ring_attention), contextlib.nullcontext),
              ("ring_stripe", ours(ring_attention, layout="stripe"), contextlib.nullcontext),
@@ -200,47 +205,67 @@ def links(device, dry, repeats):
 
 
 def scale(device, dry, rounds, absent, longest=LONGEST):
-    """Return rows of every length, mode and way; those of a mode alternate."""
+    """Return rows of every length, mode and way; those of a mode alternate, up to `ALONE`."""
     from flashlib.kernels import flash_attention
-    from flashlib.parallel import shard
 
     P, rows = torch.distributed.get_world_size(), []
-    repeats = 1 if dry else 3
     lengths = [64] if dry else [2**n for n in range(SHORTEST.bit_length() - 1, longest.bit_length())]
+
+    def one(q, k, v, causal):
+        return flash_attention(q, k, v, causal=causal)
+
+    found = [("one", one, contextlib.nullcontext), *ways(device)]
+    found = {name: about for name, *about in found if name not in absent}
     for N, mode in itertools.product(lengths, MODES):
-        tensors, contexts, calls = whole(N, device), {}, {}
-        calls["one"] = "one", caller(lambda q, k, v, causal: flash_attention(q, k, v, causal=causal),
-                                     tensors, True, mode)
-        for name, fn, context in ways(device):
-            if name in absent:
-                continue
-            mine = [shard(x, layout=LAYOUTS.get(name, "zigzag")) for x in tensors]
-            contexts[name] = context
-            with context():
-                calls[name] = name, caller(fn, mine, True, mode)
         peaks = {}
-        times = harness.alternate(calls, rounds, functools.partial(_measured, contexts, peaks, device,
-                                                                   repeats))
-        flops = harness.flops((1, H, N, tensors[0].shape[-1]), True, mode)
-        one = harness.spread(times["one"], flops)["seconds"]
+        if N < ALONE:
+            repeats = 1 if dry or N == LONGEST else 3
+            made = {name: (name, *prepared(name, *about, N, mode, device))
+                    for name, about in found.items()}
+            measure = functools.partial(_measured, peaks, device, repeats)
+            times = harness.alternate(made, rounds, measure)
+            made.clear()
+        else:
+            times = {name: [_measured(peaks, device, 0, (name, *prepared(name, *found[name], N, mode,
+                                                                         device)))]
+                     for name in found if name in SERVED}
+        flops = harness.flops((1, H, N, D if device == "cuda" else 16), True, mode)
+        alone = harness.spread(times["one"], flops)["seconds"]
         for name, runs in times.items():
             of = harness.spread(runs, flops)
             rows.append({"impl": name, "mode": mode, "causal": 1, "B": 1, "H": H, "H_k": HK, "N_q": N,
-                         "N_k": N, "d": tensors[0].shape[-1], "P": P, **of,
-                         "efficiency": one / of["seconds"] / (1 if name == "one" else P),
+                         "N_k": N, "d": D if device == "cuda" else 16, "P": P, **of,
+                         "efficiency": alone / of["seconds"] / (1 if name == "one" else P),
                          "peak_bytes": peaks[name]})
+            if not torch.distributed.get_rank():
+                print(*(f"{rows[-1][key]:.4g}" if isinstance(rows[-1][key], float) else rows[-1][key]
+                        for key in SHOWN), flush=True)
     return rows
 
 
-def _measured(contexts, peaks, device, repeats, named_call) -> float:
-    """Return the seconds of a call in its context; note the memory that it needed besides."""
-    name, call = named_call
+def prepared(name, fn, context, N, mode, device):
+    """Return (context, call) of a way, with what this rank holds for it."""
+    from flashlib.parallel import shard
+
+    tensors = whole(N, device)
+    if name != "one":
+        tensors = [shard(x, layout=LAYOUTS.get(name, "zigzag")) for x in tensors]
+    with context():
+        return context, caller(fn, tensors, True, mode)
+
+
+def _measured(peaks, device, repeats, prepared_call) -> float:
+    """Return the seconds of a call in its context; note the memory that it needed besides.
+
+    Without repeats it is one call, the first.
+    """
+    name, context, call = prepared_call
     before = 0
     if device == "cuda":
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-    with contexts.get(name, contextlib.nullcontext)():
-        seconds = clock(call, device, repeats)
+    with context():
+        seconds = clock(call, device, repeats or 1, warm=repeats > 0)
     peaks[name] = torch.cuda.max_memory_allocated() - before if device == "cuda" else 0
     return seconds
 

@@ -96,9 +96,6 @@ def coalescing(patterns: Mapping[str, Sequence[int]], *, row_bytes: int, rows: i
                word_bytes: int = 4) -> Figure:
     """Draw which lines and sectors of a row-major matrix one load of a warp touches.
 
-    Black are the words that it asks for, dark yellow the rest of the 32-byte sectors that come along,
-    pale the rest of the 128-byte lines that hold them.
-
     Args:
         patterns: {title: byte addresses, one for each thread}.
         row_bytes, rows: length of a row of the matrix, and how many to draw.
@@ -108,9 +105,11 @@ def coalescing(patterns: Mapping[str, Sequence[int]], *, row_bytes: int, rows: i
     width = (theme.WIDTH - 0.2 - gap * (len(patterns) - 1)) / len(patterns)
     high = round(110 * min(width * word_bytes / row_bytes * 1.3, 0.06)) / 110     # whole pixels
     tall = rows * high
-    height = tall + 1.12
-    fig = theme.figure(height, layout=None)
-    words = []
+    height = tall + 1.34
+    fig, words, rest = theme.figure(height, layout=None), [], theme.tint(_USED, 0.65)
+    key = [("asked for", INK), ("rest of their sectors", _SECTOR), ("rest of their lines", rest)]
+    theme.patch_key(stage.frame(fig, 0, 0, theme.WIDTH, height),
+                    [(text, {"color": color}) for text, color in key], loc="upper right")
     for n, (title, addresses) in enumerate(patterns.items()):
         ax = stage.frame(fig, 0.1 + n * (width + gap), 0.72, width, tall)
         ax.set(xlim=(0, row_bytes), ylim=(rows, 0))
@@ -118,7 +117,7 @@ def coalescing(patterns: Mapping[str, Sequence[int]], *, row_bytes: int, rows: i
         every = range(rows * row_bytes // LINE_BYTES)
         boxes(ax, [(k * LINE_BYTES % row_bytes, k * LINE_BYTES // row_bytes, LINE_BYTES, 1)
                    for k in every],
-              facecolors=[theme.tint(_USED, 0.65) if k in lines else "#F3F3F3" for k in every],
+              facecolors=[rest if k in lines else "#F3F3F3" for k in every],
               edgecolors="white", linewidths=0.7, gid="lines")
         moved = sorted({a // SECTOR_BYTES * SECTOR_BYTES for a in addresses})
         boxes(ax, [(a % row_bytes, a // row_bytes, SECTOR_BYTES, 1) for a in moved],
@@ -154,9 +153,11 @@ def banks(patterns: Mapping[str, tuple[Sequence[int], int]], *, rows: int = 33) 
     width = (theme.WIDTH - 0.2 - gap * (len(patterns) - 1)) / len(patterns)
     cell = width / BANKS
     tall, bars = rows * cell, 0.5
-    height = tall + bars + 0.92
-    fig = theme.figure(height, layout=None)
-    words = []
+    height = tall + bars + 1.12
+    fig, words = theme.figure(height, layout=None), []
+    pale = [theme.tint(_USED, share) for share in (0.75, 0.5)]
+    key = [("asked for", {"color": INK}), ("unused", {"fc": "white", "ec": GREY})]
+    theme.patch_key(stage.frame(fig, 0, 0, theme.WIDTH, height), key, loc="upper right")
     for n, (title, (addresses, length)) in enumerate(patterns.items()):
         left = 0.1 + n * (width + gap)
         ax = stage.frame(fig, left, 0.56 + bars, width, tall)
@@ -164,7 +165,6 @@ def banks(patterns: Mapping[str, tuple[Sequence[int], int]], *, rows: int = 33) 
         index = np.arange(rows * BANKS)
         padding = (index % length >= BANKS) | (index >= 32 * length)
         asked = {a // WORD_BYTES for a in addresses}
-        pale = [theme.tint(_USED, share) for share in (0.75, 0.5)]
         faces = [INK if word in asked else "#FFFFFF" if pad else pale[word // length % 2]
                  for word, pad in zip(index, padding, strict=True)]
         boxes(ax, [(word % BANKS, word // BANKS, 1, 1) for word in index], facecolors=faces,
@@ -181,7 +181,7 @@ def banks(patterns: Mapping[str, tuple[Sequence[int], int]], *, rows: int = 33) 
             low.text(bank + 2, 17, f"{passes} words asked of one bank", fontsize=SMALL, color=OVER,
                      va="center")
         low.plot([0, BANKS], [0, 0], color="#9A9A9A", lw=0.7)
-        fig.text(left / theme.WIDTH, (height - 0.22) / height, title, fontsize=9, fontweight="bold")
+        fig.text(left / theme.WIDTH, 1 - 0.42 / height, title, fontsize=9, fontweight="bold")
         fig.text(left / theme.WIDTH, 0.36 / height, f"{passes} pass{'es' * (passes != 1)}", fontsize=9,
                  fontweight="bold", color=OVER if passes > 1 else INK, va="center")
         fig.text(left / theme.WIDTH, 0.17 / height, f"{len(by_bank)} of {BANKS} banks at work",

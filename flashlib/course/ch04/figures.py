@@ -197,12 +197,12 @@ def rescale_events(counts, *, expected: float, actual: Mapping[str, int], length
                       arrowprops={"arrowstyle": "-|>", "color": INK, "lw": 1.1, "shrinkB": 0,
                                   "relpos": (0.2, 0) if count < 2 else (0, 0.5)})
     left.set(xlim=(-0.8, last + 1.6), ylim=(0, 1.28 * top), xlabel="rescales while folding the row",
-             ylabel=f"share of {len(counts):,} random orders")
+             ylabel=f"share of {len(counts):,} random orders", title="Most orders rescale a few times")
     left.xaxis.set_major_locator(MaxNLocator(integer=True))
     right.plot(lengths, expected_by_length, color=GREY, lw=1.4, ls=(0, (4, 2)))
     right.plot(lengths, counted_by_length, ls="", marker="o", color=INK, ms=4.5)
     right.set(xscale="log", xlabel="length n of the row", ylabel="rescales, random order",
-              ylim=(0, None))
+              ylim=(0, None), title="Ten times the length adds 2.3")
     right.text(lengths[-1], 0.62 * expected_by_length[-1], "dashed: expected\ndots: counted",
                fontsize=SMALL, ha="right", va="top", color=GREY)
     orders = ", ".join(f"{name} {count}" for name, count in actual.items())
@@ -259,7 +259,7 @@ def error_growth(lengths, by_length: Mapping[str, Sequence[float]], blocks, by_b
         left.annotate(label, (lengths[-1], end), xytext=(6, 0), textcoords="offset points",
                       va="center", fontsize=SMALL, color=theme.readable(color), annotation_clip=False)
     left.set(xscale="log", yscale="log", xlabel="length n of the row",
-             ylabel="relative error of ℓ, in 2⁻²⁴")
+             ylabel="relative error of ℓ, in 2⁻²⁴", title="A long sum loses digits, online or not")
     left.set_xlim(lengths[0] * 0.7, lengths[-1] * 40)
     left.set_xticks([10, 100, 1000, 10_000, 100_000][: 1 + int(np.log10(lengths[-1]))])
     right.plot(blocks, predicted, color=GREY, lw=1.4, ls=(0, (4, 2)))

@@ -263,7 +263,7 @@ def pointer_block(shape, strides, block, program: int, masked: bool, title: str,
              fc=INK if ok else OVER, lw=0)
     strip.set(xlim=(-0.1, sectors), ylim=(-0.05, 1.05))
     strip.axis("off")
-    fig.text(0.03, 0.225, "memory, in sectors of 32 bytes; dark: elements that a lane points to;"
+    fig.text(0.03, 0.225, "memory, in sectors of 32 bytes; bar: an element that a lane points to;"
              " dotted: beyond the matrix", fontsize=SMALL)
     wild, least = int((on & ~inside).sum()), -(-int(on.sum()) // SECTOR)
     words = sentences(fig, [

@@ -15,9 +15,9 @@ IMPLS = {"shipped": "fixed order", "unordered": "locks not waited for", "no_lock
 
 
 def by_order(recorded, column):
-    """Return a column of whole backwards as a table: a row for each shape and mask."""
+    """Return a column of whole backwards, rounded, as a table: a row for each shape and mask."""
     return [{"d": d, "mask": ("none", "causal")[causal],
-             **{words: recorded.where(d=d, causal=causal, impl=impl).rows[0][column]
+             **{words: round(recorded.where(d=d, causal=causal, impl=impl).rows[0][column])
                 for impl, words in IMPLS.items()}} for d in HEADS for causal in (0, 1)]
 
 

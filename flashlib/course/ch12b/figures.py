@@ -233,10 +233,10 @@ def launches(cases: Mapping[str, Mapping[str, float]], source: str) -> Figure:
 
 
 @styled
-def side_by_side(rows: Sequence[Mapping], source: str) -> Figure:
+def side_by_side(rows: Sequence[Mapping], source: str, hand: str) -> Figure:
     """Draw what the simulator says and what was recorded: speed, that of the fastest order = 1.
 
-    `rows` holds dicts with name, predicted (speeds, drawn as a span) and measured.
+    `rows` holds dicts: name, predicted (drawn as a span), measured. `hand`: the longest hand-over.
     """
     groups, widths = zip(*(row["name"].rpartition(", ")[::2] for row in rows), strict=True)
     new = [n == 0 or groups[n] != groups[n - 1] for n in range(len(rows))]
@@ -246,7 +246,7 @@ def side_by_side(rows: Sequence[Mapping], source: str) -> Figure:
     for n, (y, row) in enumerate(zip(places, rows, strict=True)):
         ends, dot = [min(row["predicted"]), max(row["predicted"])], row["measured"]
         ax.plot(ends, [y, y], "|", ls=(0, (2.5, 1.2)), lw=1.6, ms=9, mew=1.6, color="#31688E",
-                label=None if n else "simulated, with a hand-over (left) and with none (right)")
+                label=None if n else f"simulated, a hand-over of {hand} (left) and none (right)")
         ax.plot([dot], [y], "o", ms=5, color=INK, label=None if n else "recorded")
         said.append(f"{' … '.join(dict.fromkeys(f'{end:.2f}' for end in ends))} | {dot:.2f}")
         beside(ax, said[-1], (max(*ends, dot, 1), y), (9, 0), fontsize=TINY)

@@ -1,4 +1,4 @@
-"""Exercises of chapter 14: an exponent taken apart, Horner, a maximum out of date, the best share."""
+"""Exercises of chapter 14: room in eight bits, eˣ, a maximum out of date, the best share."""
 
 from fractions import Fraction
 
@@ -7,91 +7,98 @@ import numpy as np
 from flashlib import exp2
 from flashlib.course.exercises.core import Wrong, exercise, expect_close, given, hint, parts, solution
 
-__all__ = ["check_best_share", "check_lazy_step", "check_polynomial_exp2", "check_take_apart",
+__all__ = ["check_best_share", "check_lazy_step", "check_polynomial_exp", "check_room_for",
            "hint", "solution"]
 
 
-@exercise("14.1", "Take an exponent apart", difficulty=1, minutes=4, solution="take_apart",
-          hints=("n is the largest whole number that is not above x. What is that for −1.25?",
-                 "np.floor does it; f is what remains of x."))
-def check_take_apart(take_apart):
-    """Accept `take_apart(x) -> (n, f)` with x = n + f, n whole and 0 ≤ f < 1."""
-    x = np.array([2.75, 0.5, -0.25, -1.25, -3.0, 7.0123456, -9.9, -140.25])
-    got = parts(take_apart(x.copy()), "(n, f)")
-    n, trunc = np.floor(x), np.trunc(x)
-    expect_close(got[0], n, f"n of {x.tolist()}", mistakes={
-        "n was cut off towards zero, so that f of a negative x is negative: round down": trunc,
-        "n was rounded to the nearest, so that f can be negative: round down": np.rint(x),
-        "np.modf returns the fraction first, and cuts off towards zero": x - trunc,
-        "n was rounded up, so that f is negative or zero": np.ceil(x),
-        "these are the fractions: n comes first": x - n})
-    expect_close(got[1], x - n, f"f of {x.tolist()}", mistakes={
-        "f = n − x has the wrong sign": n - x,
-        "f is what |x| has behind the point; for negative x that is another number": np.abs(x) % 1,
-        "f was taken from the number that is cut off towards zero": x - trunc,
-        "f has to make x again together with n": 1 - (x - n)})
-    return "2ˣ = 2ⁿ · 2ᶠ, and only 2ᶠ needs arithmetic."
+@exercise("14.1", "Make room", difficulty=1, minutes=5, solution="room_for",
+          hints=("The largest weight is 2^(shift + τ). By which power of two is `largest` reached?",
+                 "shift + τ ≤ log₂(largest). Round down: −1.4 becomes −2."))
+def check_room_for(room_for):
+    """Accept `room_for(tau, largest) -> shift`, whole, with 2^(shift + tau) ≤ largest."""
+    cases = [(0.5, 448.0), (1.0, 448.0), (4.0, 448.0), (8.0, 57344.0), (4.0, 6.0), (3.0, 64.0)]
+    got, (tau, largest) = [room_for(*case) for case in cases], np.array(cases).T
+    room = np.log2(largest) - tau
+    expect_close(got, np.floor(room), "the shift", mistakes={
+        "a shift is whole: round down": room,
+        "rounded up, the largest weights saturate: round down": np.ceil(room),
+        "rounded to the nearest, the largest weights may saturate: round down": np.rint(room),
+        "cut off towards zero, a negative shift is too large: round down": np.trunc(room),
+        "τ needs room, too: weights reach 2^τ": np.floor(np.log2(largest)),
+        "τ takes room, and makes none": np.floor(room + 2 * tau),
+        "a shift counts powers of two: log₂": np.floor(np.log(largest) - tau),
+        "a weight of exactly `largest` does not saturate": np.ceil(room) - 1})
+    return "at τ = 4 there is room for a shift of 4 in e4m3, as the table above says."
 
 
-@exercise("14.2", "Evaluate the polynomial", difficulty=2, minutes=10, solution="polynomial_exp2",
-          hints=("Horner, for a cubic: ((c₃·f + c₂)·f + c₁)·f + c₀. Start with the last coefficient.",
-                 "np.ldexp(p, n) is p · 2ⁿ for an array of whole numbers n.astype(int).",
-                 "−∞ has no fraction. Replace what lies below −127 by −127 first, and in the end give 0"
-                 " to all x below −126."))
-def check_polynomial_exp2(polynomial_exp2):
-    """Accept `polynomial_exp2(x, c) -> p(f)·2ⁿ` with p(f) = c[0] + c[1]·f + …, and 0 below −126."""
-    c = np.array([0.75, 0.5, 0.25, 0.125])                # not near 2ᶠ: np.exp2 is no answer
+@exercise("14.2", "Take eˣ apart", difficulty=2, minutes=15, solution="polynomial_exp",
+          hints=("n is how often ln 2 goes into x, rounded down, also below zero; r is the rest.",
+                 "Horner, for a cubic: ((c₃·r + c₂)·r + c₁)·r + c₀. np.ldexp(p, n) is p · 2ⁿ for an"
+                 " array of whole numbers n.astype(int).",
+                 "−∞ has no rest. Replace what lies below −88 by −88 first, and in the end give 0 to"
+                 " all x below −87."))
+def check_polynomial_exp(polynomial_exp):
+    """Accept `polynomial_exp(x, c) -> p(r)·2ⁿ` with x = n·ln 2 + r, and 0 below −87."""
+    c = np.array([0.75, 0.5, 0.25, 0.125])                # not near eʳ: np.exp is no answer
     x = np.array([0.0, 0.5, 2.25, -0.25, -3.5, 6.75])
-    n, f = np.floor(x), x % 1
-    poly = np.polynomial.Polynomial(c)
+
+    def parted(x, down=np.floor, by=_LN2):
+        return down(x / by), x - down(x / by) * by
+
+    (n, r), poly = parted(x), np.polynomial.Polynomial(c)
     with np.errstate(all="ignore"):
-        got = _of_float64(polynomial_exp2, x.copy(), c.copy())
+        got = _of_float64(polynomial_exp, x.copy(), c.copy())
         if np.asarray(got).dtype == np.float32:
-            raise Wrong("x is float64, and so should the result be: float32 cannot hold 2¹³⁰")
-        edge = np.array([-30.25, -100.5, -125.5, -126.0, 130.5])
-        kept = polynomial_exp2(edge.copy(), c.copy())
-        below = np.array([-np.inf, -1000.0, -200.0, -127.0, -126.5])
-        nothing = np.asarray(polynomial_exp2(below.copy(), c.copy()))
-    expect_close(got, poly(f) * 2**n, "p(f)·2ⁿ", mistakes={
-        "the coefficients came in the wrong order: c[0] is that of f⁰":
-            np.polynomial.Polynomial(c[::-1])(f) * 2**n,
-        "the factor 2ⁿ is missing": poly(f),
-        "p takes f, not x": poly(x) * 2**n,
+            raise Wrong("x is float64, and so should the result be: float32 cannot hold e⁹⁰")
+        edge = np.array([-20.25, -70.5, -86.5, -87.0, 90.5])
+        kept = polynomial_exp(edge.copy(), c.copy())
+        below = np.array([-np.inf, -1000.0, -200.0, -88.0, -87.5])
+        nothing = np.asarray(polynomial_exp(below.copy(), c.copy()))
+    short, (whole, rest) = parted(x, np.trunc), parted(x, by=1.0)
+    expect_close(got, poly(r) * 2**n, "p(r)·2ⁿ", mistakes={
+        "the coefficients came in the wrong order: c[0] is that of r⁰":
+            np.polynomial.Polynomial(c[::-1])(r) * 2**n,
+        "the factor 2ⁿ is missing": poly(r),
+        "p takes r, not x": poly(x) * 2**n,
+        "p takes r = x − n·ln 2, not the fraction of x / ln 2": poly(r / _LN2) * 2**n,
+        "that takes 2ˣ apart: n is how often ln 2 goes into x": poly(rest) * 2**whole,
+        "that is eⁿ·p with a whole n of x, and eⁿ needs an exponential": poly(rest) * np.exp(whole),
         "p was evaluated at x, and nothing else happened": poly(x),
-        "the last coefficient was left out": np.polynomial.Polynomial(c[:-1])(f) * 2**n,
-        "this is 2ˣ itself: compute p with the coefficients that you are given": np.exp2(x),
-        "x was cut off towards zero: round down, or negative x leave the range of p":
-            poly(x - np.trunc(x)) * 2.0 ** np.trunc(x),
-        "2ⁿ was added, and not multiplied": poly(f) + 2**n,
+        "the last coefficient was left out": np.polynomial.Polynomial(c[:-1])(r) * 2**n,
+        "this is eˣ itself: compute p with the coefficients that you are given": np.exp(x),
+        "n was cut off towards zero: round down, or negative x leave the range of p":
+            poly(short[1]) * 2.0 ** short[0],
+        "2ⁿ was added, and not multiplied": poly(r) + 2**n,
         f"n was shifted past 23 bits, {_FLOAT64}":
-            (poly(f).view(np.int64) + (n.astype(np.int64) << 23)).view(np.float64),
-        "n went in with the wrong sign": poly(f) * 2.0**-n,
-        "2ᶠ was computed as well: p(f) takes its place": poly(f) * np.exp2(x),
-        "the constant c[0] was left out": (poly(f) - c[0]) * 2**n,
-        "the constant c[0] was taken to be 1": (poly(f) - c[0] + 1) * 2**n})
+            (poly(r).view(np.int64) + (n.astype(np.int64) << 23)).view(np.float64),
+        "n went in with the wrong sign": poly(r) * 2.0**-n,
+        "eʳ was computed as well: p(r) takes its place": poly(r) * np.exp(x),
+        "the constant c[0] was left out": (poly(r) - c[0]) * 2**n,
+        "the constant c[0] was taken to be 1": (poly(r) - c[0] + 1) * 2**n})
     if np.isnan(nothing).any():
-        raise Wrong("−∞ gave NaN: −∞ − ⌊−∞⌋ has no value; a masked key must weigh exactly 0")
+        raise Wrong("−∞ gave NaN: what is left of −∞ has no value; a masked key must weigh exactly 0")
     if nothing.shape != below.shape:
-        raise Wrong(f"five exponents below −126: expected shape {below.shape}, got {nothing.shape}")
-    for exponent, weight in zip(below, nothing, strict=True):
+        raise Wrong(f"five numbers below −87: expected shape {below.shape}, got {nothing.shape}")
+    for number, weight in zip(below, nothing, strict=True):
         if weight != 0:
-            name = "−∞" if np.isinf(exponent) else f"−{-exponent:g}"
+            name = "−∞" if np.isinf(number) else f"−{-number:g}"
             raise Wrong(f"{name} gave {weight:.2g}, and should give exactly 0: what is clamped still"
                         " gets c₀·2ⁿ or more. Put 0 there in the end")
     if np.any(np.asarray(kept) == 0):
-        raise Wrong("too much became 0: −126 and what lies above it keep p(f)·2ⁿ")
-    expect_close(kept, poly(edge % 1) * 2 ** np.floor(edge), "−30.25, −100.5, −125.5, −126, 130.5",
-                 atol=0.0, mistakes={"the clamp stands too high: −126 itself is not clamped": poly(
-                     np.maximum(edge, -125) % 1) * 2 ** np.floor(np.maximum(edge, -125))})
+        raise Wrong("too much became 0: −87 and what lies above it keep p(r)·2ⁿ")
+    (n_edge, r_edge), (high, r_high) = parted(edge), parted(np.maximum(edge, -86))
+    expect_close(kept, poly(r_edge) * 2**n_edge, "−20.25, −70.5, −86.5, −87, 90.5", atol=0.0, mistakes={
+        "the clamp stands too high: −87 itself is not clamped": poly(r_high) * 2**high})
     longer = 1 / np.arange(1.0, 7.0)
-    expect_close(polynomial_exp2(x.copy(), longer.copy()), np.polynomial.Polynomial(longer)(f) * 2**n,
+    expect_close(polynomial_exp(x.copy(), longer.copy()), np.polynomial.Polynomial(longer)(r) * 2**n,
                  "six coefficients", mistakes={"only the first four were used: go through all of c":
-                     np.polynomial.Polynomial(longer[:4])(f) * 2**n})
+                     np.polynomial.Polynomial(longer[:4])(r) * 2**n})
     rows = x.reshape(2, 3)
-    expect_close(polynomial_exp2(rows.copy(), c.copy()), (poly(f) * 2**n).reshape(2, 3), "two rows")
-    return "three multiply-adds for a cubic, and no exponential."
+    expect_close(polynomial_exp(rows.copy(), c.copy()), (poly(r) * 2**n).reshape(2, 3), "two rows")
+    return "r is below 0.7, so that a cubic would do, and eˣ itself needs no exponential either."
 
 
+_LN2 = np.log(2)
 _FLOAT64 = ("the mantissa of a float32: x is float64, with 52 of them and np.int64 beside it"
             " (np.ldexp asks for neither)")
 

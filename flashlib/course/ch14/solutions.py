@@ -1,23 +1,24 @@
 """Reference solutions of chapter 14."""
 
+import math
+
 import numpy as np
 
 
-def take_apart(x):
-    """14.1: round down, also below zero; what remains lies in [0, 1)."""
-    n = np.floor(x)
-    return n, x - n
+def room_for(tau, largest):
+    """14.1: 2^(shift + tau) may be `largest` at most."""
+    return math.floor(math.log2(largest) - tau)
 
 
-def polynomial_exp2(x, c):
-    """14.2: clamp, take apart, Horner, scale. Below −126 the weight is 0."""
-    clamped = np.maximum(x, -127.0)
-    n = np.floor(clamped)
-    f = clamped - n
-    p = np.full_like(f, c[-1])
+def polynomial_exp(x, c):
+    """14.2: clamp, part into n·ln 2 and a rest, Horner, scale. Below −87 the weight is 0."""
+    clamped = np.maximum(x, -88.0)
+    n = np.floor(clamped / np.log(2))
+    r = clamped - n * np.log(2)
+    p = np.full_like(r, c[-1])
     for smaller in c[-2::-1]:
-        p = p * f + smaller
-    return np.where(x < -126, 0.0, np.ldexp(p, n.astype(int)))
+        p = p * r + smaller
+    return np.where(x < -87, 0.0, np.ldexp(p, n.astype(int)))
 
 
 def lazy_step(m, l, O, S, V, tau):

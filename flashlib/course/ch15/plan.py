@@ -179,12 +179,12 @@ def rates_of(recorded, sm_bytes_per_s) -> Rates:
 
 def several_queries(recorded) -> list[dict]:
     """Return µs of each shape of several queries in `decode_h200`: reading, ours, and the libraries."""
-    found: dict[str, dict] = {}
+    found: dict[tuple, dict] = {}
     for row in recorded.where(harness="rotating").rows:
         if row["N_q"] > 1 and row["impl"] in ("sum", "ours", "fa3", "sdpa_flash", "sdpa_cudnn"):
-            shape = (f"B {row['B']}, {row['N_q']} queries, group {row['H'] // row['H_k']},"
-                     f" {row['N_k']:,} keys, d {row['d']}")
-            found.setdefault(shape, {"shape": shape})[row["impl"]] = round(1e6 * row["seconds"], 1)
+            shape = {"B": row["B"], "queries": row["N_q"], "group": row["H"] // row["H_k"],
+                     "keys": row["N_k"], "d": row["d"]}
+            found.setdefault(tuple(shape.values()), shape)[row["impl"]] = round(1e6 * row["seconds"], 1)
     return list(found.values())
 
 

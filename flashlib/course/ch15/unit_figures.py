@@ -34,18 +34,18 @@ def units(each: Sequence[int], *, run: int = 8, runs: int = 2) -> Figure:
     ax.set(xlim=(-5.6, across + 0.1), ylim=(len(each) - 0.1, -0.08))
     ax.axis("off")
     words = []
+    for n in range(runs):
+        ax.text(run * n + 0.05, 0.13, f"run {n}, for lane {n}", fontsize=TINY, va="bottom")
     for y, many in enumerate(each):
-        other = 1 < many < run
+        color = OVER if 1 < many < run else INK
         what = f"{many} unit{'s' * (many > 1)} a program"
-        ax.text(-5.6, y + 0.4, what, fontsize=SMALL, fontweight="bold", va="center",
-                color=OVER if other else INK)
+        ax.text(-5.6, y + 0.4, what, fontsize=SMALL, fontweight="bold", va="center", color=color)
         for unit in range(across):
             rect(ax, unit, y + 0.2, 1, 0.4, ec="white", lw=0.8,
                  fc=theme.tint(theme.tensor_color("K"), 0.3 if unit // run % 2 else 0.6))
             ax.text(unit + 0.5, y + 0.4, str(unit), fontsize=TINY, ha="center", va="center")
         for at in range(0, across, many):
             rect(ax, at + 0.04, y + 0.18, many - 0.08, 0.44, fc="none", ec=EDGE, lw=1.3, gid="program")
-        color = OVER if other else INK
         ax.text(0.05, y + 0.68, _order(many, run), fontsize=TINY, va="top", color=color)
         words.append(f"{what}: {_order(many, run)}")
     words = "; ".join(words)

@@ -1,122 +1,110 @@
-"""Exercises of chapter 17: Amdahl, kept bytes, tokens a second, causality that was lost."""
+"""Exercises of chapter 17: Amdahl turned round, what memory holds, causality that was lost."""
 
+import math
 import numbers
 
 import numpy as np
 
 from flashlib.course.ch17 import race
-from flashlib.course.exercises.core import Wrong, exercise, given, hint, parts, solution
+from flashlib.course.exercises.core import Wrong, exercise, expect_close, given, hint, parts, solution
 
-__all__ = ["check_first_leak", "check_gain", "check_kept", "check_tokens_per_s", "hint", "solution"]
+__all__ = ["check_at_once", "check_first_leak", "check_length", "check_longest", "hint", "solution"]
 
-_GAINS = ((2048, 1280, 2), (65536, 768, 2), (1024, 4096, 3), (16384, 768, 1.5))
-_KEPT = ((1, 12, 65536, 768, 2), (8, 4, 128, 128, 4), (4, 16, 4096, 2048, 2))
-_SPEEDS = ((135e6, 30, 3, 64, 2048, 2, 4.8e12), (70e9, 80, 8, 128, 32768, 2, 3.3e12),
-           (85e6, 12, 12, 64, 65536, 2, 4.8e12))
-
-
-def _near(got, value):
-    return abs(got - value) <= 1e-6 * abs(value)
+_LENGTHS = ((768, 2, 1.5), (4096, 3, 1.2), (1280, 1.5, 1.25), (768, 2, 2), (1280, 1.5, 3))
+_ROOMS = ((12, 12, 768, 2, 140 * 10**9), (4, 4, 128, 4, 10**9), (32, 32, 4096, 2, 60 * 10**9))
+_WRITERS = ((135e6, 30, 3, 64, 2048, 2, 4.8e12, 60000), (70e9, 80, 8, 128, 32768, 2, 3.3e12, 200),
+            (7e9, 3, 32, 128, 8192, 4, 4.8e12, 4000), (85e6, 12, 12, 64, 65536, 2, 4.8e12, 2500))
 
 
-def _number(got, what):
-    got = given(got)
-    got = got[()] if isinstance(got, np.ndarray) and not got.ndim else got
-    if not isinstance(got, numbers.Real) or isinstance(got, bool) or not np.isfinite(float(got)):
-        raise Wrong(f"{what}: expected a number, got {got!r}")
-    return float(got)
+@exercise("17.1", "From which length on does it pay?", difficulty=2, minutes=10, solution="length",
+          hints=("Call attention's time over the matrices' x. What is the layer's old time over its"
+                 " new one?",
+                 "Solve (1 + x) / (1 + x / faster) = wanted for x, and x = N / (12·C) for N. However"
+                 " long the text, a layer gains less than its attention."))
+def check_length(length):
+    """Accept `length(C, faster, wanted) -> N` from which on a layer is `wanted` times as fast."""
+    got, (C, faster, wanted) = [length(*case) for case in _LENGTHS], np.array(_LENGTHS[:3]).T
+    over, part = (wanted - 1) / (1 - wanted / faster), race.part_behind(wanted, faster)
+    expect_close(given(got)[:3], 12 * C * over, "N", atol=1, mistakes={
+        "that is attention over the matrices: which N makes it so?": over,
+        "that is attention's share of the time: which N makes it so?": part,
+        "attention's share of the time is not its time over the matrices'": 12 * C * part,
+        "that is without a causal mask: a query sees N / 2 keys": 6 * C * over,
+        "attention gets faster, but still takes time": 12 * C * (wanted - 1)})
+    expect_close(got[3:], [math.inf] * 2, "a layer gains less than its attention; 2× of 2×, 3× of 1.5×")
+    return "GPT-2 small's layer gains a half from 18,432 tokens on, if rates are equal."
 
 
-@exercise("17.1", "What does twice the rate buy?", difficulty=1, minutes=10, solution="gain",
-          hints=("What share of a layer's time is attention, if both run at the same rate? Which part"
-                 " of the time stays as it was?",
-                 "over = N / (12·C) is attention's time over the matrices'. The time was 1 + over and"
-                 " is 1 + over / faster."))
-def check_gain(gain):
-    """Accept `gain(N, C, faster) -> ratio` of the layer's times, both at the same FLOP/s at first."""
-    for N, C, faster in _GAINS:
-        what = f"N={N:,}, C={C:,}, attention {faster}× as fast"
-        value, over = race.speedup(race.share(N, C), faster), race.attention_over_dense(N, C)
-        got = _number(gain(N, C, faster), what)
-        if _near(got, value):
-            continue
-        if _near(got, faster):
-            raise Wrong(f"{what}: {got:.3g} is attention's gain; the matrices are as slow as before")
-        if _near(got, over / (1 + over)):
-            raise Wrong(f"{what}: {got:.3g} is attention's share; what does the layer gain?")
-        if _near(got, 1 / value):
-            raise Wrong(f"{what}: {got:.3g} is the new time over the old one; a gain is old over new")
-        if _near(got, 1 / (1 - over + over / faster)):
-            raise Wrong(f"{what}: N / (12·C) is attention over the matrices, not over both: the share"
-                        " is over / (1 + over)")
-        if _near(got, race.speedup(race.share(2 * N, C), faster)):
-            raise Wrong(f"{what}: {got:.4g} is without a causal mask: a query sees N / 2 keys")
-        raise Wrong(f"{what}: got {got:.4g}, expected {value:.4g}")
-    return "1.78 times at 65,536 tokens, 6 % at 2,048."
+def _longest(room, square, linear):
+    """Return the largest N with square·N² + linear·N ≤ room, all whole numbers."""
+    if not square:
+        return room // linear
+    return (math.isqrt(linear**2 + 4 * square * room) - linear) // (2 * square)
 
 
-@exercise("17.2", "What does backward find kept?", difficulty=2, minutes=15, solution="kept",
-          hints=("Backward needs Q, K and V in any case. What else does the softmax's derivative need?",
-                 "Standard: P of every head and sequence. Ours: O, and lse in float32."
-                 " Q, K, V and O have B·N·C elements each."))
-def check_kept(kept):
-    """Accept `kept(B, H, N, C, element_bytes) -> (standard, ours)` in bytes, one layer's attention."""
-    for case in _KEPT:
-        B, H, N, C, element_bytes = case
-        what = f"B={B}, H={H}, N={N:,}, C={C:,}, {element_bytes} bytes an element"
-        lse, of_one = 4 * B * H * N, B * N * C * element_bytes            # of one tensor
-        scores = race.saved_bytes(N, B, H, element_bytes, mask_bytes=0)
-        values = 3 * of_one + scores, 4 * of_one + lse
-        got = [_number(x, what)
-               for x in parts(kept(*case), "(standard, ours)", f"{what}: ", right=values)]
-        for name, found, value in zip(("standard", "ours"), got, values, strict=True):
-            if _near(found, value):
-                continue
-            said = f"{what}: {name}: {found:,.0f} bytes."
-            P = B * H * N * N * element_bytes
-            if _near(found, value + (H - 1) * (value - (scores if name == "standard" else lse))):
-                raise Wrong(f"{said} C are the columns of all heads together, not of one")
-            if name == "standard" and _near(found, value - P + P / H):
-                raise Wrong(f"{said} Every one of the {H} heads has a P of its own")
-            if name == "standard" and _near(found, value + P):
-                raise Wrong(f"{said} S is not kept: the softmax's derivative needs P alone")
-            if name == "standard" and _near(found, value - P):
-                raise Wrong(f"{said} Where is P?")
-            if name == "ours" and _near(found, value - lse):
-                raise Wrong(f"{said} lse is missing: without it P cannot be computed again")
-            if name == "ours" and _near(found, value - lse + element_bytes * B * H * N):
-                raise Wrong(f"{said} lse is float32 whatever the inputs are: 4 bytes a row and head")
-            if name == "ours" and _near(found, value - B * N * C * element_bytes):
-                raise Wrong(f"{said} O is missing: delta, the row sums of dO∘O, needs it")
-            raise Wrong(f"{said} Expected {value:,.0f}")
-    return "one grows with N², one with N: that is why chapter 07 computes P twice."
+@exercise("17.2", "How long a text fits?", difficulty=2, minutes=15, solution="longest",
+          hints=("First the bytes that a layer keeps. Standard: Q, K, V, and P of every head. Ours: Q,"
+                 " K, V, O, and lse, a float32 a row and head.",
+                 "Ours is so many bytes a token: divide, and round down. Standard's N solves"
+                 " a·N² + b·N = room: N = (√(b² + 4·a·room) − b) / (2·a)."))
+def check_longest(longest):
+    """Accept `longest(L, H, C, element_bytes, room) -> (standard, ours)`, the longest N that fit."""
+    def fits(square, linear):
+        return [_longest(case[-1], square(*case[:-1]), linear(*case[:-1])) for case in _ROOMS]
+
+    standard = fits(lambda L, H, C, e: L * H * e, lambda L, H, C, e: 3 * L * C * e)
+    ours = fits(lambda *_: 0, lambda L, H, C, e: L * (4 * C * e + 4 * H))
+    got = np.array([parts(longest(*case), "(standard, ours)", right=right)
+                    for case, right in zip(_ROOMS, zip(standard, ours, strict=True), strict=True)])
+    expect_close(got[:, 0], standard, "standard", atol=0, rtol=0, mistakes={
+        name: fits(square, linear) for name, square, linear in (
+            ("every head has a P of its own",
+             lambda L, H, C, e: L * e, lambda L, H, C, e: 3 * L * C * e),
+            ("S is not kept: the softmax's derivative needs P alone",
+             lambda L, H, C, e: 2 * L * H * e, lambda L, H, C, e: 3 * L * C * e),
+            ("Q, K and V are kept, too", lambda L, H, C, e: L * H * e, lambda *_: 0),
+            ("every layer keeps its own", lambda L, H, C, e: H * e, lambda L, H, C, e: 3 * C * e),
+            ("C are the columns of all heads together",
+             lambda L, H, C, e: L * H * e, lambda L, H, C, e: 3 * L * H * C * e))})
+    expect_close(got[:, 1], ours, "ours", atol=0, rtol=0, mistakes={
+        name: fits(lambda *_: 0, linear) for name, linear in (
+            ("lse is missing: without it P cannot be computed again", lambda L, H, C, e: 4 * L * C * e),
+            ("lse is float32 whatever the inputs are", lambda L, H, C, e: L * (4 * C * e + e * H)),
+            ("every head has an lse of its own", lambda L, H, C, e: L * (4 * C * e + 4)),
+            ("O is missing: delta, the row sums of dO∘O, needs it",
+             lambda L, H, C, e: L * (3 * C * e + 4 * H)),
+            ("every layer keeps its own", lambda L, H, C, e: 4 * C * e + 4 * H),
+            ("C are the columns of all heads together", lambda L, H, C, e: 4 * L * H * (C * e + 1)))})
+    return "with four times the memory ours has four times the length, and standard twice."
 
 
-@exercise("17.3", "How fast can it write?", difficulty=1, minutes=10, solution="tokens_per_s",
-          hints=("Which bytes does every new token read?",
-                 "All weights, and 2 · L · H_k · d numbers for each of N keys before it."))
-def check_tokens_per_s(tokens_per_s):
-    """Accept `tokens_per_s(weights, L, H_k, d, N, element_bytes, bytes_per_s)`, one sequence."""
-    for case in _SPEEDS:
-        weights, L, H_k, d, N, element_bytes, rate = case
-        what = f"{weights:.3g} weights, {L} layers, {H_k} key heads of {d}, {N:,} keys"
-        got = _number(tokens_per_s(*case), what)
-        value = race.tokens_per_s(weights * element_bytes, 2 * L * H_k * d * N * element_bytes, rate)
-        if _near(got, value) or (got == int(got) and abs(got - value) < 1):      # whole tokens
-            continue
-        cache = 2 * L * H_k * d * N
-        for other, mistake in ((weights, "the cache of keys and values is read as well"),
-                               (cache, "the weights are read as well, all of them for each token"),
-                               (weights + cache / 2, "K and V are two caches"),
-                               (weights + cache / L, "every one of the layers has a cache of its own"),
-                               ((weights + cache) / element_bytes, "an element is element_bytes"),
-                               (weights / element_bytes + cache, "weights is a count, not bytes")):
-            if _near(got, rate / (element_bytes * other)):
-                raise Wrong(f"{what}: {got:,.0f} tokens/s: {mistake}")
-        if _near(got, 1 / value):
-            raise Wrong(f"{what}: {got:.3g} are seconds of a token, not tokens of a second")
-        raise Wrong(f"{what}: got {got:,.4g} tokens/s, expected {value:,.4g}")
-    return "an upper limit: nobody reads faster than the memory."
+@exercise("17.3", "How many must write at once?", difficulty=2, minutes=12, solution="at_once",
+          hints=("B sequences write a token each. Which bytes are read once, and which B times?",
+                 "B · bytes_per_s ≥ wanted · (the weights' bytes + B · a cache's bytes). Solve for B,"
+                 " and round up. What if no B is enough?"))
+def check_at_once(at_once):
+    """Accept `at_once(weights, L, H_k, d, N, element_bytes, bytes_per_s, wanted) -> B` or infinity."""
+    def least(read=lambda weights, cache, e, L: (weights * e, cache * e), up=math.ceil):
+        found = []
+        for weights, L, H_k, d, N, e, rate, wanted in _WRITERS:
+            shared, own = read(weights, 2 * L * H_k * d * N, e, L)
+            left = rate - wanted * own
+            found.append(up(wanted * shared / left) if left > 0 else math.inf)
+        return found
+
+    expect_close([at_once(*case) for case in _WRITERS], least(), "B", mistakes={
+        "every sequence reads a cache of its own": least(lambda w, c, e, L: ((w + c) * e, 0)),
+        "caches are read as well": least(lambda w, c, e, L: (w * e, 0)),
+        "K and V are two caches": least(lambda w, c, e, L: (w * e, c * e / 2)),
+        "every layer has a cache of its own": least(lambda w, c, e, L: (w * e, c * e / L)),
+        "weights is a count, not bytes": least(lambda w, c, e, L: (w, c * e)),
+        "a number in a cache has element_bytes": least(lambda w, c, e, L: (w * e, c)),
+        "B is whole, and enough: round up": least(up=math.floor),
+        "B is a whole number: round up": least(up=float),
+        "no B is enough if the caches alone need more than bytes_per_s: return math.inf": [
+            math.ceil(wanted * w * e / (rate - wanted * 2 * L * H_k * d * N * e))
+            for w, L, H_k, d, N, e, rate, wanted in _WRITERS]})
+    return "they share the weights, but no cache: with long texts, more sequences hardly help."
 
 
 class _Model:

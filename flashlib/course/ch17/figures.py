@@ -101,7 +101,7 @@ def over_length(series: Mapping[str, Mapping[int, float]], ylabel: str, *,
 @styled
 def step(bars: Mapping[str, tuple[float, float]], lines: Sequence[str]) -> Figure:
     """Draw a step's time as two pieces, matrices and attention, in seconds, one bar a case."""
-    fig, ax = theme.subplots(height=2.5)
+    fig, ax = theme.subplots(height=2.7)
     for y, (_name, (dense, attention)) in enumerate(bars.items()):
         dense, attention = 1e3 * dense, 1e3 * attention
         ax.barh(y, dense, color=_DENSE, height=0.6)

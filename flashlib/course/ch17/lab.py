@@ -22,8 +22,9 @@ def draw(model=FIRST, N=4096, before=200, after=400, gpu="H200"):
     part, faster = race.share(N, C, dense_rate / (1e12 * before)), after / before
     weights, cache = 2 * 12 * L * C * C, 4 * L * C * N
     most = race.tokens_per_s(weights, cache, float(sheet.hbm_bytes_per_s))
-    lines = [f"attention is {part:.0%} of a layer; {faster:.3g}× its rate makes the layer"
-             f" {race.speedup(part, faster):.2f}× as fast, at most {1 / (1 - part):.2f}×",
+    lines = [f"{model}, {N:,} tokens, {sheet.name}", f"attention is {part:.0%} of a layer;"
+             f" {faster:.3g}× its rate makes the layer {race.speedup(part, faster):.2f}× as fast,"
+             f" at most {1 / (1 - part):.2f}×",
              f"writing behind {N:,} keys: at most {most:,.0f} tokens/s for one sequence in 16 bits"]
     if before == after:
         times = {f"{before} TFLOP/s": times[f"{before} TFLOP/s"]}

@@ -1,24 +1,26 @@
 """Reference solutions of chapter 17."""
 
+import math
+
 import numpy as np
 
 
-def gain(N, C, faster):
-    """17.1: attention's time over the matrices' is N / (12·C); Amdahl's law does the rest."""
-    over = N / (12 * C)
-    return (1 + over) / (1 + over / faster)
+def length(C, faster, wanted):
+    """17.1: (1 + x) / (1 + x / faster) = wanted, solved for x = N / (12·C)."""
+    return 12 * C * (wanted - 1) / (1 - wanted / faster) if wanted < faster else math.inf
 
 
-def kept(B, H, N, C, element_bytes):
-    """17.2: P is B·H·N²; ours keeps Q, K, V and O, and one lse of 4 bytes a row and head."""
-    shared = 3 * B * N * C * element_bytes
-    return (shared + B * H * N * N * element_bytes,
-            shared + B * N * C * element_bytes + 4 * B * H * N)
+def longest(L, H, C, element_bytes, room):
+    """17.2: standard's bytes grow with N², ours with N."""
+    each, P, one = room // L, H * element_bytes, C * element_bytes
+    standard = (math.isqrt((3 * one) ** 2 + 4 * P * each) - 3 * one) // (2 * P)
+    return standard, each // (4 * one + 4 * H)
 
 
-def tokens_per_s(weights, L, H_k, d, N, element_bytes, bytes_per_s):
-    """17.3: a token reads every weight once, and K and V of all layers."""
-    return bytes_per_s / (element_bytes * (weights + 2 * L * H_k * d * N))
+def at_once(weights, L, H_k, d, N, element_bytes, bytes_per_s, wanted):
+    """17.3: B tokens read the weights once and B caches, which leave less of the rate."""
+    left = bytes_per_s - wanted * 2 * L * H_k * d * N * element_bytes
+    return math.ceil(wanted * weights * element_bytes / left) if left > 0 else math.inf
 
 
 def first_leak(model, tokens):

@@ -16,7 +16,7 @@ _KINDS = ("measured", "counted", "predicted")
 def sweep(x, series: Mapping[str, Sequence[float]] | None = None, xlabel: str = "", ylabel: str = "", *,
           predicted: Mapping[str, Sequence[float]] | None = None,
           counted: Mapping[str, Sequence[float]] | None = None, slope_guides: Sequence[float] = (),
-          xticks: Sequence[float] | None = None) -> Figure:
+          xticks: Sequence[float] | None = None, title: str = "") -> Figure:
     """Draw quantities over a size, log-log, each labeled at its right end.
 
     One label has one color, whichever kinds of curve it has; a second curve of the same version
@@ -27,7 +27,7 @@ def sweep(x, series: Mapping[str, Sequence[float]] | None = None, xlabel: str = 
         series: measured, {label: y}: a solid line with markers.
         predicted: closed forms: a dashed line.  counted: by a machine: solid markers alone.
         slope_guides: exponents; a grey line with each slope, labeled.
-        xticks: where to put ticks; None for all x if there are few.
+        xticks: where to put ticks; None for all x if there are few.  title: what the curves show.
     A y with another x is given as a pair, {label: (x, y)}.
     """
     kinds = dict(zip(_KINDS, (series or {}, counted or {}, predicted or {}), strict=True))
@@ -49,7 +49,7 @@ def sweep(x, series: Mapping[str, Sequence[float]] | None = None, xlabel: str = 
         ends.append((label, theme.readable(look["color"]), cx, cy))
     xs = np.unique(np.concatenate([cx for cx, _ in drawn]))
     values = np.concatenate([cy[np.isfinite(cy)] for _, cy in drawn])
-    ax.set(xscale="log", yscale="log")
+    ax.set(xscale="log", yscale="log", title=title)
     _axes(ax, xs, values, xlabel, ylabel, xticks)
     _guides(ax, slope_guides, xs, drawn)
     _labels(ax, ends)

@@ -36,7 +36,7 @@ ELEMENT = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16, torch.float32
 TENSORS = ("q_desc", "k_desc", "v_desc", "o_desc", "LSE")
 SCALES = ("Q_SCALE", "K_SCALE", "V_SCALE")
 SMS = 4                                                     # of the GPU that the interpreter is
-DO = 4                                                      # its place in a problem's layout
+DO, SUMS = 4, (5, 6, 7)                                     # places in a problem's layout
 WIDE = 129                                                  # heads of two backward kernels
 L2_SHARE_BYTES = 32 * 2**20                                 # of tiles that go by, at a time
 FUSED_SHARE_BYTES, L2_RISING_BYTES = 24 * 2**20, 40 * 2**20  # of a fused backward, and at a mask's end
@@ -171,10 +171,12 @@ def fused(p: Problem, c: GluonBackwardConfig) -> plans.Plan:
         lambda p: {"H": p.H, "GROUP": p.H // p.H_K, "N_Q": p.N_Q, "N_K": p.N_K,
                    **dict(zip(("LEFT", "RIGHT"), p.sides or (None, None), strict=True)),
                    **dict(zip(("TOGETHER", "RISING"), _beside(p), strict=True)),
-                   "RAGGED": p.N_K % sums.KEYS != 0},
+                   "RAGGED": p.N_K % sums.KEYS != 0,
+                   "INTO": (*p.layout[SUMS[1]].strides[:3], p.D) if p.into else None},
         lambda p: p.B * p.H_K * -(-p.N_K // sums.KEYS),
         {"num_warps": 4, "maxnreg": configs.REGISTERS[2 if head_dim > 64 else 3]},
-        dict.fromkeys(("q_desc", "k_desc", "v_desc", "do_desc", "dk_desc", "dv_desc"), tile)
+        dict.fromkeys(("q_desc", "k_desc", "v_desc", "do_desc",
+                       *(() if p.into else ("dk_desc", "dv_desc"))), tile)
         | dict.fromkeys(("lse_desc", "delta_desc"), row)
         | {"sum_desc": [rows * columns // sums.LINE, sums.LINE]}, describe)
 
@@ -214,7 +216,7 @@ def gradients(p: Problem, c: GluonBackwardConfig) -> dict[str, plans.Plan]:
     return {part: made(part, *about) for part, about in kernels.items()}
 
 
-def _unfit(p: Problem) -> str | None:
+def _unfit(p: Problem, direction: str) -> str | None:
     """Return what the kernels expect and a problem has not."""
     if p.device.capability is None or p.device.capability[0] != 9:
         found = ".".join(map(str, p.device.capability or ())) or "none"
@@ -227,9 +229,15 @@ def _unfit(p: Problem) -> str | None:
         return f"a head dimension D of at least {NARROW}, got {p.D}"
     if p.scores.softcap or p.scores.alibi or p.scores.sink > 1:
         return "neither softcap nor alibi, nor a sink for each batch entry"
+    if p.into and direction == "backward" and p.D >= WIDE:
+        return f"for a backward new gradients where D is {WIDE} or more, got sums to add to"
+    if p.into and direction == "backward":
+        _, dk, dv = (p.layout[x].strides for x in SUMS)
+        if dk != dv or dk[3] != 1:
+            return f"sums of dK and dV that lie alike, the last dimension contiguous, got {dk} and {dv}"
     if p.into and p.sides is not None and p.D >= WIDE:
         return f"no window beside a state at a head dimension D of {WIDE} or more"
-    if p.into and not p.copyable(3):
+    if p.into and direction == "forward" and not p.copyable(3):
         return ("a state's O as the copy engine reads it: the last dimension contiguous, other strides"
                 " positive multiples of 8 elements, its address of 16 bytes")
     if not p.copyable(0, 1, 2):
@@ -255,10 +263,9 @@ class Gluon:
             return ("impl: 'gluon' expected Triton's interpreter to be off, as its own takes CPU"
                     " tensors, and TRITON_INTERPRET is set: use impl='triton'")
         p = on_hopper(p)
-        expected = _unfit(p)
-        if direction == "backward" and expected is None and (p.D % 8 or p.into):
-            expected = ("for a backward new gradients, got sums to add to" if p.into else
-                        f"for a backward a head dimension D that 8 divides, got {p.D}")
+        expected = _unfit(p, direction)
+        if direction == "backward" and expected is None and p.D % 8:
+            expected = f"for a backward a head dimension D that 8 divides, got {p.D}"
         return f"impl: 'gluon' expected {expected}; use impl='auto'" if expected else None
 
     def table(self, p: Problem, direction: str) -> GluonConfig | GluonBackwardConfig:
@@ -266,7 +273,7 @@ class Gluon:
         if direction == "backward":
             return configs.GLUON_BACKWARD[head_dim_of(p)]
         if p.into:
-            return configs.gluon_config_into(head_dim_of(p), p.window != FULL, p.N_K)
+            return configs.gluon_config_into(head_dim_of(p), p.sides is not None, p.causal, p.N_K)
         if p.sides is not None:
             return configs.GLUON_WINDOW[head_dim_of(p)]
         return configs.gluon_config_for(p.D, p.causal, p.N_K, p.N_Q)
@@ -311,16 +318,22 @@ class Gluon:
         return o, lse
 
     def backward(self, q, k, v, o, lse, do, dlse, p: Problem, scale: float, config=None, *,
-                 scores: Scores = NONE):
-        """Return dq, dk, dv, contiguous, in the dtype of their tensors; dlse may be None."""
+                 scores: Scores = NONE, into=None):
+        """Return dq, dk, dv, contiguous, in the dtype of their tensors; dlse may be None.
+
+        Or add to `into`, and return that; then o is delta, (B, H, N_Q).
+        """
         p = on_hopper(p)
         if not p.copyable(DO):                              # as that of a sum, which is one number
             do = do.contiguous()
-            p = on_hopper(Problem.of(q, k, v, o, do, window=p.window, scores=p.scores))
+            p = on_hopper(Problem.of(q, k, v, do if into else o, do, *(into or ()), window=p.window,
+                                     scores=p.scores, into=p.into))
+        o = delta.statistics(o) if into else o
         lse = delta.statistics(lse)
         dlse = None if dlse is None else delta.statistics(dlse)
         launches = plans.launches_for(self, p, "backward", config, dlse is not None)
-        dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+        dq, dk, dv = into or (torch.empty_like(x, memory_format=torch.contiguous_format)
+                              for x in (q, k, v))
         on_cpu = p.device.type == "cpu"                     # Triton's interpreter has no bfloat16
         if p.D < WIDE:
             made, divisor = sums.buffers(p, head_dim_of(p)), factor(scale) / LOG2E

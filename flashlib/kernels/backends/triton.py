@@ -168,11 +168,11 @@ class Triton:
                  scores: Scores = NONE, cu=UNPACKED, into=None):
         """Return dq, dk, dv, contiguous, in the dtype of their tensors; dlse may be None.
 
-        Or add to `into`, and return that. In place of o there may be delta, (B, H, N_Q).
+        Or add to `into`, and return that; then o is delta, (B, H, N_Q).
         """
         if p.narrow:
             q, k, v, o, do = (x.float() for x in (q, k, v, o, do))
-            wide = _wide(p, q, k, v, o if o.ndim == 4 else do, do, *(into or ()))
+            wide = _wide(p, q, k, v, do if into else o, do, *(into or ()))
             *found, = self.backward(q, k, v, o, lse, do, dlse, wide, scale, config, scores=scores,
                                     cu=cu, into=into)
             return into or (*(x.to(p.dtype) for x in found[:3]), *found[3:])
@@ -180,8 +180,8 @@ class Triton:
         dlse = None if dlse is None else statistics(dlse)
         launches = plans.launches_for(self, p, "backward", config, dlse is not None)
         dq, dk, dv = into or (_new(p, x) for x in (q, k, v))
-        sums = torch.empty_like(lse) if o.ndim == 4 else statistics(o)
-        if o.ndim == 4:
+        sums = statistics(o) if into else torch.empty_like(lse)
+        if not into:
             launches["delta"](o, do, dlse, sums)
         factors = *cu, scale, scale * LOG2E, *as_kernels_read(scores)[:2]
         for part, written in (("dkdv", (dk, dv)), ("dk", (dk, None)), ("dv", (None, dv))):

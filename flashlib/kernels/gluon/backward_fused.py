@@ -37,6 +37,7 @@ from flashlib.kernels.gluon.fused_parts import (
     GIVE,
     TAKE,
     UNLESS_0,
+    add_to,
     allocate_fused,
     apart,
     flat,
@@ -204,7 +205,8 @@ def step(sums, operands, tiles, bars, at, m, first_key, scale_log2, sizes, w: gl
 
 
 @gluon.jit
-def by_keys(dk_desc, dv_desc, tiles, bars, place, walk, scale, scale_log2, sizes, w: gl.constexpr, o):
+def by_keys(dk_desc, dv_desc, tiles, bars, place, walk, scale, scale_log2, sizes, INTO,
+            w: gl.constexpr, o):
     """Compute dK and dV of 64 keys: those of warpgroup w."""
     MASKED: gl.constexpr = o.IS_CAUSAL or o.RAGGED or sizes.window is not None
     b, hk, tile = place
@@ -235,16 +237,20 @@ def by_keys(dk_desc, dv_desc, tiles, bars, place, walk, scale, scale_log2, sizes
                           sizes, w, False, o)
             slot, phase = next_slot(slot, phase, o.STAGES)
             i += 1
-    if apart(o):                                            # K has been read for dQ, too
-        mbarrier.wait(bars.fixed_empty.index(0), 0)
+    if INTO is not None:
+        add_to(dk_desc, dk * scale, place, first_key, INTO, sizes)
+        add_to(dv_desc, dv, place, first_key, INTO, sizes)
     else:
-        my_turn(i, 0)
-    k.store((dk * scale).to(tiles.k.dtype))
-    v.store(dv.to(tiles.v.dtype))
-    fence_async_shared()
-    store_tile(dk_desc, [b, hk, first_key, 0], tiles.k.index(w))
-    store_tile(dv_desc, [b, hk, first_key, 0], tiles.v.index(w))
-    tma.store_wait(0)
+        if apart(o):                                        # K has been read for dQ, too
+            mbarrier.wait(bars.fixed_empty.index(0), 0)
+        else:
+            my_turn(i, 0)
+        k.store((dk * scale).to(tiles.k.dtype))
+        v.store(dv.to(tiles.v.dtype))
+        fence_async_shared()
+        store_tile(dk_desc, [b, hk, first_key, 0], tiles.k.index(w))
+        store_tile(dv_desc, [b, hk, first_key, 0], tiles.v.index(w))
+        tma.store_wait(0)
 
 
 @gluon.jit
@@ -344,7 +350,7 @@ def ask(q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, tiles, bars, plac
                                "RISING"])
 def flash_bwd_fused_hopper_kernel(q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, dk_desc,
                                   dv_desc, sum_desc, LOCKS, scale, scale_log2, H, GROUP, N_Q, N_K,
-                                  LEFT, RIGHT, TOGETHER, RISING, IS_CAUSAL: gl.constexpr,
+                                  LEFT, RIGHT, TOGETHER, RISING, INTO, IS_CAUSAL: gl.constexpr,
                                   RAGGED: gl.constexpr, STAGES: gl.constexpr):
     """Write dK and dV of one key tile of 128 rows, and add to the sums of dQ.
 
@@ -358,6 +364,8 @@ def flash_bwd_fused_hopper_kernel(q_desc, k_desc, v_desc, do_desc, lse_desc, del
         LEFT, RIGHT: None, or row i sees keys i + N_K − N_Q − LEFT … i + N_K − N_Q + RIGHT.
         TOGETHER: key heads whose tiles are computed side by side.
         RISING: with a causal mask, how many of the last heads begin with their first key tile.
+        INTO: None, or dk_desc and dv_desc are pointers to float32 sums to which a program adds, and
+            this is the strides of batch, head and row of either, and D.
         RAGGED: 128 does not divide N_K.  STAGES: tiles of Q and of dO in flight.
 
     Rows beyond N_Q need no mask: their Q, dO and statistics come as zeros.
@@ -377,8 +385,10 @@ def flash_bwd_fused_hopper_kernel(q_desc, k_desc, v_desc, do_desc, lse_desc, del
     heads = key_heads * GROUP
     if apart(o):
         gl.warp_specialize([
-            (by_keys, (dk_desc, dv_desc, tiles, bars, place, walk, scale, scale_log2, sizes, 0, o)),
-            (by_keys, (dk_desc, dv_desc, tiles, bars, place, walk, scale, scale_log2, sizes, 1, o)),
+            (by_keys, (dk_desc, dv_desc, tiles, bars, place, walk, scale, scale_log2, sizes, INTO,
+                       0, o)),
+            (by_keys, (dk_desc, dv_desc, tiles, bars, place, walk, scale, scale_log2, sizes, INTO,
+                       1, o)),
             (by_queries, (tiles, bars, walk, sizes, o)),
             (ask, (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, tiles, bars, place, walk,
                    sizes, o)),
@@ -387,8 +397,10 @@ def flash_bwd_fused_hopper_kernel(q_desc, k_desc, v_desc, do_desc, lse_desc, del
         ], [4, 4, 1, 1, 1], registers_of(o))
     else:
         gl.warp_specialize([
-            (by_keys, (dk_desc, dv_desc, tiles, bars, place, walk, scale, scale_log2, sizes, 0, o)),
-            (by_keys, (dk_desc, dv_desc, tiles, bars, place, walk, scale, scale_log2, sizes, 1, o)),
+            (by_keys, (dk_desc, dv_desc, tiles, bars, place, walk, scale, scale_log2, sizes, INTO,
+                       0, o)),
+            (by_keys, (dk_desc, dv_desc, tiles, bars, place, walk, scale, scale_log2, sizes, INTO,
+                       1, o)),
             (ask, (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, tiles, bars, place, walk,
                    sizes, o)),
             (add, (sum_desc, LOCKS, tiles, bars, place, walk, heads, rising, sizes, 0, o)),

@@ -21,6 +21,7 @@ from flashlib.kernels.gluon.parts import (
     Options,
     Work,
     allocate,
+    ask_state,
     finish,
     finish_into,
     key_tiles,
@@ -201,6 +202,9 @@ def consumer(o_desc, LSE, scale_log2, shared, work, c: gl.constexpr, o):
         # The last product of this tile runs beside the first of the next. After the last tile there
         # is none: its K and Q are whatever lies there, and nobody reads the result.
         m_last, l_last = m_i, l_i
+        if o_desc.dtype == gl.float32:                      # it comes under the last product
+            b, h, first = read_entry(work.order, nth)
+            ask_state(o_desc, shared, (b, h, first + c * ROWS), c, 0, o)
         _, _, start = read_entry(work.order, nth + 1)
         next_begin, _, _, next_end = key_tiles(start, work.N_Q, work.N_K, work.window, TILE_M,
                                                o.BLOCK_N, o.IS_CAUSAL)
@@ -220,8 +224,8 @@ def consumer(o_desc, LSE, scale_log2, shared, work, c: gl.constexpr, o):
             m_last, l_last = of_rows(m_last, l_last)
         # c + min(b, 0) is c, but not known to be: so no address waits in a register for the next tile.
         if o_desc.dtype == gl.float32:
-            finish_into(acc, m_last, l_last, o_desc, LSE, shared.o.index(c + gl.minimum(b, 0)),
-                        shared.o_full.index(c), (b, h, first + c * ROWS), work, o)
+            finish_into(acc, m_last, l_last, o_desc, LSE, shared, (b, h, first + c * ROWS), work,
+                        c + gl.minimum(b, 0), o)
         else:
             finish(acc, m_last, l_last, o_desc, LSE, shared.o.index(c + gl.minimum(b, 0)),
                    (b, h, first + c * ROWS), work, 0.0, o)

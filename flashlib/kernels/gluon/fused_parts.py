@@ -170,3 +170,20 @@ def half_of_dq(tiles, buf, w: gl.constexpr, o):
         dq = warpgroup_mma(tiles.ds.index(buf * 2 + part).permute([1, 0]), k, dq, use_acc=part > 0,
                            is_async=True)
     return dq
+
+
+@gluon.jit
+def add_to(SUM, x, place, first, layout, sizes):
+    """Add rows of an accumulator to a float32 sum in global memory; nobody else adds to these rows.
+
+    `layout`: the sum's strides of batch, head and row, and its columns.
+    """
+    b, head, _tile = place
+    stride_b, stride_h, stride_n, D = layout
+    row = first + gl.arange(0, x.shape[0], gl.SliceLayout(1, x.type.layout))
+    column = gl.arange(0, x.shape[1], gl.SliceLayout(0, x.type.layout))
+    at = SUM + b.to(gl.int64) * stride_b + head.to(gl.int64) * stride_h
+    at = at + gl.expand_dims(row.to(gl.int64) * stride_n, 1) + gl.expand_dims(column, 0)
+    there = gl.expand_dims(row < sizes.N_K, 1) & gl.expand_dims(column < D, 0)
+    x += gl.load(at, mask=there, other=0.0)
+    gl.store(at, x, mask=there)

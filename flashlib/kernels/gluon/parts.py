@@ -190,17 +190,24 @@ def barriers(count: gl.constexpr):
     return gl.allocate_shared_memory(gl.int64, [count, 1], mbarrier.MBarrierLayout())
 
 
+@gluon.constexpr_function
+def state_slots(o_desc, head_dim):
+    """Return how many parts of a state's tile a consumer has in shared memory: two, where they fit."""
+    return 2 if o_desc.dtype == gl.float32 and head_dim < 256 else 1
+
+
 @gluon.jit
 def allocate(q_desc, k_desc, v_desc, o_desc, o):
     """Return `Shared`: consumers share K and V, while each has places for its own Q, and one for O."""
     PLACES: gl.constexpr = o.Q_SLOTS * o.CONSUMERS
+    SLOTS: gl.constexpr = state_slots(o_desc, o.HEAD_DIM)
     o_full = None
     if o_desc.dtype == gl.float32:
-        o_full = barriers(o.CONSUMERS)
-        for c in gl.static_range(o.CONSUMERS):
+        o_full = barriers(o.CONSUMERS * SLOTS)
+        for c in gl.static_range(o.CONSUMERS * SLOTS):
             mbarrier.init(o_full.index(c), count=1)
     shared = Shared(tiles_of(q_desc, PLACES), tiles_of(k_desc, o.STAGES), tiles_of(v_desc, o.STAGES),
-                    tiles_of(o_desc, o.CONSUMERS), barriers(PLACES), barriers(PLACES),
+                    tiles_of(o_desc, o.CONSUMERS * SLOTS), barriers(PLACES), barriers(PLACES),
                     barriers(o.STAGES), barriers(o.STAGES), barriers(o.STAGES), barriers(o.STAGES),
                     o_full)
     for i in gl.static_range(PLACES):
@@ -317,31 +324,44 @@ def halves(x):
 
 
 @gluon.jit
-def add_state(x, weight, o_desc, o_tile, o_full, at, COLUMN: gl.constexpr):
-    """Write some columns of O: x, and what the state has there times its weight."""
+def ask_state(o_desc, shared, at, c, PART: gl.constexpr, o):
+    """Ask for the next parts of a state's tile, of four, as soon as what lay there before has left."""
+    SLOTS: gl.constexpr = state_slots(o_desc, o.HEAD_DIM)
     b, h, first = at
-    WIDTH: gl.constexpr = x.shape[1]
-    tma.store_wait(0)                                       # what lay there before has left
-    mbarrier.expect(o_full, o_desc.block_type.nbytes)
-    load_tile(o_desc, [b, h, first, COLUMN], o_full, o_tile)
-    mbarrier.wait(o_full, COLUMN // WIDTH & 1)              # four parts: so it begins at 0
-    held = o_tile.reshape([ROWS, WIDTH]).load(x.type.layout)
-    by_row: gl.constexpr = gl.SliceLayout(1, x.type.layout)
-    weight = gl.expand_dims(gl.convert_layout(weight, by_row), 1)
-    x += gl.where(weight > 0.0, held * weight, 0.0)         # an empty state, whatever its O holds
-    o_tile.reshape([ROWS, WIDTH]).store(x)
-    fence_async_shared()
-    store_tile(o_desc, [b, h, first, COLUMN], o_tile)
+    for s in gl.static_range(SLOTS):
+        tma.store_wait(SLOTS - 1 - s)
+        full = shared.o_full.index(c * SLOTS + s)
+        mbarrier.expect(full, o_desc.block_type.nbytes)
+        load_tile(o_desc, [b, h, first, (PART + s) * (o.HEAD_DIM // 4)], full,
+                  shared.o.index(c * SLOTS + s))
 
 
 @gluon.jit
-def finish_into(acc, m_i, l_i, o_desc, LSE, o_tile, o_full, at, work, o):
+def add_state(x, weight, o_desc, shared, at, c, PART: gl.constexpr, o):
+    """Write a part of O: x, and what the state has there times its weight."""
+    SLOTS: gl.constexpr = state_slots(o_desc, o.HEAD_DIM)
+    b, h, first = at
+    place = c * SLOTS + PART % SLOTS
+    o_tile = shared.o.index(place)
+    mbarrier.wait(shared.o_full.index(place), PART // SLOTS & 1)            # an even number a tile
+    held = o_tile.reshape([ROWS, x.shape[1]]).load(x.type.layout)
+    by_row: gl.constexpr = gl.SliceLayout(1, x.type.layout)
+    weight = gl.expand_dims(gl.convert_layout(weight, by_row), 1)
+    x += gl.where(weight > 0.0, held * weight, 0.0)         # an empty state, whatever its O holds
+    o_tile.reshape([ROWS, x.shape[1]]).store(x)
+    fence_async_shared()
+    store_tile(o_desc, [b, h, first, PART * x.shape[1]], o_tile)
+    if PART < 3 and (PART + 1) % SLOTS == 0:
+        ask_state(o_desc, shared, at, c, PART + 1, o)
+
+
+@gluon.jit
+def finish_into(acc, m_i, l_i, o_desc, LSE, shared, at, work, c, o):
     """Merge with the state in O and LSE: one more key of each row, whose value is its O.
 
-    Arguments as in `finish`; O comes and goes in four parts.
+    Arguments as in `finish`, c the warpgroup; O comes and goes in four parts, the first asked for.
     """
     b, h, first = at
-    WIDTH: gl.constexpr = o.HEAD_DIM // 4
     row = first + gl.arange(0, ROWS, m_i.type.layout)
     statistics = LSE + (b * work.H + h).to(gl.int64) * work.N_Q + row
     before = gl.load(statistics, mask=row < work.N_Q, other=float("-inf"))
@@ -360,7 +380,7 @@ def finish_into(acc, m_i, l_i, o_desc, LSE, o_tile, o_full, at, work, o):
     left, right = halves(acc)                               # quarters leave registers enough
     first_quarter, second = halves(left)
     third, fourth = halves(right)
-    add_state(first_quarter, weight, o_desc, o_tile, o_full, at, 0)
-    add_state(second, weight, o_desc, o_tile, o_full, at, WIDTH)
-    add_state(third, weight, o_desc, o_tile, o_full, at, 2 * WIDTH)
-    add_state(fourth, weight, o_desc, o_tile, o_full, at, 3 * WIDTH)
+    add_state(first_quarter, weight, o_desc, shared, at, c, 0, o)
+    add_state(second, weight, o_desc, shared, at, c, 1, o)
+    add_state(third, weight, o_desc, shared, at, c, 2, o)
+    add_state(fourth, weight, o_desc, shared, at, c, 3, o)

@@ -175,7 +175,7 @@ def softmax_step(qk, factor, m_i, l_i, MASKED: gl.constexpr, EMULATED: gl.conste
     m_new = gl.maximum(m_i, gl.max(qk, 1) * factor)
     m_used = reference_of(m_new, MASKED)
     x = qk * factor - gl.expand_dims(m_used - OFFSET, 1)
-    p = exp2_shared_out(x, 0 if MASKED else EMULATED)       # the cubic does not reach 0
+    p = exp2_shared_out(x, 0 if MASKED else EMULATED)       # none in tiles that a mask cuts
     alpha = gl.exp2(m_i - m_used)
     return p, m_new, l_i * alpha + gl.sum(p, 1), alpha
 
@@ -193,7 +193,7 @@ def stale_softmax_step(qk, factor, m_i, l_i, MASKED: gl.constexpr, EMULATED: gl.
     m_new, alpha = gl.inline_asm_elementwise(grow_asm(TAU), "=f,=f,=&f,=&f,f,f,0,1", [top, m_i],
                                              dtype=(gl.float32, gl.float32), is_pure=True, pack=2)
     x = qk * factor - across(reference_of(m_new, MASKED))
-    p = exp2_shared_out(x, 0 if MASKED else EMULATED)       # the cubic does not reach 0
+    p = exp2_shared_out(x, 0 if MASKED else EMULATED)       # none in tiles that a mask cuts
     return as_matrix(p, layout), m_new, l_i * alpha + gl.sum(gl.sum(p, 3), 1), alpha
 
 

@@ -15,7 +15,8 @@ def flash_bwd_statistics_kernel(O, DO, LSE, DLSE, NEGATIVE_LSE, NEGATIVE_DELTA, 
                                 HEAD_DIM: tl.constexpr, SUMS: tl.constexpr):
     """Write −lse / scale and −delta, (B · H, N_Q rounded up) float32, and set the locks to 0.
 
-    delta = rowsum(dO ∘ O) − dlse; DLSE is None where nothing flows into the lse. Rows beyond N_Q are 0;
+    delta = rowsum(dO ∘ O) − dlse; DLSE is None where nothing flows into the lse. Where `stride_o` is
+    None, O is that delta, (B, H, N_Q) and contiguous. Rows beyond N_Q are 0;
     where a row sees nothing its lse counts as a number that is finite. LOCKS: a counter, and a lock for
     each tile of each of SUMS sums.
     """
@@ -25,11 +26,14 @@ def flash_bwd_statistics_kernel(O, DO, LSE, DLSE, NEGATIVE_LSE, NEGATIVE_DELTA, 
     row = start + tl.arange(0, BLOCK_M)
     bh = pid // tiles_per_head
     b, h = bh // H, bh % H
-    o = load_rows((O, stride_o, b, h, None), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
-    do = load_rows((DO, stride_do, b, h, None), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
-    delta = tl.sum(o.to(tl.float32) * do.to(tl.float32), 1)
     there = row < N_Q
     at = bh.to(tl.int64) * N_Q + row
+    if stride_o is None:
+        delta = tl.load(O + at, mask=there, other=0.0)
+    else:
+        o = load_rows((O, stride_o, b, h, None), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
+        do = load_rows((DO, stride_do, b, h, None), start, N_Q, D, BLOCK_M, HEAD_DIM, False, False)
+        delta = tl.sum(o.to(tl.float32) * do.to(tl.float32), 1)
     lse = tl.maximum(tl.load(LSE + at, mask=there, other=0.0), -1.0e30)
     if DLSE is not None:
         delta -= tl.load(DLSE + at, mask=there, other=0.0)
@@ -51,9 +55,10 @@ def _unit(SUMS, at, PARTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constex
 
 
 @triton.jit
-def flash_bwd_sum_kernel(SUMS, DQ, scale, N_Q, N_K, D, LEFT, RIGHT, BLOCK_M: tl.constexpr,
-                         BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr, IS_CAUSAL: tl.constexpr):
-    """Write dQ, (B, H, N_Q, D) and contiguous, from the float32 sums of the fused backward.
+def flash_bwd_sum_kernel(SUMS, DQ, scale, stride_dq, H, N_Q, N_K, D, LEFT, RIGHT,
+                         BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
+                         IS_CAUSAL: tl.constexpr, INTO: tl.constexpr):
+    """Write dQ, (B, H, N_Q, D), from the float32 sums of the fused backward; INTO: add to it.
 
     LEFT, RIGHT: None, or the sides of the window. Nobody has written a sum to which no key tile adds.
     """
@@ -82,6 +87,10 @@ def flash_bwd_sum_kernel(SUMS, DQ, scale, N_Q, N_K, D, LEFT, RIGHT, BLOCK_M: tl.
         x = x.trans(1, 0)                                   # its transpose was computed
     row = m * BLOCK_M + tl.arange(0, BLOCK_M)
     column = part * WIDTH + tl.arange(0, WIDTH)
-    to = DQ + (head.to(tl.int64) * N_Q + row)[:, None] * D + column[None, :]
-    tl.store(to, (x * scale).to(DQ.dtype.element_ty),
-             mask=(row < N_Q)[:, None] & (column < D)[None, :])
+    to = DQ + (head // H).to(tl.int64) * stride_dq[0] + (head % H).to(tl.int64) * stride_dq[1]
+    to += row[:, None].to(tl.int64) * stride_dq[2] + column[None, :] * stride_dq[3]
+    there = (row < N_Q)[:, None] & (column < D)[None, :]
+    x *= scale
+    if INTO:
+        x += tl.load(to, mask=there, other=0.0)
+    tl.store(to, x.to(DQ.dtype.element_ty), mask=there)

@@ -55,6 +55,7 @@ def test_launches_and_comparison_say_their_numbers():
     fig = figures.launches({"d = 64": {"before": 1e-4, "fused": 1.8e-3, "after": 1e-4}}, "somewhere")
     assert "2.00 ms, 90 % in the fused kernel" in texts(fig)
     fig = figures.side_by_side([{"name": "x", "predicted": [1, 0.98, 0.9], "measured": 0.95},
-                                {"name": "y", "predicted": [1, 1.001], "measured": 1}], "somewhere")
+                                {"name": "y", "predicted": [1, 1.001], "measured": 1}], "somewhere",
+                               "1.2 µs")
     assert {"0.90 … 1.00 | 0.95", "1.00 | 1.00"} <= set(texts(fig))
     assert "x: 0.90 … 1.00 and 0.95; y: 1.00 and 1.00" in alt_text(fig)

@@ -1,5 +1,7 @@
 """The checks of chapter 17 accept the solution and name each seeded mistake."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -8,24 +10,43 @@ from flashlib.course.ch17 import solutions as right
 from tests.course.exercises.examine import examine
 
 
-def over(N, C):
-    return N / (12 * C)
+def solved(by):
+    """Return `length` with its N made of (12·C, x, faster, wanted)."""
+    return lambda C, f, w: by(12 * C, (w - 1) / (1 - w / f), f, w) if w < f else math.inf
 
 
-def less(which, by):
-    def kept(B, H, N, C, e):
-        found = list(right.kept(B, H, N, C, e))
-        found[which] -= by(B, H, N, C, e)
-        return found
-    return kept
+def fitting(which, bytes_of):
+    """Return `longest` by trial, with `which` of its two counts replaced by `bytes_of`."""
+    def longest(L, H, C, e, room):
+        found = list(right.longest(L, H, C, e, room))
+        low, high = 0, room
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if bytes_of(middle, L, H, C, e) <= room else (low, middle - 1)
+        found[which] = low
+        return tuple(found)
+    return longest
 
 
-def P(B, H, N, C, e):
-    return B * H * N * N * e
+def writing(shared, own, up=math.ceil):
+    """Return `at_once` that reads `shared` bytes for all and `own` for each, of (w, cache, e, L)."""
+    def at_once(w, L, H_k, d, N, e, rate, wanted):
+        cache = 2 * L * H_k * d * N
+        left = rate - wanted * own(w, cache, e, L)
+        return up(wanted * shared(w, cache, e, L) / left) if left > 0 else math.inf
+    return at_once
 
 
-def speed(read):
-    return lambda w, L, H_k, d, N, e, rate: rate / (e * read(w, 2 * L * H_k * d * N, L, e))
+def weights(w, c, e, L):
+    return w * e
+
+
+def standard(N, L, H, C, e):
+    return L * (3 * C * N * e + H * N * N * e)
+
+
+def ours(N, L, H, C, e):
+    return L * (4 * C * N * e + 4 * H * N)
 
 
 def at_the_end(model, tokens):
@@ -78,34 +99,39 @@ def itself(model, tokens):
 
 
 WRONG = [
-    (ch17.check_gain, lambda N, C, f: f, "the matrices are as slow as before"),
-    (ch17.check_gain, lambda N, C, f: over(N, C) / (1 + over(N, C)), "attention's share"),
-    (ch17.check_gain, lambda N, C, f: 1 / right.gain(N, C, f), "old over new"),
-    (ch17.check_gain, lambda N, C, f: 1 / (1 - over(N, C) + over(N, C) / f), "not over both"),
-    (ch17.check_gain, lambda N, C, f: right.gain(2 * N, C, f), "without a causal mask"),
-    (ch17.check_gain, lambda N, C, f: 7.0, "expected"),
-    (ch17.check_gain, lambda N, C, f: "twice", "expected a number"),
-    (ch17.check_kept, less(0, lambda B, H, N, C, e: P(B, H, N, C, e) * (1 - 1 / H)), "a P of its own"),
-    (ch17.check_kept, less(0, lambda *x: -P(*x)), "S is not kept"),
-    (ch17.check_kept, less(0, P), "Where is P?"),
-    (ch17.check_kept, less(1, lambda B, H, N, C, e: 4 * B * H * N), "lse is missing"),
-    (ch17.check_kept, less(1, lambda B, H, N, C, e: (4 - e) * B * H * N), "whatever the inputs are"),
-    (ch17.check_kept, less(1, lambda B, H, N, C, e: B * N * C * e), "O is missing"),
-    (ch17.check_kept, lambda *x: right.kept(*x)[::-1], "in the order (ours, standard)"),
-    (ch17.check_kept, lambda *x: (7, 7), "Expected"),
-    (ch17.check_kept, lambda B, H, N, C, e: (3 * B * H * N * C * e + P(B, H, N, C, e),
-                                             right.kept(B, H, N, C, e)[1]), "all heads together"),
-    (ch17.check_kept, lambda B, H, N, C, e: (right.kept(B, H, N, C, e)[0],
-                                             4 * B * H * N * (C * e + 1)), "all heads together"),
-    (ch17.check_tokens_per_s, speed(lambda w, c, L, e: w), "the cache of keys and values"),
-    (ch17.check_tokens_per_s, speed(lambda w, c, L, e: c), "the weights are read as well"),
-    (ch17.check_tokens_per_s, speed(lambda w, c, L, e: w + c / 2), "K and V are two"),
-    (ch17.check_tokens_per_s, speed(lambda w, c, L, e: w + c / L), "a cache of its own"),
-    (ch17.check_tokens_per_s, speed(lambda w, c, L, e: (w + c) / e), "an element is element_bytes"),
-    (ch17.check_tokens_per_s, speed(lambda w, c, L, e: w / e + c), "a count, not bytes"),
-    (ch17.check_kept, lambda *x: {}, "an element: expected a tuple"),
-    (ch17.check_tokens_per_s, lambda *x: 1 / right.tokens_per_s(*x), "seconds of a token"),
-    (ch17.check_tokens_per_s, lambda *x: 5, "expected"),
+    (ch17.check_length, solved(lambda C, x, f, w: x), "which N makes it so"),
+    (ch17.check_length, solved(lambda C, x, f, w: x / (1 + x)), "share of the time: which"),
+    (ch17.check_length, solved(lambda C, x, f, w: C * x / (1 + x)), "is not its time over"),
+    (ch17.check_length, solved(lambda C, x, f, w: C * x / 2), "without a causal mask"),
+    (ch17.check_length, solved(lambda C, x, f, w: C * (w - 1)), "still takes time"),
+    (ch17.check_length, lambda C, f, w: np.divide(12 * C * (w - 1), 1 - w / f), "less than"),
+    (ch17.check_length, lambda *x: 7.0, "expected"),
+    (ch17.check_length, lambda *x: "far", "expected numb"),
+    (ch17.check_longest, fitting(0, lambda N, L, H, C, e: standard(N, L, 1, C, e)), "a P of its own"),
+    (ch17.check_longest, fitting(0, lambda N, L, H, C, e: standard(N, L, 2 * H, C, e)), "S is not"),
+    (ch17.check_longest, fitting(0, lambda N, L, H, C, e: standard(N, L, H, 0, e)), "Q, K and V"),
+    (ch17.check_longest, fitting(0, lambda N, L, *x: standard(N, 1, *x)), "standard: every layer"),
+    (ch17.check_longest, fitting(0, lambda N, L, H, C, e: standard(N, L, H, H * C, e)), "C are the"),
+    (ch17.check_longest, fitting(1, lambda N, L, H, C, e: ours(N, L, 0, C, e)), "lse is missing"),
+    (ch17.check_longest, fitting(1, lambda N, L, H, C, e: ours(N, L, H * e / 4, C, e)), "float32 what"),
+    (ch17.check_longest, fitting(1, lambda N, L, H, C, e: ours(N, L, 1, C, e)), "an lse of its own"),
+    (ch17.check_longest, fitting(1, lambda N, L, H, C, e: ours(N, L, H, 3 * C / 4, e)), "O is miss"),
+    (ch17.check_longest, fitting(1, lambda N, L, *x: ours(N, 1, *x)), "ours: every layer keeps"),
+    (ch17.check_longest, fitting(1, lambda N, L, H, C, e: ours(N, L, H, H * C, e)), "C are the"),
+    (ch17.check_longest, lambda *x: right.longest(*x)[::-1], "in the order (ours"),
+    (ch17.check_longest, lambda *x: np.array(right.longest(*x)) + 1, "expected"),
+    (ch17.check_longest, lambda *x: {}, "expected a tuple"),
+    (ch17.check_at_once, writing(lambda w, c, e, L: (w + c) * e, lambda *x: 0), "a cache of its own"),
+    (ch17.check_at_once, writing(weights, lambda *x: 0), "caches are read as well"),
+    (ch17.check_at_once, writing(weights, lambda w, c, e, L: c * e / 2), "K and V are two"),
+    (ch17.check_at_once, writing(weights, lambda w, c, e, L: c * e / L), "every layer has"),
+    (ch17.check_at_once, writing(lambda w, *x: w, lambda w, c, e, L: c * e), "not bytes"),
+    (ch17.check_at_once, writing(weights, lambda w, c, e, L: c), "a number in a cache"),
+    (ch17.check_at_once, writing(weights, lambda w, c, e, L: c * e, math.floor), "and enough"),
+    (ch17.check_at_once, writing(weights, lambda w, c, e, L: c * e, float), "a whole number: round up"),
+    (ch17.check_at_once, lambda w, L, H_k, d, N, e, rate, wanted: math.ceil(
+        wanted * w * e / (rate - wanted * 2 * L * H_k * d * N * e)), "return math.inf"),
+    (ch17.check_at_once, lambda *x: 5, "expected"),
     (ch17.check_first_leak, lambda model, tokens: (0, 7), "expected None"),
     (ch17.check_first_leak, itself, "expected None"),
     (ch17.check_first_leak, at_the_front, "Try every place"),
@@ -117,17 +143,19 @@ WRONG = [
     (ch17.check_first_leak, lambda m, t: right.first_leak(m, t) and (5, 2), "leads to a later place"),
     (ch17.check_first_leak, lambda m, t: right.first_leak(m, t) and (0, 7), "does not change"),
 ]
-CHECKS = [(ch17.check_gain, right.gain), (ch17.check_kept, right.kept),
-          (ch17.check_tokens_per_s, right.tokens_per_s), (ch17.check_first_leak, right.first_leak)]
+CHECKS = [(ch17.check_length, right.length), (ch17.check_longest, right.longest),
+          (ch17.check_at_once, right.at_once), (ch17.check_first_leak, right.first_leak)]
 FORMS = [
-    (ch17.check_gain, lambda *x: np.float32(right.gain(*x)).astype(float) * 0 + right.gain(*x)),
-    (ch17.check_gain, lambda N, C, f: 1 / (1 - over(N, C) / (1 + over(N, C)) * (1 - 1 / f))),
-    (ch17.check_gain, lambda *x: np.array(right.gain(*x))),
-    (ch17.check_kept, lambda *x: list(right.kept(*x))),
-    (ch17.check_kept, lambda *x: np.array(right.kept(*x), float)),
-    (ch17.check_tokens_per_s, lambda *x: np.float64(right.tokens_per_s(*x))),
-    (ch17.check_tokens_per_s, lambda *x: int(right.tokens_per_s(*x))),
-    (ch17.check_tokens_per_s, lambda *x: round(right.tokens_per_s(*x))),
+    (ch17.check_length, lambda C, f, w: 12 * C * f * (w - 1) / (f - w) if f > w else float("inf")),
+    (ch17.check_length, lambda *x: np.ceil(right.length(*x))),
+    (ch17.check_longest, lambda *x: list(right.longest(*x))),
+    (ch17.check_longest, lambda *x: np.array(right.longest(*x), float)),
+    (ch17.check_longest, fitting(0, standard)),
+    (ch17.check_longest, fitting(1, ours)),
+    (ch17.check_longest, lambda L, H, C, e, room: (int(
+        (np.sqrt(9 * C * C * e * e + 4 * H * e * room / L) - 3 * C * e) / (2 * H * e)),
+        right.longest(L, H, C, e, room)[1])),
+    (ch17.check_at_once, lambda *x: np.float64(right.at_once(*x))),
     (ch17.check_first_leak, lambda m, t: (found := right.first_leak(m, t)) and list(found)),
 ]
 

@@ -98,7 +98,7 @@ def roof():
         row,
         [gpu.name for gpu in hardware.ALL],
         layer_lab.DIMS,
-        (1024, 4096, 16384, 65536),
+        (1024, 16384, 65536),
         ("float16", "float8"),
     )
 
@@ -225,7 +225,8 @@ def budgets():
     def row(gpu, Br, Bc, warps):
         sheet = hardware.get(gpu)
         p = predict.predict(sheet, predict.Config(Br, Bc, warps, 2), batch=4, heads=16, N=4096, d=128)
-        used = 100 * p.shared_bytes / (sheet.sram_bytes or 1), 100 * p.registers / predict.MOST_REGISTERS
+        room = sheet.sram_bytes or 1
+        used = 100 * p.shared_bytes / room, 100 * p.registers / predict.MOST_REGISTERS
         if not p.per_sm:
             return *used, 0
         return *used, 1 if p.spilled_words else 2, f"{1e3 * p.time_s:.2f}", p.per_sm, p.spilled_words
@@ -257,7 +258,7 @@ def schedule():
             return None, *units, 0
         return cycles, *units, 1, percent(work["tensor"] / cycles)
 
-    return table(row, list(programs.PROGRAMS), (64, 128), (128, 192), (64, 80, 96, 128), (1, 2, 3, 4))
+    return table(row, list(programs.PROGRAMS), (64, 128), (128, 192), (64, 80, 96, 128), (1, 2, 3))
 
 
 def sums():

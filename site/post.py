@@ -157,6 +157,9 @@ def finish(root, books, *, address="", languages=(ENGLISH, CHINESE)):
         (root / name).write_text(text, "utf-8")
     for path in (root / "_static").rglob("*.css"):
         path.write_text(slim(path.read_text("utf-8")), "utf-8")
+    for name in ("course.js", "search.js"):                 # no string of theirs goes over a line's end
+        path = root / "_static" / name
+        path.write_text(re.sub(r"(?m)^\s*//.*\n|^[ \t]+", "", path.read_text("utf-8")), "utf-8")
     button = root / "_static" / "copybutton.js"             # it knows Chinese by another name
     button.write_text(button.read_text("utf-8").replace("'zh-CN'", f"'{CHINESE.html}'"), "utf-8")
     if address:

@@ -34,8 +34,8 @@ TABLES = {"roofline_lab": ["roof"], "matmul_lab": ["matmul"], "rescale_lab": ["w
           "occupancy_lab": ["fill"], "pointer_lab": ["pointers"], "tile_lab": ["budgets"],
           "schedule_lab": ["schedule"], "order_lab": ["sums"], "fp8_lab": ["numbers", "outliers"],
           "exp2_lab": ["units"], "model_lab": ["layer"]}
-# Where the explorer says all that the picture above it would, in another state.
-PICTURED = ("backward_lab", "decode_lab", "ring_lab")
+# Where the explorer says all that the picture above it would, or opens in another state.
+PICTURED = ("matmul_lab", "backward_lab", "decode_lab", "ring_lab", "model_lab")
 # Letters that mean something else there: an inner dimension, GPUs, the tokens of a prompt.
 PLAIN = {"02": "K", "09": "K", "15": "P", "16": "P"}
 

@@ -69,7 +69,8 @@ def facts(book):
 
 def explore(kind, state, fallback=""):
     """The place of an explorer; course.js fetches the script when the reader comes near it."""
-    opens = f" data-state='{json.dumps(state)}'" if state else ""
+    text = html.escape(json.dumps(state, ensure_ascii=False, separators=(",", ":")), quote=False)
+    opens = " data-state='" + text.replace("'", "&#39;") + "'" if state else ""
     return f'<div data-explorer="{kind}"{opens}>{fallback}</div>'
 
 

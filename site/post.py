@@ -29,6 +29,9 @@ UNUSED = (
 RARE = {"Caligraphic": "mathcal", "Fraktur": "mathfrak|textfrak", "SansSerif": "mathsf|textsf",
         "Script": "mathscr|textscr", "Typewriter": "mathtt|texttt"}
 
+# Of K, S and P in figures (flashlib.course.plots.theme).
+LIGHT_HUES = ((221, 204, 119), (136, 204, 238), (153, 153, 51))
+
 # Lengths that KaTeX writes into an element, behind its classes or without any.
 LENGTHS = re.compile(r'((?<=[a-z0-9])"|<span) style="((?:[a-z-]+:-?[0-9.]+em;)+)"')
 
@@ -54,6 +57,16 @@ def in_few_colors(image):
     few = image.quantize(64, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).convert("RGB")
     moved = max(most for _, most in ImageChops.difference(few, image).getextrema())
     return few if moved <= 32 else image
+
+
+def shows_tensors(path):
+    """Tell whether a picture has areas in the hues of K, S or P, too light to be turned round."""
+    image = Image.open(path)
+    image.seek(getattr(image, "n_frames", 1) - 1)
+    image = image.convert("RGB")
+    found = sum(count for count, color in image.getcolors(1 << 24)
+                if any(max(map(abs, map(int.__sub__, color, hue))) <= 6 for hue in LIGHT_HUES))
+    return found > 0.002 * image.width * image.height
 
 
 def to_webp(path, small):
@@ -83,7 +96,7 @@ def to_webp(path, small):
 
 
 def convert(folder):
-    """Convert each different picture of a folder once; return {PNG: (new name, size, frames)}."""
+    """Convert each different picture once; return {PNG: (new name, size, frames, tensors)}."""
     (folder / "small").mkdir()
     by_content, pictures = {}, {}
     for path in sorted(folder.glob("*.png")):
@@ -91,7 +104,8 @@ def convert(folder):
         if content in by_content:
             path.unlink()
         else:
-            by_content[content] = to_webp(path, folder / "small")
+            tensors = shows_tensors(path)
+            by_content[content] = *to_webp(path, folder / "small"), tensors
         pictures[path.name] = by_content[content]
     return pictures
 
@@ -149,6 +163,9 @@ def finish(root, books, *, address="", languages=(ENGLISH, CHINESE)):
     for path in (root / "_static").rglob("*.css"):
         style = slim(path.read_text("utf-8"))
         path.write_text(style if colored else ANSI.sub("", style), "utf-8")
+    for name in ("course.js", "search.js"):                 # no string of theirs goes over a line's end
+        path = root / "_static" / name
+        path.write_text(re.sub(r"(?m)^\s*//.*\n|^[ \t]+", "", path.read_text("utf-8")), "utf-8")
     button = root / "_static" / "copybutton.js"             # it knows Chinese by another name
     button.write_text(button.read_text("utf-8").replace("'zh-CN'", f"'{CHINESE.html}'"), "utf-8")
     if address:
@@ -177,14 +194,15 @@ def repair(text, pictures):
 
     def img(found):
         name = re.search(r'src="_images/([^"]+)"', found[0])[1]
-        new, (width, height), frames = pictures[name]
+        new, (width, height), frames, tensors = pictures[name]
         set_to = re.search(r"width: (\d+)px", found[0])
         wide = int(set_to[1]) if set_to else width // 2
         alt = re.search(r'alt="([^"]*)"', found[0])[1]
         title = next(title for place, title in reversed(titles) if place < found.start())
-        shown.append((f"figure-{len(shown) + 1}", new, title))
+        look = ' class="tensors"' if tensors else ""
+        shown.append((f"figure-{len(shown) + 1}", new, title, look))
         still = f' data-still="_images/{new[:-5]}.still.webp"' if frames > 1 else ""
-        return (f'<img id="{shown[-1][0]}" src="_images/{new}" alt="{alt}" width="{wide}"'
+        return (f'<img id="{shown[-1][0]}"{look} src="_images/{new}" alt="{alt}" width="{wide}"'
                 f' height="{round(height * wide / width)}" loading="lazy" decoding="async"{still}>')
 
     text = re.sub(r'<img[^>]*src="_images/[^"]+\.png"[^>]*>', img, text)
@@ -239,9 +257,9 @@ def gallery(text, shown, up=""):
     """Put the small pictures of each page where the page of figures has a mark for them."""
     def one(found):
         items = "".join(
-            f'<li><a href="{found[1]}.html#{name}"><img src="{up}_images/small/{file}" alt=""'
+            f'<li><a href="{found[1]}.html#{name}"><img{look} src="{up}_images/small/{file}" alt=""'
             f' loading="lazy" width="216" height="136">{title}</a></li>'
-            for name, file, title in shown[found[1]])
+            for name, file, title, look in shown[found[1]])
         return f'<ul class="gallery">{items}</ul>'
 
     return re.sub(r"<!-- gallery (\w+) -->", one, text)

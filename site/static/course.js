@@ -202,6 +202,7 @@
         const wide = Math.max(Math.min(document.documentElement.clientWidth - 48, high), 1.3 * shown);
         large.src = picture.src;
         large.alt = picture.alt;
+        large.className = picture.className;
         large.width = Math.min(picture.naturalWidth || 2 * shown, wide);
         alone.append(large);
         alone.showModal();
@@ -314,7 +315,7 @@
   }
 
   // How tall an explorer is, in pixels, in a narrow place and in a wide one: room for it before it comes.
-  const HEIGHTS = { walk: [1100, 840], softmax: [960, 550], blocks: [2120, 1150] };
+  const HEIGHTS = { walk: [1100, 840], softmax: [960, 550], blocks: [2120, 970], lab: [480, 330] };
 
   // The explorers' script comes when a reader comes near one of them; it mounts all that are there.
   function explorers() {

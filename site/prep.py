@@ -150,7 +150,8 @@ class Chapter:
                 if "width" in image:
                     own |= {"width": f"{image['width']}px"}
             if CONTROL in "".join(data.get("text/plain", "")):
-                output = display("text/html", explored(source(cell), self.language.say, self.repository))
+                place = explored(source(cell), self.language.say, self.repository)
+                output = display("text/html", place)
             if "show." in source(cell) and is_code("".join(output.get("text", ""))):
                 output = display("text/markdown", f"```python\n{''.join(output['text']).strip()}\n```")
             if re.match(r"✗ exercise [\da-z.]+: not answered yet", "".join(output.get("text", ""))):

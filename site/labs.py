@@ -218,6 +218,46 @@ def schedule(say, plans, dims, rows, keys, stages):
     }, [3, 0, 0, 3, 1]
 
 
+def hazards(say, lines, slots, orders, keys):
+    names = {
+        "nothing": say("nothing"),
+        "the wait for a tile": say("the wait for a tile"),
+        "the wait for a free slot": say("the wait for a free slot"),
+        "giving slots back": say("giving slots back"),
+        "half of the expected bytes": say("half of the expected bytes"),
+        "the wait for P·V": say("the wait for P·V"),
+        "the fence before O leaves": say("the fence before O leaves"),
+        "the wait for O": say("the wait for O"),
+    }
+    return {
+        "name": say("Hazard lab"),
+        "title": say("Steps in the interpreter, 128 queries and keys, d = 64"),
+        "unit": "",
+        "controls": [
+            choice(say("left out"), "select", lines, names),
+            choice(say("slots of the ring"), "pick", slots),
+            choice(
+                say("copies land"),
+                "pick",
+                orders,
+                {"late": say("as late as may be"), "early": say("as early")},
+            ),
+            choice(say("keys of a tile"), "pick", keys),
+        ],
+        "bars": [say("it goes on for"), say("with every line")],
+        "lines": [
+            say("No hazard in this run: O differs from float64 by at most <b>{0}</b>."),
+            say('<b class="fx-bad">It never ends</b>: every task waits for another.'),
+            say('<b class="fx-bad">A hazard</b>: a product reads a slot that a copy may still write.'),
+            say('<b class="fx-bad">A hazard</b>: a copy overwrites a slot that is still in use.'),
+            say('<b class="fx-bad">A hazard</b>: the result of a product is used before it is there.'),
+            say('<b class="fx-bad">A hazard</b>: a copy reads what was written without a fence.'),
+            say('<b class="fx-bad">A hazard</b>: the kernel ends without a wait for its store.'),
+            say('<b class="fx-bad">It never ends</b>: more bytes land than the barrier expects.'),
+        ],
+    }, [2, 1, 0, 1]
+
+
 def sums(say, orders, sms, hands):
     return {
         "name": say("Order lab"),
@@ -349,6 +389,7 @@ MADE = {
         pointers,
         budgets,
         schedule,
+        hazards,
         sums,
         numbers,
         outliers,

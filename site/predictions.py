@@ -11,6 +11,8 @@ import json
 import re
 from pathlib import Path
 
+from markup import powers
+
 WRITTEN = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
 _RULE = re.compile(r"^─+(  ─+)+$")
 _MOST = 6                                                   # fields of one prediction
@@ -70,7 +72,7 @@ def form(key, found, say):
     head = (say("Commit first: your guess") if not found else say("Commit first: your number")
             if len(found) == 1 else say("Commit first: your numbers"))
     rows = "".join(
-        f'<label><span>{html.escape(say(label))}</span> <input type="text" inputmode="decimal"'
+        f'<label><span>{powers(html.escape(say(label)))}</span> <input type="text" inputmode="decimal"'
         f' size="12"{unnamed(label, head)} autocomplete="off" data-answer="{answer:.12g}">'
         " <output></output></label>" for label, answer in found)
     rows = rows or f'<input type="text" autocomplete="off"{unnamed("", head)}>'

@@ -13,7 +13,7 @@ import answers
 import front
 import labs
 import predictions
-from markup import islands, paint, relink, slug, unfold
+from markup import islands, paint, powers, relink, slug, unfold
 from tongue import ENGLISH, notebooks
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,8 +32,8 @@ EXPLORERS = {SOURCE_TO_WALK: ("walk", {"run": "v1"}), "widgets.play": ("walk", {
 # Which tables of labs.py stand where.
 TABLES = {"roofline_lab": ["roof"], "matmul_lab": ["matmul"], "rescale_lab": ["walk"],
           "occupancy_lab": ["fill"], "pointer_lab": ["pointers"], "tile_lab": ["budgets"],
-          "schedule_lab": ["schedule"], "order_lab": ["sums"], "fp8_lab": ["numbers", "outliers"],
-          "exp2_lab": ["units"], "model_lab": ["layer"]}
+          "schedule_lab": ["schedule"], "hazard_lab": ["hazards"], "order_lab": ["sums"],
+          "fp8_lab": ["numbers", "outliers"], "exp2_lab": ["units"], "model_lab": ["layer"]}
 # Where the explorer says all that the picture above it would, or opens in another state.
 PICTURED = ("matmul_lab", "backward_lab", "decode_lab", "ring_lab", "model_lab")
 # Letters that mean something else there: an inner dimension, GPUs, the tokens of a prompt.
@@ -85,9 +85,9 @@ class Chapter:
         return f"{'../' if self.language.folder else ''}files/{inside}"
 
     def prose(self, text):
-        """Rewrite one Markdown cell: links in prose, hues in formulas; course.js paints the rest."""
-        text = "".join(paint(part, plain=self.plain) if kind in ("math", "display") else part
-                       for kind, part in islands(text))
+        """Rewrite a Markdown cell: links, powers, hues in formulas; course.js paints the rest."""
+        text = "".join(paint(part, plain=self.plain) if kind in ("math", "display") else
+                       powers(part) if kind == "prose" else part for kind, part in islands(text))
         return relink(text, self.target)
 
     def cells(self):

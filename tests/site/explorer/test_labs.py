@@ -48,6 +48,10 @@ def test_they_answer_what_the_chapters_ask():
     fits = {keys: row("schedule", "pingpong", 128, 192, keys, 2)[4] for keys in (64, 80, 96, 128)}
     assert fits == {64: 1, 80: 1, 96: 0, 128: 0}
     assert row("schedule", "pingpong", 128, 128, 128, 3)[0] == 2048
+    # With one slot the run never ends, whatever is left out; with 64 keys a tile four slots hold all.
+    assert row("hazards", "nothing", 1, "late", 32)[2] == 1
+    freed = [row("hazards", "the wait for a free slot", 4, "late", keys)[2] for keys in (32, 64)]
+    assert freed == [3, 0]
     # 12b: eight SMs, or it hangs.
     assert [row("sums", "one_ring", sms, 1.0)[2] for sms in (7, 8)] == [0, 1]
     # 13: 0.001 and 1,000 at scale 1.

@@ -231,7 +231,7 @@ def hazards(say, lines, slots, orders, keys):
     }
     return {
         "name": say("Hazard lab"),
-        "title": say("Steps in the interpreter, 128 queries and keys, d = 64"),
+        "title": say("Steps in the interpreter, 128 queries and keys"),
         "unit": "",
         "controls": [
             choice(say("left out"), "select", lines, names),

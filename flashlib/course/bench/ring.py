@@ -43,7 +43,7 @@ IMPLS = {
 }
 SERVED = ("one", "ring", "gather", "ulysses")               # what is run at the longest lengths
 LAYOUTS = {"ring_stripe": "stripe", "ring_contiguous": "contiguous", "ulysses": "contiguous"}
-SHOWN = ("impl", "mode", "P", "N_q", "seconds", "tflops_per_s", "efficiency", "peak_bytes")
+SHOWN = ("impl", "mode", "P", "N_q", "seconds", "tflops_per_s", "efficiency", "extra_bytes")
 
 
 def quiet() -> None:
@@ -202,8 +202,9 @@ def links(device, dry, repeats):
         link = clock(functools.partial(alone, sent, room, group), device, repeats)
         forward = clock(functools.partial(attend, reserve), device, repeats)
         together = clock(functools.partial(both, sent, room, group, reserve), device, repeats)
-        rows.append({"P": P, "sms_of_nccl": name, "message_bytes": size, "reserved_sms": reserve, "link_s": link,
-                     "link_bytes_per_s": size / link, "forward_s": forward, "both_s": together})
+        rows.append({"P": P, "sms_of_nccl": name, "message_bytes": size, "reserved_sms": reserve,
+                     "link_seconds": link, "link_bytes_per_s": size / link, "forward_seconds": forward,
+                     "both_seconds": together})
     return rows
 
 
@@ -239,7 +240,7 @@ def scale(device, dry, rounds, absent, longest=LONGEST):
             rows.append({"impl": name, "mode": mode, "causal": 1, "B": 1, "H": H, "H_k": HK, "N_q": N,
                          "N_k": N, "d": D if device == "cuda" else 16, "P": P, **of,
                          "efficiency": alone / of["seconds"] / (1 if name == "one" else P),
-                         "peak_bytes": peaks[name]})
+                         "extra_bytes": peaks[name]})
             if not torch.distributed.get_rank():
                 print(*(f"{rows[-1][key]:.4g}" if isinstance(rows[-1][key], float) else rows[-1][key]
                         for key in SHOWN), flush=True)
@@ -288,7 +289,7 @@ def main(argv=None):
     show.table(carried)
     show.table([{key: row[key] for key in SHOWN} for row in rows])
     P = torch.distributed.get_world_size()
-    head = {"dtype": harness.input_dtype(device), "inputs": "standard normal", "gpus": P,
+    head = {"dtype": harness.input_dtype(device), "inputs": "standard normal",
             "timing": "slowest rank, mean of repeats after a barrier; ways alternate between rounds"}
     command = options.command.replace("python -m", f"torchrun --nproc-per-node {P} -m")
     write(options, "ring_links", carried, collect(command, **head))

@@ -119,20 +119,48 @@ def hides(tokens: Sequence[int], work_s: Sequence[float], links: Mapping[str, Se
 def scale(curves: Mapping[str, Mapping[int, float]], note: str) -> Figure:
     """Draw the efficiency of P GPUs, a curve for each way to use them."""
     fig, ax = theme.subplots(height=3.2)
-    said = []
-    for n, (name, found) in enumerate(curves.items()):
-        look = theme.version_style("way", n)
-        xs = sorted(found)
-        ax.plot(xs, [100 * found[x] for x in xs], ls=(0, (4, 2)), lw=1.5, ms=5, **look)
-        beside(ax, name, (xs[-1], 100 * found[xs[-1]]), (8, 0), fontsize=SMALL,
-               color=theme.readable(look["color"]))
-        said.append(f"{name}: " + ", ".join(f"{x} GPUs {100 * found[x]:.0f} %" for x in xs))
+    said = _efficiencies(ax, curves, {name: {"ls": _DASHED} for name in curves}, "{} GPUs")
     xs = sorted(next(iter(curves.values())))
-    ax.set(xscale="log", xlim=(xs[0] / 1.1, xs[-1] * 1.1), ylim=(0, 104))
     ax.set_xticks(xs, [f"{x:,}" for x in xs])
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_ylabel("efficiency, %", fontsize=SMALL)
     ax.set_xlabel(f"GPUs ({note})", fontsize=SMALL)
     ax.text(0.0, 1.02, "simulated, not measured", transform=ax.transAxes, fontsize=TINY, color=GREY)
-    return theme.describe(fig, f"Simulated efficiency against the number of GPUs, {note}. "
-                               + "; ".join(said) + ".")
+    return theme.describe(fig, f"Simulated efficiency against the number of GPUs, {note}. {said}.")
+
+
+@styled
+def measured(panels: Mapping[str, Mapping[str, Mapping[int, float]]], note: str) -> Figure:
+    """Draw efficiency against tokens, a panel for each pass; what is simulated is dashed and grey."""
+    fig, axes = theme.subplots(1, len(panels), height=3.4, sharey=True)
+    said = []
+    for ax, (title, curves) in zip(axes, panels.items(), strict=True):
+        looks = {name: {"ls": _DASHED, "color": GREY, "marker": ""} for name in curves
+                 if "simulated" in name}
+        said.append(f"{title}: " + _efficiencies(ax, curves, looks, "{:,} tokens", ends=False))
+        xs = sorted(set().union(*curves.values()))
+        ax.set_xticks(xs[::2], [f"{x // 1024:,}k" for x in xs[::2]])
+        ax.set_title(title, loc="left", fontsize=9, fontweight="bold", pad=3)
+        ax.set_xlabel(f"tokens ({note})", fontsize=SMALL)
+        ax.set_ylim(0, 125)
+    axes[0].legend(fontsize=SMALL, loc="lower right", frameon=False)
+    return theme.describe(fig, f"Efficiency against tokens, {note}. {'. '.join(said)}.")
+
+
+_DASHED = (0, (4, 2))
+
+
+def _efficiencies(ax, curves, looks, at, *, ends=True) -> str:
+    """Draw curves of shares in per cent, with `ends` each with its name there; return them in words."""
+    said = []
+    for n, (name, found) in enumerate(curves.items()):
+        look = theme.version_style("way", n) | {"ls": "-", "lw": 1.5, "ms": 5} | looks.get(name, {})
+        xs = sorted(found)
+        ax.plot(xs, [100 * found[x] for x in xs], label=name, **look)
+        if ends:
+            beside(ax, name, (xs[-1], 100 * found[xs[-1]]), (8, 0), fontsize=SMALL,
+                   color=theme.readable(look["color"]))
+        said.append(f"{name}: " + ", ".join(f"{at.format(x)} {100 * found[x]:.0f} %" for x in xs))
+    xs = sorted(set().union(*curves.values()))
+    ax.set(xscale="log", xlim=(xs[0] / 1.1, xs[-1] * 1.1), ylim=(0, 104))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_ylabel("efficiency, %", fontsize=SMALL)
+    return "; ".join(said)

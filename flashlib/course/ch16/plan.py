@@ -1,6 +1,4 @@
-"""What several GPUs take, by rates recorded or published; hosts of eight GPUs; published runs."""
-
-from typing import NamedTuple
+"""What several GPUs take, by rates recorded or published, and as recorded; hosts of eight GPUs."""
 
 import numpy as np
 
@@ -23,6 +21,23 @@ def rates(link="NVLink", *, hidden=True) -> Rates:
     return Rates(flops_per_s=1e12 * call["tflops_per_s"], link_bytes_per_s=LINKS[link],
                  memory_bytes_per_s=recorded.number("ceiling_copy_bytes_per_s"),
                  call_s=1e-6 * recorded.number("overhead_us_ours"), hidden=hidden)
+
+
+def measured(P: int, mode: str, impl: str) -> dict[int, dict]:
+    """Return tokens → recorded row of one way to share a causal sequence among P H200s."""
+    found = measurements(f"ring_h200_x{P}").where(mode=mode, impl=impl)
+    return {int(row["N_q"]): row for row in found.rows}
+
+
+def race(P: int, mode: str) -> dict[str, dict[int, float]]:
+    """Return way → tokens → recorded efficiency; of PyTorch's two ways to move keys the better."""
+    names = {"zigzag ring": "ring", "contiguous ring": "ring_contiguous", "gathered": "gather",
+             "all-to-all": "ulysses", "allgather": "torch_allgather_CUDNN",
+             "alltoall": "torch_alltoall_CUDNN"}
+    found = {name: {N: row["efficiency"] for N, row in measured(P, mode, impl).items()}
+             for name, impl in names.items()}
+    a, b = found.pop("allgather"), found.pop("alltoall")
+    return found | {"PyTorch": {N: max(a[N], b[N]) for N in a}}
 
 
 def bars(schedule) -> list[tuple]:
@@ -73,23 +88,6 @@ def by_hosts(s: Sharing, rates: Rates, inside: float, outside: float) -> float:
     host = Sharing(HOST, s.N * HOST // s.P, s.H, s.Hk, s.d)
     exchange = ring.traffic(host, "ulysses") / inside
     return ring.one_gpu_seconds(s, rates) / (s.P * (over_links(hosts, rates, outside) + exchange))
-
-
-class Published(NamedTuple):
-    """What others report of their rings on eight GPUs, in per cent of eight times one GPU's speed."""
-
-    machine: str
-    what: str
-    contiguous: float
-    zigzag: float
-    stripe: float
-
-
-# README of zhuzilin/ring-flash-attention at commit 01c8baf: the heads of Llama-3.1 8B.
-PUBLISHED = (Published("8 H800", "forward", 52.1, 85.2, 74.4),
-             Published("8 H800", "forward and backward", 53.9, 90.2, 82.9),
-             Published("8 A100", "forward", 51.4, 81.7, 69.6),
-             Published("8 A100", "forward and backward", 52.5, 89.8, 82.6))
 
 
 def rounded_error(Q, K, V, P, exact) -> float:

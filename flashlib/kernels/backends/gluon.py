@@ -27,7 +27,8 @@ from flashlib.kernels.gluon.forward import flash_fwd_hopper_kernel
 from flashlib.kernels.gluon.forward_fp8 import flash_fwd_fp8_kernel
 from flashlib.kernels.gluon.forward_unspecialized import flash_fwd_pipelined_kernel
 from flashlib.kernels.gluon.parts import layout_of
-from flashlib.kernels.problem import CAUSAL, FULL, NARROW, Device, Problem
+from flashlib.kernels.limits import DO, SUMS, WIDE, unfit
+from flashlib.kernels.problem import CAUSAL, FULL, Device, Problem
 from flashlib.kernels.scores import NONE, Scores, as_kernels_read, of_sink
 from flashlib.kernels.tuning import store
 
@@ -36,8 +37,6 @@ ELEMENT = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16, torch.float32
 TENSORS = ("q_desc", "k_desc", "v_desc", "o_desc", "LSE")
 SCALES = ("Q_SCALE", "K_SCALE", "V_SCALE")
 SMS = 4                                                     # of the GPU that the interpreter is
-DO, SUMS = 4, (5, 6, 7)                                     # places in a problem's layout
-WIDE = 129                                                  # heads of two backward kernels
 L2_SHARE_BYTES = 32 * 2**20                                 # of tiles that go by, at a time
 FUSED_SHARE_BYTES, L2_RISING_BYTES = 24 * 2**20, 40 * 2**20  # of a fused backward, and at a mask's end
 
@@ -216,36 +215,6 @@ def gradients(p: Problem, c: GluonBackwardConfig) -> dict[str, plans.Plan]:
     return {part: made(part, *about) for part, about in kernels.items()}
 
 
-def _unfit(p: Problem, direction: str) -> str | None:
-    """Return what the kernels expect and a problem has not."""
-    if p.device.capability is None or p.device.capability[0] != 9:
-        found = ".".join(map(str, p.device.capability or ())) or "none"
-        return f"a Hopper GPU (compute capability 9.0), got compute capability {found}"
-    if p.dtype not in (torch.float16, torch.bfloat16):
-        return f"float16 or bfloat16, got {p.dtype}"
-    if p.sequences is not None:
-        return "a batch, got packed sequences"
-    if p.D < NARROW:
-        return f"a head dimension D of at least {NARROW}, got {p.D}"
-    if p.scores.softcap or p.scores.alibi or p.scores.sink > 1:
-        return "neither softcap nor alibi, nor a sink for each batch entry"
-    if p.into and direction == "backward" and p.D >= WIDE:
-        return f"for a backward new gradients where D is {WIDE} or more, got sums to add to"
-    if p.into and direction == "backward":
-        _, dk, dv = (p.layout[x].strides for x in SUMS)
-        if dk != dv or dk[3] != 1:
-            return f"sums of dK and dV that lie alike, the last dimension contiguous, got {dk} and {dv}"
-    if p.into and p.sides is not None and p.D >= WIDE:
-        return f"no window beside a state at a head dimension D of {WIDE} or more"
-    if p.into and direction == "forward" and not p.copyable(3):
-        return ("a state's O as the copy engine reads it: the last dimension contiguous, other strides"
-                " positive multiples of 8 elements, its address of 16 bytes")
-    if not p.copyable(0, 1, 2):
-        return ("q, k and v as the copy engine reads them: the last dimension contiguous, other strides"
-                " positive multiples of 8 elements, addresses of 16 bytes")
-    return None
-
-
 class Gluon:
     """The backend as `flashlib.kernels.backends` knows it."""
 
@@ -263,9 +232,7 @@ class Gluon:
             return ("impl: 'gluon' expected Triton's interpreter to be off, as its own takes CPU"
                     " tensors, and TRITON_INTERPRET is set: use impl='triton'")
         p = on_hopper(p)
-        expected = _unfit(p, direction)
-        if direction == "backward" and expected is None and p.D % 8:
-            expected = f"for a backward a head dimension D that 8 divides, got {p.D}"
+        expected = unfit(p, direction)
         return f"impl: 'gluon' expected {expected}; use impl='auto'" if expected else None
 
     def table(self, p: Problem, direction: str) -> GluonConfig | GluonBackwardConfig:

@@ -40,8 +40,8 @@ from flashlib.kernels.gluon.fused_parts import (
     add_to,
     allocate_fused,
     apart,
-    flat,
     half_of_dq,
+    hand_on,
     held,
     keep_seen,
     parts_of,
@@ -124,15 +124,6 @@ def turn_of(m, tile, tiles, end, around, rising, sizes, o):
     if o.IS_CAUSAL:
         turn = gl.where(rising > 0, tile, turn)
     return turn
-
-
-@gluon.jit
-def hand_on(dq, tiles, bars, place, phase):
-    """Put a part of dQ where a warp will add it from."""
-    mbarrier.wait(bars.dq_empty.index(place), phase ^ 1)
-    tiles.dq.index(place).store(flat(dq))
-    fence_async_shared()
-    mbarrier.arrive(bars.dq_full.index(place))
 
 
 @gluon.jit

@@ -161,6 +161,15 @@ def flat(x):
 
 
 @gluon.jit
+def hand_on(dq, tiles, bars, place, phase):
+    """Put a part of dQ where a warp will add it from."""
+    mbarrier.wait(bars.dq_empty.index(place), phase ^ 1)
+    tiles.dq.index(place).store(flat(dq))
+    fence_async_shared()
+    mbarrier.arrive(bars.dq_full.index(place))
+
+
+@gluon.jit
 def half_of_dq(tiles, buf, w: gl.constexpr, o):
     """Return half w of the columns of dQ, of all 128 keys, under way."""
     WIDTH: gl.constexpr = o.HEAD_DIM // 2

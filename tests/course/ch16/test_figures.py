@@ -79,3 +79,10 @@ def test_a_curve_says_its_efficiency_and_that_nothing_is_measured():
     fig = figures.scale({"a": {8: 0.99, 16: 0.5}, "b": {8: 0.9, 16: 0.25}}, "some tokens")
     assert "simulated, not measured" in texts(fig)
     assert "a: 8 GPUs 99 %, 16 GPUs 50 %; b: 8 GPUs 90 %, 16 GPUs 25 %." in alt_text(fig)
+
+
+def test_what_is_measured_stands_in_a_panel_for_each_pass():
+    curves = {"ring": {1024: 0.9, 2048: 1.1}, "simulated": {1024: 0.95, 2048: 0.97}}
+    fig = figures.measured({"forward": curves, "backward": curves}, "two GPUs")
+    assert titles(fig) == ["forward", "backward"]
+    assert "forward: ring: 1,024 tokens 90 %, 2,048 tokens 110 %; simulated: 1,024" in alt_text(fig)

@@ -266,6 +266,5 @@ def test_an_explorer_takes_the_place_of_a_lab(chapter, kind, opened):
     place.scroll_into_view_if_needed()
     place.locator("svg").first.wait_for(state="attached")
     assert page.wrong == []
-    # One lab runs a kernel in the interpreter, which no page can.
-    assert page.locator(".lab-note:visible").count() == (chapter == "12_")
+    assert page.locator(".lab-note:visible").count() == 0
     assert len(gzip.compress(EXPLORER.read_bytes())) <= EXPLORER_GZ

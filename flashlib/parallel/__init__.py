@@ -7,18 +7,18 @@
 
 `ring_attention` needs O(N/P) memory and any number of heads; `gather_attention` and
 `ulysses_attention` are its rivals, and `tree_decode` is for a few queries. All are exact, equal one
-device to rounding, give the same bits in every run for fixed P, and run on gloo (CPU) and NCCL.
+device to rounding, give the same bits in every run for fixed P, and run on gloo (CPU) and NCCL. On
+four H200s a causal ring of 65,536 tokens ran forward at 94 % of four times one GPU, as recorded in
+assets/measurements/ring_h200_x4.csv.
 
-Unlike torch's `context_parallel` nothing is patched: call them in place of attention, on every rank,
-and go on with the shard. What goes by position follows the layout: `shard` position ids, and labels
-after they were moved by one token. Causal is about positions in the whole sequence; "zigzag" is torch's
-head-and-tail order.
+Nothing is patched, unlike with torch's `context_parallel`: call them in place of attention, on every
+rank. What goes by position follows the layout: `shard` position ids, and labels after they were moved
+by one token. Causal is about the whole sequence; "zigzag" is torch's head-and-tail order.
 
-Where ranks disagree, each raises the same ValueError before anything is sent. A rank that is lost, or
-that calls something else, ends in a RuntimeError on the others within the time limit of the group: on
-NCCL it is ten minutes and ends the process, so pass `timeout=` to `init_process_group`.
-
-`run` starts processes on this machine, from a notebook too. Taught in notebook 16.
+Where ranks disagree, each raises the same ValueError before anything is sent. A rank that is lost or
+calls something else ends in a RuntimeError on the others within the group's time limit: on NCCL it is
+ten minutes and ends the process, so pass `timeout=` to `init_process_group`. `run` starts processes on
+this machine, from a notebook too. Taught in notebook 16.
 """
 
 from typing import TYPE_CHECKING

@@ -23,7 +23,8 @@ def ring_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, group=N
 
     Ring Attention (Liu et al. 2023, arXiv:2310.01889), differentiable. Every rank calls it with its own
     shard: not with the whole sequence (`shard` cuts one). Keys and values are sent while the attention
-    to those at hand is computed; O is summed in float32. Taught in notebook 16.
+    to those at hand is computed; O is summed in float32. Taught in notebook 16. On NCCL the first call
+    makes a group of its own, with two SMs, which attention leaves to the messages.
 
     Args:
         q: this rank's queries, (B, H, N/P, D).  k, v: (B, H_k, N/P, D); only H_k heads travel. As in
@@ -40,8 +41,7 @@ def ring_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, group=N
     Raises:
         ValueError, TypeError, NotImplementedError: on every rank alike, before anything is sent: what
             one rank's own check refuses, and arguments that differ between ranks.
-        RuntimeError: a message did not come within the time limit of the group. (NCCL's stands at ten
-            minutes: pass `timeout=` to `init_process_group`.)
+        RuntimeError: a message did not come within the time limit of the group (`flashlib.parallel`).
 
     Forward a rank sends (P − 1)·2·(N/P)·H_k·D elements, backward the same keys again and P times their
     gradients in float32; it holds the keys of two ranks at most. Saved for the backward pass are q, k,

@@ -87,7 +87,7 @@ _TABLE = {
          "time against the number of parts, idle SMs, pages, whose bits a neighbor changes"),
         ("Go around the ring",
          "What when one GPU takes too long for a text: what travels, and who waits?", 45,
-         "timelines of four GPUs, triangles shared out, when a link hides, real processes"),
+         "timelines of four GPUs, triangles shared out, when a link hides, four H200s measured"),
         ("Race the best, in a real model",
          "How far from the best kernels are we, and what does a faster attention buy a model?", 45,
          "the race with its losing shapes, Amdahl's law, a GPT on one page, a trained model that"

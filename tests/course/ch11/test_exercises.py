@@ -118,7 +118,7 @@ WRONG = [
     (ch11.check_where_bytes_come_from,
      lambda h, N, d, B: (2 * h * d * -(-N // B) * (B + 2 * N), 6 * h * N * d), "rows that are left"),
     (ch11.check_where_bytes_come_from,
-     lambda h, N, d, B: (2 * h * N * d * (1 + 2 * N // B), 6 * h * N * d), "the last row tile is ragged"),
+     lambda h, N, d, B: (2 * h * N * d * (1 + 2 * N // B), 6 * h * N * d), "last row tile is ragged"),
     (ch11.check_my_tile, tile(shared_bytes=80), "this is in KiB"),
     (ch11.check_my_tile, tile(registers=136), "P stands beside S"),
     (ch11.check_my_tile, tile(registers=168), "P takes 16 bits"),

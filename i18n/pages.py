@@ -5,6 +5,7 @@ The site's words stand where they are used, as `say("…")` in site/ and slides/
 
 import ast
 import html
+import json
 import re
 import sys
 from pathlib import Path
@@ -35,6 +36,14 @@ def said():
             name = getattr(call.func, "id", getattr(call.func, "attr", ""))
             if name == "say" and isinstance(call.args[0], ast.Constant):
                 yield call.args[0].value
+
+
+def labels():
+    """Yield the labels of predictions that are not symbols only, each once."""
+    written = json.loads((ROOT / "site/predictions.json").read_text("utf-8"))
+    found = [label for places in written.values() for fields in places.values() for label, _ in fields]
+    words = re.compile(r"\b(?!group=)[a-z]{3}")
+    yield from (label for label in dict.fromkeys(found) if words.search(label))
 
 
 def templates():
@@ -75,5 +84,5 @@ def hints():
 
 def lines():
     """Yield every line, in the order in which a translator would read them."""
-    for part in (table, said, templates, questions, glossary, hints):
+    for part in (table, said, labels, templates, questions, glossary, hints):
         yield from part()

@@ -2,9 +2,10 @@
 
 import ast
 import html
-import re
 from functools import cache
 from pathlib import Path
+
+from markup import powers
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -44,7 +45,10 @@ def folds(name, say):
     hints, solution = of_chapter(name.partition(".")[0])[name]
     out = []
     for n, hint in enumerate(hints, 1):
-        text = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(say(hint), quote=False))
+        parts = html.escape(say(hint), quote=False).split("`")
+        parts[::2] = map(powers, parts[::2])
+        parts[1::2] = (f"<code>{code}</code>" for code in parts[1::2])
+        text = "".join(parts)
         head = say("Hint {{n}}", n=n) if len(hints) > 1 else say("A hint")
         out.append(f'```{{raw}} html\n<details class="fold"><summary>{head}</summary>'
                    f"<p>{text}</p></details>\n```")

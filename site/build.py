@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -28,7 +29,9 @@ def static(out):
     shutil.copytree(HERE / "static", out)
     katex = MODULES / "katex" / "dist"
     (out / "katex" / "fonts").mkdir(parents=True)
-    shutil.copy(katex / "katex.min.css", out / "katex")
+    style = (katex / "katex.min.css").read_text("utf-8")    # which also names fonts for browsers of old
+    style = re.sub(r',url\([^)]*\.(?:woff|ttf)\) format\("\w+"\)', "", style)
+    (out / "katex" / "katex.min.css").write_text(style, "utf-8")
     for font in sorted((katex / "fonts").glob("*.woff2")):
         shutil.copy(font, out / "katex" / "fonts")
     shutil.copy(MODULES / "katex" / "LICENSE", out / "katex")

@@ -42,7 +42,9 @@ def setup(app):
     katex = Katex()
 
     def inline(self, node):
-        self.body.append(f'<span class="math">{katex.render(node.astext(), False)}</span>')
+        bracket = "(" * self.body[-1].endswith("(")         # no line may end between it and the formula
+        self.body[-1] = self.body[-1].removesuffix(bracket)
+        self.body.append(f'<span class="math">{bracket}{katex.render(node.astext(), False)}</span>')
         raise nodes.SkipNode
 
     def block(self, node):

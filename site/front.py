@@ -5,7 +5,7 @@ import json
 import re
 from pathlib import Path
 
-from markup import slug
+from markup import powers, slug
 from terms import TERMS
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
@@ -53,7 +53,8 @@ def facts(book):
     parts = [f'<span>{say("{{n}} min to read", n=book.row.minutes)}</span>']
     if book.solve:
         parts.append(f'<span>{say("{{n}} min of exercises", n=book.solve)}</span>')
-    away = [f'<a href="notebooks/{name}" download>{say("Download the notebook")}</a>']
+    away = [f'<a href="notebooks/{name}" download>{say("Download the notebook")}</a>',
+            f'<a href="index.html#course">{say("How to run it")}</a>']
     if book.repository:
         away.append(f'<a href="https://colab.research.google.com/github/{book.repository}/blob/colab/'
                     f'{book.language.folder}{name}">{say("Open in Colab")}</a>')
@@ -68,15 +69,17 @@ def facts(book):
 
 def explore(kind, state, fallback=""):
     """The place of an explorer; course.js fetches the script when the reader comes near it."""
-    opens = f" data-state='{json.dumps(state)}'" if state else ""
+    text = html.escape(json.dumps(state, ensure_ascii=False, separators=(",", ":")), quote=False)
+    opens = " data-state='" + text.replace("'", "&#39;") + "'" if state else ""
     return f'<div data-explorer="{kind}"{opens}>{fallback}</div>'
 
 
-def lab_note(say):
+def lab_note(say, repository=""):
     """What stands where a notebook has sliders: how to move them."""
-    words = say("<strong>A lab stands here in the notebook:</strong> download it, type"
-                " <code>make lab</code> in a copy of the course, and move its controls. The picture"
-                " above is how it begins.")
+    course = f"https://github.com/{repository}" if repository else "index.html#course"
+    words = say("<strong>In the notebook only:</strong> this lab has controls there. Type"
+                ' <code>make lab</code> in the folder of <a href="{{course}}">the course</a>, and move'
+                " them.", course=course)
     return f'<p class="lab-note">{words}</p>'
 
 
@@ -96,8 +99,8 @@ def value(text):
 def lane(cls, name, seconds, slowest):
     """One bar of the race, which runs at its recorded time."""
     style = f"--time:{seconds * SLOWER:.2f}s;--share:{seconds / slowest:.4f}"
-    return (f'<div class="lane {cls}"><span class="who">{name}</span><span class="track">'
-            f'<span class="run" style="{style}"></span></span>'
+    return (f'<div class="lane {cls}" style="{style}"><span class="who">{name}</span>'
+            '<span class="track"><span class="run"></span></span>'
             f'<span class="ms">{seconds * 1e3:.2f} ms</span></div>')
 
 
@@ -126,8 +129,20 @@ def trees(books, parts, say):
     return "\n".join("\n".join(lines) for lines in trees)
 
 
+def taken(repository, say):
+    """Return where the course is, if its repository is known, and what to type to run it."""
+    if not repository:
+        words = say("It is a folder, the one that this site was built from. In a terminal there, type")
+        return words, "make lab"
+    words = say("It is [on GitHub]({{address}}). In a terminal, type",
+                address=f"https://github.com/{repository}")
+    name = repository.partition("/")[2]
+    return words, f"git clone https://github.com/{repository}\ncd {name}\nmake lab"
+
+
 def page(books, parts, times, surprise, film, say):
     """Return the front page as Markdown; its numbers are those that were recorded."""
+    where, commands = taken(books[0].repository, say)
     standard, flash = times
     ratio = {name: max(a, b) / min(a, b) for name, (a, b) in pairs(surprise).items()}
     stems = {book.row.number: book.path.stem for book in books}
@@ -140,6 +155,7 @@ def page(books, parts, times, surprise, film, say):
         hours=round(sum(book.row.minutes for book in books) / 60),
         solve=round(sum(book.solve for book in books) / 60),
         first=stems["00"], softmax=stems["03"], sixth=stems["06"],
+        where=where, commands=commands,
         contents=contents(books, parts, say), trees=trees(books, parts, say))
 
 
@@ -156,8 +172,10 @@ def glossary(books, say):
     """The glossary as a page; sphinx_parts.py shows the same words over the chapters' prose."""
     stems = {book.row.number: book.path.stem for book in books}
     named = sorted(((say(term.name), term) for term in TERMS), key=lambda pair: pair[0].lower())
+    first = {name[0].upper(): term.key for name, term in reversed(named) if name[0].isascii()}
+    letters = " ".join(f'<a href="#{key}">{letter}</a>' for letter, key in sorted(first.items()))
     items = "".join(
-        f'<dt id="{term.key}">{html.escape(name)}</dt><dd>{html.escape(say(term.text))} '
+        f'<dt id="{term.key}">{html.escape(name)}</dt><dd>{powers(html.escape(say(term.text)))} '
         f'<a href="{stems[term.chapter]}.html">{say("chapter {{n}}", n=term.chapter)}</a></dd>'
         for name, term in named)
     tensors = {"Q": say("queries"), "K": say("keys"), "V": say("values"), "S": say("logits"),
@@ -167,7 +185,7 @@ def glossary(books, say):
         f'# {say("Glossary")}',
         say("The words as this course uses them. In a chapter, each has a dotted line where it first"
             " occurs."),
-        f'```{{raw}} html\n<dl class="glossary">{items}</dl>\n```',
+        f'```{{raw}} html\n<p class="letters">{letters}</p>\n<dl class="glossary">{items}</dl>\n```',
         f'## {say("The six tensors")}', say("Their hues are the same in formulas and in figures."),
         f'```{{raw}} html\n<ul class="hues">{hues}</ul>\n```')) + "\n"
 

@@ -41,6 +41,13 @@ def paint(formula, *, plain=""):
     return _LETTERS.sub(letter, formula)
 
 
+def powers(text):
+    """Return HTML in which e^(x − m_new) has its exponent raised and its index lowered."""
+    text = re.sub(r"\b([A-Za-zℓ])_([a-z]+)\b(?![\[(])", r"\1<sub>\2</sub>", text)
+    return re.sub(r"\b([e2])\^(?:\{([^}]*)\}|\(([^)]*)\)|(\w+))",
+                  lambda found: f"{found[1]}<sup>{found[2] or found[3] or found[4]}</sup>", text)
+
+
 def slug(anchor):
     """Return MyST's anchor for one that JupyterLab made of a heading."""
     return re.sub(r"[^\w\- ]", "", unquote(anchor).lower()).replace(" ", "-")

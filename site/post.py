@@ -29,6 +29,9 @@ UNUSED = (
 RARE = {"Caligraphic": "mathcal", "Fraktur": "mathfrak|textfrak", "SansSerif": "mathsf|textsf",
         "Script": "mathscr|textscr", "Typewriter": "mathtt|texttt"}
 
+# Of K, S and P in figures (flashlib.course.plots.theme).
+LIGHT_HUES = ((221, 204, 119), (136, 204, 238), (153, 153, 51))
+
 # Lengths that KaTeX writes into an element, behind its classes or without any.
 LENGTHS = re.compile(r'((?<=[a-z0-9])"|<span) style="((?:[a-z-]+:-?[0-9.]+em;)+)"')
 
@@ -45,6 +48,10 @@ def slim(style):
     return SPACES.sub(lambda found: found[1] or found[2] or " ", style).strip()
 
 
+# The colors of a terminal's output: MyST-NB's style sheet has hundreds of them, 30 kB in all.
+ANSI = re.compile(r"[^{}]*\.-Color[^{}]*\{[^{}]*\}")
+
+
 def in_few_colors(image):
     """Return a picture in 64 colors if no pixel's channel moves by more than an eighth, else itself."""
     few = image.quantize(64, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).convert("RGB")
@@ -52,10 +59,20 @@ def in_few_colors(image):
     return few if moved <= 32 else image
 
 
+def shows_tensors(path):
+    """Tell whether a picture has areas in the hues of K, S or P, too light to be turned round."""
+    image = Image.open(path)
+    image.seek(getattr(image, "n_frames", 1) - 1)
+    image = image.convert("RGB")
+    found = sum(count for count, color in image.getcolors(1 << 24)
+                if any(max(map(abs, map(int.__sub__, color, hue))) <= 6 for hue in LIGHT_HUES))
+    return found > 0.002 * image.width * image.height
+
+
 def to_webp(path, small):
     """Write a PNG as WebP, a still one in few colors, and a small one; return (name, size, frames)."""
     image = Image.open(path)
-    new = path.with_suffix(".webp")
+    new = path.with_name(f"{path.stem[:12]}.webp")          # a page says it often: no whole hash
     count = getattr(image, "n_frames", 1)
     if count == 1:
         last = image.convert("RGB")
@@ -70,7 +87,7 @@ def to_webp(path, small):
         frames[0].save(new, "WEBP", save_all=True, append_images=frames[1:], duration=times,
                        loop=image.info.get("loop", 0), lossless=True, method=4,
                        minimize_size=True)
-        still = path.with_suffix(".still.webp")
+        still = new.with_suffix(".still.webp")
         in_few_colors(last).save(still, "WEBP", lossless=True, method=4, quality=100)
     last.thumbnail((220, 220))
     last.save(small / new.name, "WEBP", quality=35, method=6)
@@ -79,7 +96,7 @@ def to_webp(path, small):
 
 
 def convert(folder):
-    """Convert each different picture of a folder once; return {PNG: (new name, size, frames)}."""
+    """Convert each different picture once; return {PNG: (new name, size, frames, tensors)}."""
     (folder / "small").mkdir()
     by_content, pictures = {}, {}
     for path in sorted(folder.glob("*.png")):
@@ -87,7 +104,8 @@ def convert(folder):
         if content in by_content:
             path.unlink()
         else:
-            by_content[content] = to_webp(path, folder / "small")
+            tensors = shows_tensors(path)
+            by_content[content] = *to_webp(path, folder / "small"), tensors
         pictures[path.name] = by_content[content]
     return pictures
 
@@ -141,8 +159,13 @@ def finish(root, books, *, address="", languages=(ENGLISH, CHINESE)):
         sheet.write(name_lengths(pages))
     for name, text in pages.items():
         (root / name).write_text(text, "utf-8")
+    colored = any("-Color-" in text for text in pages.values())
     for path in (root / "_static").rglob("*.css"):
-        path.write_text(slim(path.read_text("utf-8")), "utf-8")
+        style = slim(path.read_text("utf-8"))
+        path.write_text(style if colored else ANSI.sub("", style), "utf-8")
+    for name in ("course.js", "search.js"):                 # no string of theirs goes over a line's end
+        path = root / "_static" / name
+        path.write_text(re.sub(r"(?m)^\s*//.*\n|^[ \t]+", "", path.read_text("utf-8")), "utf-8")
     button = root / "_static" / "copybutton.js"             # it knows Chinese by another name
     button.write_text(button.read_text("utf-8").replace("'zh-CN'", f"'{CHINESE.html}'"), "utf-8")
     if address:
@@ -164,18 +187,22 @@ def spoken(root, language):
 
 
 def repair(text, pictures):
-    """Return a page with its pictures and the roles that axe-core asks for, and [(id, file, alt)]."""
+    """Return a page with its pictures and the roles that axe-core asks for, and [(id, file, title)]."""
+    headings = re.finditer(r'<h[1-3]>(.*?)<a class="headerlink"', text, re.S)
+    titles = [(heading.start(), re.sub("<[^>]*>", "", heading[1])) for heading in headings]
     shown = []
 
     def img(found):
         name = re.search(r'src="_images/([^"]+)"', found[0])[1]
-        new, (width, height), frames = pictures[name]
+        new, (width, height), frames, tensors = pictures[name]
         set_to = re.search(r"width: (\d+)px", found[0])
         wide = int(set_to[1]) if set_to else width // 2
         alt = re.search(r'alt="([^"]*)"', found[0])[1]
-        shown.append((f"figure-{len(shown) + 1}", new, alt))
+        title = next(title for place, title in reversed(titles) if place < found.start())
+        look = ' class="tensors"' if tensors else ""
+        shown.append((f"figure-{len(shown) + 1}", new, title, look))
         still = f' data-still="_images/{new[:-5]}.still.webp"' if frames > 1 else ""
-        return (f'<img id="{shown[-1][0]}" src="_images/{new}" alt="{alt}" width="{wide}"'
+        return (f'<img id="{shown[-1][0]}"{look} src="_images/{new}" alt="{alt}" width="{wide}"'
                 f' height="{round(height * wide / width)}" loading="lazy" decoding="async"{still}>')
 
     text = re.sub(r'<img[^>]*src="_images/[^"]+\.png"[^>]*>', img, text)
@@ -189,9 +216,20 @@ def repair(text, pictures):
                         '<p class="caption" role="heading" aria-level="2">')
     text = re.sub(r'<div class="output text_html">(?=\s*<table)',
                   '<div class="output text_html wide" tabindex="0">', text)
+    text = re.sub(r'(?s)(<div class="output stream[^>]*><div class="highlight"><pre>)(.*?)(?=</pre>)',
+                  lambda found: found[1] + wrapped(found[2]), text)
     text = re.sub(r'<span class="[npwo]">([^<]*)</span>', r"\1", text)      # code in the usual color
     text = text.replace('<div class="highlight"><pre>', '<div class="highlight"><pre tabindex="0">')
     return unindented(text), shown
+
+
+def wrapped(printed):
+    """Return what was printed, with lines that may break: the long ones that are no rows of a table."""
+    lines = printed.split("\n")
+    for n, line in enumerate(lines):
+        if len(html.unescape(line)) > 100 and not re.search(r"─|\S   +\S", line):
+            lines[n] = f'<span class="wrap">{line}</span>'
+    return "\n".join(lines)
 
 
 def unindented(text):
@@ -219,9 +257,9 @@ def gallery(text, shown, up=""):
     """Put the small pictures of each page where the page of figures has a mark for them."""
     def one(found):
         items = "".join(
-            f'<li><a href="{found[1]}.html#{name}"><img src="{up}_images/small/{file}" alt=""'
-            f' loading="lazy" width="216" height="136"><span class="gallery-note">{alt}</span></a></li>'
-            for name, file, alt in shown[found[1]])
+            f'<li><a href="{found[1]}.html#{name}"><img{look} src="{up}_images/small/{file}" alt=""'
+            f' loading="lazy" width="216" height="136">{title}</a></li>'
+            for name, file, title, look in shown[found[1]])
         return f'<ul class="gallery">{items}</ul>'
 
     return re.sub(r"<!-- gallery (\w+) -->", one, text)

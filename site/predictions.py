@@ -1,7 +1,8 @@
 """A field for each prediction: for its numbers, where the page holds the answer, or else for words.
 
 The answers are those of a table that the next cell prints, or stand in predictions.json: by chapter
-and by the prediction's place in it, each a label without words and the number as the page has it.
+and by the prediction's place in it, each a label, which i18n/ translates, and the number as the page
+has it.
 """
 
 import html
@@ -9,6 +10,8 @@ import itertools
 import json
 import re
 from pathlib import Path
+
+from markup import powers
 
 WRITTEN = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
 _RULE = re.compile(r"^─+(  ─+)+$")
@@ -69,8 +72,8 @@ def form(key, found, say):
     head = (say("Commit first: your guess") if not found else say("Commit first: your number")
             if len(found) == 1 else say("Commit first: your numbers"))
     rows = "".join(
-        f'<label><span>{html.escape(label)}</span> <input type="text" inputmode="decimal" size="12"'
-        f'{unnamed(label, head)} autocomplete="off" data-answer="{answer:.12g}">'
+        f'<label><span>{powers(html.escape(say(label)))}</span> <input type="text" inputmode="decimal"'
+        f' size="12"{unnamed(label, head)} autocomplete="off" data-answer="{answer:.12g}">'
         " <output></output></label>" for label, answer in found)
     rows = rows or f'<input type="text" autocomplete="off"{unnamed("", head)}>'
     button = say("Compare") if found else say("Keep it, and look")

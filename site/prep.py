@@ -11,8 +11,9 @@ from pathlib import Path
 
 import answers
 import front
+import labs
 import predictions
-from markup import islands, paint, relink, slug, unfold
+from markup import islands, paint, powers, relink, slug, unfold
 from tongue import ENGLISH, notebooks
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,7 +26,16 @@ EXPLORERS = {SOURCE_TO_WALK: ("walk", {"run": "v1"}), "widgets.play": ("walk", {
              "backward_lab": ("blocks", {"algorithm": "backward", "causal": False, "Br": 32, "Bc": 32,
                                          "Nk": 2048, "Nq": 2048, "d": 64, "gpu": "H200"}),
              "decode_lab": ("blocks", {"algorithm": "decode", "gpu": "H200"}),
-             "ring_lab": ("blocks", {"algorithm": "ring", "gpu": "H200"})}
+             "ring_lab": ("blocks", {"algorithm": "ring", "gpu": "H200"}),
+             "tile_walk_lab": ("blocks", {"algorithm": "v2", "Nq": 512, "Nk": 512, "left": 127,
+                                          "gpu": "H100"})}
+# Which tables of labs.py stand where.
+TABLES = {"roofline_lab": ["roof"], "matmul_lab": ["matmul"], "rescale_lab": ["walk"],
+          "occupancy_lab": ["fill"], "pointer_lab": ["pointers"], "tile_lab": ["budgets"],
+          "schedule_lab": ["schedule"], "hazard_lab": ["hazards"], "order_lab": ["sums"],
+          "fp8_lab": ["numbers", "outliers"], "exp2_lab": ["units"], "model_lab": ["layer"]}
+# Where the explorer says all that the picture above it would, or opens in another state.
+PICTURED = ("matmul_lab", "backward_lab", "decode_lab", "ring_lab", "model_lab")
 # Letters that mean something else there: an inner dimension, GPUs, the tokens of a prompt.
 PLAIN = {"02": "K", "09": "K", "15": "P", "16": "P"}
 
@@ -75,9 +85,9 @@ class Chapter:
         return f"{'../' if self.language.folder else ''}files/{inside}"
 
     def prose(self, text):
-        """Rewrite one Markdown cell: links in prose, hues in formulas; course.js paints the rest."""
-        text = "".join(paint(part, plain=self.plain) if kind in ("math", "display") else part
-                       for kind, part in islands(text))
+        """Rewrite a Markdown cell: links, powers, hues in formulas; course.js paints the rest."""
+        text = "".join(paint(part, plain=self.plain) if kind in ("math", "display") else
+                       powers(part) if kind == "prose" else part for kind, part in islands(text))
         return relink(text, self.target)
 
     def cells(self):
@@ -92,7 +102,7 @@ class Chapter:
                 self.code(cell)
         ways = re.compile(rf"\n---\s*\n+[^\n]*(?:{self.language.ways})[^\n]*\s*$")
         cells[-1]["source"] = ways.sub("\n", source(cells[-1]))
-        book["cells"] = list(self.answered(cells))
+        book["cells"] = list(self.answered(shown(cells)))
         return book
 
     def answered(self, cells):
@@ -140,15 +150,23 @@ class Chapter:
                 if "width" in image:
                     own |= {"width": f"{image['width']}px"}
             if CONTROL in "".join(data.get("text/plain", "")):
-                output = display("text/html", explored(source(cell), front.lab_note(self.language.say)))
+                place = explored(source(cell), self.language.say, self.repository)
+                output = display("text/html", place)
             if "show." in source(cell) and is_code("".join(output.get("text", ""))):
                 output = display("text/markdown", f"```python\n{''.join(output['text']).strip()}\n```")
             if re.match(r"✗ exercise [\da-z.]+: not answered yet", "".join(output.get("text", ""))):
                 continue
             kept.append(output)
-        if SOURCE_TO_WALK in source(cell) and (walk := explored(SOURCE_TO_WALK, "")):
+        if SOURCE_TO_WALK in source(cell) and (walk := explored(SOURCE_TO_WALK)):
             kept.append(display("text/html", walk))
         cell["outputs"] = kept
+
+
+def shown(cells):
+    """Return the cells but those that draw what the explorer behind them shows in another state."""
+    calls = {f"lab.{name}()" for name in PICTURED}
+    return [cell for cell, after in zip(cells, [*cells[1:], {"source": ""}], strict=True)
+            if source(cell) != "lab.draw()" or source(after) not in calls]
 
 
 def source(cell):
@@ -163,12 +181,16 @@ def display(kind, text):
     return {"output_type": "display_data", "metadata": {}, "data": {kind: text}}
 
 
-def explored(code, fallback):
-    """Return the place of the explorer for what a cell's code shows, or the fallback."""
+def explored(code, say=None, repository=""):
+    """Return the places of the explorers for what a cell's code shows, or a note where none is."""
+    note = front.lab_note(say, repository) if say else ""
+    if not (ROOT / "site/static/explorer.js").exists():
+        return note
     for word, (kind, state) in EXPLORERS.items():
-        if word in code and (ROOT / "site/static/explorer.js").exists():
-            return front.explore(kind, state, fallback)
-    return fallback
+        if word in code:
+            return front.explore(kind, state, note)
+    named = next((names for word, names in TABLES.items() if word in code), [])
+    return "".join(front.explore("lab", labs.state(name, say), note) for name in named) or note
 
 
 def is_code(text):

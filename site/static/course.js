@@ -24,6 +24,13 @@
     return node;
   };
 
+  // The sidebar is longer than most windows: it begins where the reader is.
+  function whereabouts() {
+    const bar = document.querySelector(".sidebar-scroll");
+    const here = bar?.querySelector(".current-page");
+    if (here) bar.scrollTo({ top: here.offsetTop - bar.offsetTop - bar.clientHeight / 2, behavior: "instant" });
+  }
+
   // Which chapters have been read: a tick in the sidebar and on the front page.
   function ticks() {
     for (const link of all(".sidebar-tree a.reference, ul.chapters li")) {
@@ -68,24 +75,48 @@
     if (!input.value.trim()) return "";
     if (Number.isNaN(guess)) return say("a number, please: 1500, 1.5e3 or 1.5 k");
     const ratio = guess / answer;
-    if (Math.abs(ratio - 1) < 0.005) return say("it was {answer}: yours is it", { answer: told });
+    if (ratio === 1) return say("it was {answer}: yours is right", { answer: told });
+    if (Math.abs(ratio - 1) < 0.005) return say("it was {answer}: yours is right, to rounding", { answer: told });
     return say("it was {answer}: yours is {ratio} times that", { answer: told, ratio: ratio.toPrecision(3) });
+  }
+  // The next cell has the answer: it is covered until there is a guess, the fold is opened, or patience ends.
+  function cover(form) {
+    const key = "seen:" + form.dataset.guess;
+    let cell = form.nextElementSibling;
+    while (cell && !cell.matches(".cell")) cell = cell.nextElementSibling;
+    if (!cell || store.get(key)) return () => {};
+    const note = make("p", { class: "cover" }, say("The answer stands here."));
+    const button = make("button", { type: "button" }, say("Show me anyway"));
+    const open = () => { cell.classList.remove("covered"); note.remove(); store.set(key, "1"); };
+    button.onclick = () => { open(); cell.querySelector("pre")?.focus({ preventScroll: true }); };
+    note.append(button);
+    cell.prepend(note);
+    cell.classList.add("covered");
+    return open;
   }
   function guesses() {
     for (const form of all("form.guess")) {
       const inputs = all("input", form);
+      const open = cover(form);
+      const fold = form.nextElementSibling?.closest("details");
+      fold?.addEventListener("toggle", open);
       const compare = () => inputs.forEach((input) => {
         if (input.dataset.answer) input.parentElement.querySelector("output").textContent = verdict(input);
       });
       inputs.forEach((input, n) => {
         const key = `guess:${form.dataset.guess}:${n}`;
         input.value = store.get(key) || "";
-        input.addEventListener("input", () => store.set(key, input.value || null));
+        input.addEventListener("input", () => { store.set(key, input.value || null); inputs[0].setCustomValidity(""); });
       });
       form.addEventListener("submit", (event) => {
         event.preventDefault();
+        if (!inputs.some((input) => input.value.trim())) {
+          inputs[0].setCustomValidity(say("A guess first, or open the answer below."));
+          inputs[0].reportValidity();
+          return;
+        }
         compare();
-        const fold = form.closest("article") && form.nextElementSibling?.closest("details");
+        open();
         if (form.matches(".words") && fold) fold.open = true;
       });
     }
@@ -141,7 +172,7 @@
     }
     const race = document.getElementById("race");
     race?.querySelector("[data-again]").addEventListener("click", () => {
-      for (const bar of all(".run", race)) {
+      for (const bar of all(".run, .ms", race)) {
         bar.style.animation = "none";
         void bar.offsetWidth;
         bar.style.animation = "";
@@ -171,11 +202,23 @@
         const wide = Math.max(Math.min(document.documentElement.clientWidth - 48, high), 1.3 * shown);
         large.src = picture.src;
         large.alt = picture.alt;
+        large.className = picture.className;
         large.width = Math.min(picture.naturalWidth || 2 * shown, wide);
         alone.append(large);
         alone.showModal();
         alone.scrollTo(0, 0);
       };
+    }
+  }
+
+  // On a phone, where nothing can be run, the code of a figure folds: the picture stands under its text.
+  function folded() {
+    if (!matchMedia("(max-width: 46em)").matches) return;
+    for (const code of all("div.cell > .cell_input:has(+ .cell_output img)")) {
+      if (code.nextElementSibling.querySelector("pre")) continue;
+      const fold = make("details", { class: "fold" });
+      code.replaceWith(fold);
+      fold.append(make("summary", {}, say("The code of this figure")), code);
     }
   }
 
@@ -272,7 +315,7 @@
   }
 
   // How tall an explorer is, in pixels, in a narrow place and in a wide one: room for it before it comes.
-  const HEIGHTS = { walk: [1100, 840], softmax: [960, 550], blocks: [2120, 1150] };
+  const HEIGHTS = { walk: [1100, 840], softmax: [960, 550], blocks: [2120, 970], lab: [480, 330] };
 
   // The explorers' script comes when a reader comes near one of them; it mounts all that are there.
   function explorers() {
@@ -299,6 +342,7 @@
     if (!named) return;
     const fold = named.closest("details:not([open])");
     kept = named;
+    named.closest(".covered")?.querySelector(".cover button").click();
     if (fold) { fold.open = true; keep(); }
     setTimeout(() => { if (kept === named) kept = null; }, 20000);
   }
@@ -314,12 +358,14 @@
     document.fonts.ready.then(keep);
   }
 
+  folded();
+  guesses();
   explorers();
   across();
   addresses();
+  whereabouts();
   ticks();
   finished();
-  guesses();
   tips();
   films();
   enlarge();

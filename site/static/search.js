@@ -19,12 +19,28 @@ window.courseSearch = (() => {
     });
   }
 
-  // At least `needed` of the words must be there.
-  function score(words, [, , , heading, text], low, needed = words.length) {
+  // One sign too many, too few or wrong, or two that changed places.
+  function near(a, b) {
+    let [from, x, y] = [0, a.length, b.length];
+    while (from < x && a[from] === b[from]) from += 1;
+    while (x > from && y > from && a[x - 1] === b[y - 1]) { x -= 1; y -= 1; }
+    const [one, other] = [a.slice(from, x), b.slice(from, y)];
+    return (one.length < 2 && other.length < 2) || (one.length === 2 && one === other[1] + other[0]);
+  }
+
+  // What rescale, rescales, rescaled and rescaling have in common.
+  const stem = (word) => word.replace(/(?<=.{4})(e|es|ed|er|s|ing)$/, "");
+
+  // At least `needed` of the words must be there. A heading counts more than text, and more yet if it is a word
+  // of the glossary or a chapter's title.
+  function score(words, [page, anchor, chapter, heading, text], low, needed = words.length) {
     let sum = 0;
     let missing = words.length - needed;
+    const named = heading.toLowerCase();
+    const whose = chapter.toLowerCase();
+    const title = anchor ? page.endsWith("glossary.html") : !page.endsWith("index.html");
     for (const word of words) {
-      const inHead = heading.toLowerCase().includes(word);
+      const inHead = named.includes(stem(word));
       const first = low.indexOf(word);
       if (!inHead && first < 0) {
         missing -= 1;
@@ -34,7 +50,8 @@ window.courseSearch = (() => {
       const whole = new RegExp("(^|[^\\p{L}\\p{N}])" + word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "u");
       let count = 0;
       for (let at = first; at >= 0 && count < 6; at = low.indexOf(word, at + word.length)) count += 1;
-      sum += (inHead ? 12 : 0) + count + (whole.test(low) ? 3 : 0) - Math.min(2, text.length / 4000);
+      sum += (inHead ? title ? 24 : 12 : 0) + (stem(named) === stem(word) ? 12 : 0) + (whose.includes(stem(word)) ? 6 : 0) + count + (whole.test(low) ? 3 : 0)
+        - Math.min(2, text.length / 4000);
     }
     return sum;
   }
@@ -75,6 +92,17 @@ window.courseSearch = (() => {
     document.body.append(dialog);
 
     let sections = null;
+    // The commonest word of the course that a mistyped one may stand for, or the word itself.
+    function closest(word) {
+      if (word.length < 4 || sections.some(({ low }) => low.includes(word))) return word;
+      const found = {};
+      for (const { low } of sections) {
+        for (const other of low.match(/[\p{L}\p{N}]{4,}/gu) || []) {
+          if (Math.abs(other.length - word.length) < 2 && near(word, other)) found[other] = (found[other] || 0) + 1;
+        }
+      }
+      return Object.keys(found).sort((a, b) => found[b] - found[a])[0] || word;
+    }
     function search() {
       let words = input.value.toLowerCase().split(/\s+/).filter((w) => w.length > 1 || HAN.test(w));
       list.replaceChildren();
@@ -88,13 +116,21 @@ window.courseSearch = (() => {
         found = words.length ? places(words, Math.ceil(words.length * 0.6)) : [];
       }
       count.textContent = found.length === 1 ? say("1 place") : say("{n} places", { n: found.length });
+      const meant = found.length ? [] : words.map(closest);
+      if (meant.some((word, n) => word !== words[n])) {
+        const button = make("button", "", say("Did you mean “{words}”?", { words: meant.join(" ") }));
+        button.onclick = () => { input.value = meant.join(" "); input.focus(); search(); };
+        count.append(" ", button);
+      }
+      const stems = words.map(stem);
       for (const [, { entry, low }] of found.slice(0, 30)) {
         const [page, anchor, chapter, heading, text] = entry;
         const link = document.createElement("a");
         const find = encodeURIComponent(words.join(" "));
         link.href = `${base}${page}?find=${find}${anchor ? "#" + anchor : ""}`;
-        link.append(make("div", "where", chapter), make("div", "what", heading), make("div", "excerpt"));
-        link.lastChild.append(marked(excerpt(words, text, low), words));
+        link.append(make("div", "where", chapter), make("div", "what"), make("div", "excerpt"));
+        link.children[1].append(marked(heading, stems));
+        link.lastChild.append(marked(excerpt(stems, text, low), stems));
         const item = document.createElement("li");
         item.append(link);
         list.append(item);

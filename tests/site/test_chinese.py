@@ -77,6 +77,7 @@ def test_the_frame_of_a_page_is_chinese(name, part, zh):
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_pictures_have_their_translated_texts(name, part, pages, zh):
     book = part("tongue").notebooks.translated(name.partition("_")[0], zh)
+    book["cells"] = part("prep").shown(book["cells"])
     drawn = [alt for _, _, alt in part("prep").outputs(book, "image/png")]
     images = pages[BUILT / f"zh/{name}.html"].images
     assert [image["alt"] for image in images] == drawn

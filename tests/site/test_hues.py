@@ -1,5 +1,7 @@
 """The tensors' hues in prose and code: which letters are lit on a page, and that they are legible."""
 
+import colorsys
+import io
 import re
 
 import pytest
@@ -53,3 +55,53 @@ def test_they_can_be_read_on_code_and_on_the_page(opened, theme):
         for letter in "QKVSPO":
             a, b = sorted((luminance(page.evaluate(style, f"--t{letter}")), luminance(behind)))
             assert (b + 0.05) / (a + 0.05) >= 4.5, f"{letter} on {ground} {behind}"
+
+
+# In the place of a picture: a cell of paper and one of each tensor, a stroke as of a letter in each.
+CELLS = """async () => {
+    const size = 60, canvas = document.createElement("canvas"), names = Object.keys(LIGHT);
+    canvas.width = size * (names.length + 1); canvas.height = size;
+    const pen = canvas.getContext("2d");
+    pen.fillStyle = "#fff"; pen.fillRect(0, 0, canvas.width, size);
+    names.forEach((name, k) => {
+        pen.fillStyle = LIGHT[name]; pen.fillRect(size * (k + 1), 0, size, size); });
+    for (let k = 0; k <= names.length; k++) {
+        pen.fillStyle = "QV".includes(names[k - 1] ?? " ") ? "#fff" : "#000";
+        pen.fillRect(size * k + 28, 15, 3, 30); }
+    const picture = document.querySelector("img.tensors");
+    picture.loading = "eager"; picture.src = canvas.toDataURL();
+    picture.style.cssText = `width:${canvas.width}px;height:${size}px;max-width:none;border-radius:0`;
+    await picture.decode();
+    return picture.id; }"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_figures_have_the_explorers_hues_in_both_themes(opened, theme):
+    """In the dark K, S and P are as light as the explorers have them, and words on them are dark."""
+    from PIL import Image
+
+    from tests.site.test_browser import ROOT
+
+    css = (ROOT / "site/explorer/src/theme.css").read_text("utf-8")
+    found = re.findall(r"--fx-([QKVSPO]): light-dark\((#\w+),(#\w+)\)", css)
+    own = {name: pair for name, *pair in found}
+    page = opened("05_fuse_attention_into_one_pass.html", color_scheme=theme)
+    light = {name: pair[0] for name, pair in own.items()}
+    named = page.evaluate(CELLS.replace("LIGHT", str(light)))
+    shot = Image.open(io.BytesIO(page.locator(f"#{named}").screenshot())).convert("RGB")
+
+    def seen(k, x):
+        return "#{:02x}{:02x}{:02x}".format(*shot.getpixel((60 * k + x, 30)))
+
+    def hue(color):
+        return 360 * colorsys.rgb_to_hls(*(int(color[at:at + 2], 16) / 255 for at in (1, 3, 5)))[0]
+
+    paper, ink = luminance(seen(0, 10)), luminance(seen(0, 29))
+    assert (paper < 0.02 and ink > 0.6) if theme == "dark" else (paper > 0.9 and ink < 0.02)
+    for k, (name, pair) in enumerate(own.items(), 1):
+        shown, wanted = seen(k, 10), pair[theme == "dark"]
+        assert abs((hue(shown) - hue(wanted) + 180) % 360 - 180) < 16, (name, shown, wanted)
+        if name in "KSP" or theme == "light":
+            assert abs(luminance(shown) - luminance(wanted)) < 0.12, (name, shown, wanted)
+        low, high = sorted((luminance(shown), luminance(seen(k, 29))))
+        assert theme == "light" or (high + 0.05) / (low + 0.05) >= 2.5, (name, shown, seen(k, 29))

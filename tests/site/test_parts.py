@@ -126,6 +126,14 @@ def test_every_exercise_has_its_hints_and_its_solution(part):
         assert built.count('<div class="answers docutils container">') == len(asked)
 
 
+@pytest.mark.parametrize(("text", "shown"), [
+    ("e^{x − m_new} and e^(s − m)·v", "e<sup>x − m<sub>new</sub></sup> and e<sup>s − m</sup>·v"),
+    ("2 · H_k, e^x", "2 · H<sub>k</sub>, e<sup>x</sup>"),
+    ("element_bytes, x_hbm[rows], per_sm", "element_bytes, x_hbm[rows], per_sm")])
+def test_formulas_in_plain_text_are_set(part, text, shown):
+    assert part("markup").powers(text) == shown
+
+
 @pytest.mark.parametrize(("style", "slim"), [
     ("a  b { color : red ; }\n\n/* why */\nc > d{}", "a b{color : red;}c > d{}"),
     ('q{content:"/* ; */  {"; quotes:\'a  b\'}', 'q{content:"/* ; */  {";quotes:\'a  b\'}'),
@@ -151,6 +159,13 @@ def test_links_to_a_repository_and_an_address_appear_when_they_are_named(part, t
     assert "/gh/someone/course/main?labpath=notebooks%2F06_" in part("front").facts(there)
     away = part("front").facts(chinese)
     assert "/someone/course/blob/colab/zh/06_" in away and "/main" not in away
+    say, front = part("tongue").ENGLISH.say, part("front")
+    assert 'href="index.html#course"' in front.lab_note(say)
+    assert 'href="https://github.com/someone/course"' in front.lab_note(say, "someone/course")
+    assert front.taken("", say)[1] == "make lab" and "a folder" in front.taken("", say)[0]
+    words, commands = front.taken("someone/course", say)
+    assert "(https://github.com/someone/course)" in words
+    assert commands.split("\n")[0] == "git clone https://github.com/someone/course"
     file = "../assets/data/README.md"
     assert here.target(file) == "files/assets/data/README.md"
     assert there.target(file).endswith("/someone/course/blob/main/assets/data/README.md")

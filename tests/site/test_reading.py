@@ -135,6 +135,37 @@ def test_on_a_phone_an_explorers_sentence_stays_in_sight(opened):
     assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
+@pytest.mark.parametrize("number", ["00", "16"])
+def test_the_sidebar_shows_where_the_reader_is(number, opened):
+    page = opened(f"{chapter(number)}.html", **DESK)
+    box = page.locator(".sidebar-tree .current-page").bounding_box()
+    assert 100 < box["y"] < 800
+    assert page.evaluate("scrollY") == 0
+
+
+def test_the_sidebar_stands_where_it_stood(opened):
+    left = [opened(name, **DESK).locator(".sidebar-brand").bounding_box()["x"]
+            for name in ("index.html", f"{chapter('00')}.html", "glossary.html")]
+    assert max(left) - min(left) < 1
+
+
+def test_a_long_line_of_output_breaks_and_a_table_does_not(opened):
+    page = opened(f"{chapter('06')}.html", **DESK)
+    long = page.locator(".output .wrap").first
+    assert "SRAM overflow" in long.inner_text()
+    assert long.evaluate("e => { const p = e.closest('pre'); return p.scrollWidth <= p.clientWidth }")
+    assert page.locator(".wrap", has_text="──").count() == 0
+
+
+def test_on_a_phone_the_code_of_a_figure_folds(opened):
+    page = opened(f"{chapter('06')}.html", **PHONE)
+    fold = page.locator(".cell > details.fold").first
+    assert not fold.locator("pre").is_visible()
+    fold.locator("summary").tap()
+    assert fold.locator("pre").is_visible()
+    assert opened(f"{chapter('06')}.html", **DESK).locator(".cell > details.fold").count() == 0
+
+
 def test_a_figure_opens_alone(opened):
     page = opened(f"{chapter('06')}.html", **PHONE)
     figure = page.locator("article button.enlarge").nth(1)

@@ -3,13 +3,14 @@ import theme from "./theme.css";
 import controls from "./controls.css";
 import pictures from "./pictures.css";
 import { mountBlocks } from "./blocks/mount";
+import { mountLab } from "./lab/mount";
 import { mountSoftmax } from "./softmax/mount";
 import { mountWalk } from "./walk/mount";
 import { expected } from "./ui";
 import type { Changed, Mounted, Values } from "./ui";
 
 const KINDS: Record<string, (el: HTMLElement, start: Values, heard: Changed) => Mounted> = {
-  blocks: mountBlocks, walk: mountWalk, softmax: mountSoftmax };
+  blocks: mountBlocks, walk: mountWalk, softmax: mountSoftmax, lab: mountLab };
 
 /** Put an explorer into an element; `start` is any part of its state. */
 export function mount(el: HTMLElement, kind: string, start: Values = {}, heard: Changed = () => {}): Mounted {
@@ -23,7 +24,7 @@ export function mount(el: HTMLElement, kind: string, start: Values = {}, heard: 
   return make(el, start, heard);
 }
 
-/** Mount every <div data-explorer="blocks|walk|softmax" data-state='{…}'> once; what it held is its fallback. */
+/** Mount every <div data-explorer="blocks|walk|softmax|lab" data-state='{…}'> once; what it held is its fallback. */
 export function mountAll(root: ParentNode = document) {
   for (const el of root.querySelectorAll<HTMLElement & { explorer?: Mounted }>("[data-explorer]")) {
     const fallback = el.innerHTML;

@@ -57,7 +57,7 @@ def test_decoding_says_pythons_numbers(open_page, name):
     w, said = case.waves(parts, sms), words(page, "blocks")
     assert said.startswith(f"{w.programs:,} programs on {state['gpu']}: ")
     works = (f"{sms - w.idle_sms} of {sms} SMs work" if w.waves == 1
-             else f"{w.waves} waves, {w.idle_sms} of {sms} SMs idle in the last")
+             else f"{sms - w.idle_sms} of {sms} SMs have {w.waves}, {w.idle_sms} have {w.waves - 1}")
     assert works in said
     assert f"Predicted: {time(rates.seconds(case, parts, sms))}." in said
     assert f"the keys alone takes {time(case.kv_bytes / rates.bytes_per_s)}." in said

@@ -145,4 +145,4 @@ def test_the_pages_scripts_speak_chinese_alone(page, tmp_path):
         page.locator("dialog input").fill(words)
         page.locator(".count").get_by_text(places, exact=True).wait_for()
         look()
-    assert len(seen) > 15 and english(seen) == ["rescale", "zigzag"]
+    assert len(seen) > 15 and english(seen) == ["rescal", "zigzag"]  # stems are marked

@@ -6,9 +6,10 @@ import type { Answer, Decode } from "./answer";
 import { keyLine } from "./tiles";
 
 export function decodeHeadline(a: Answer, { waves, seconds, best, bestSeconds, floor, parts }: Decode): string {
-  const { sms, idle } = waves, programs = int(waves.programs), gpu = a.gpu.name, time = humanTime(seconds);
-  const work = waves.waves === 1 ? say("{programs} programs on {gpu}: <b>{busy} of {sms} SMs</b> work.", { programs, gpu, busy: sms - idle, sms })
-    : say("{programs} programs on {gpu}: {waves} waves, <b>{idle} of {sms} SMs</b> idle in the last.", { programs, gpu, waves: int(waves.waves), idle, sms });
+  const { sms, idle } = waves, programs = int(waves.programs), gpu = a.gpu.name, time = humanTime(seconds), busy = sms - idle;
+  const work = waves.waves === 1 ? say("{programs} programs on {gpu}: <b>{busy} of {sms} SMs</b> work.", { programs, gpu, busy, sms })
+    : say("{programs} programs on {gpu}: <b>{busy} of {sms} SMs</b> have {most}, {idle} have {less}.",
+      { programs, gpu, busy, sms, most: int(waves.waves), idle, less: int(waves.waves - 1) });
   const late = seconds > 1.25 * bestSeconds ? say("Predicted: <b class=\"fx-bad\">{time}</b>.", { time }) : say("Predicted: <b>{time}</b>.", { time });
   const better = best === parts ? say("No other number of parts is faster; to read the keys alone takes {floor}.", { floor: humanTime(floor) })
     : best === 1 ? say("Best is one part, with {best}; to read the keys alone takes {floor}.", { best: humanTime(bestSeconds), floor: humanTime(floor) })
@@ -37,13 +38,13 @@ export function smsPicture(a: Answer, { waves }: Decode, width: number, id: stri
   let out = hatches(id) + text(0, 13, say("Programs on the {sms} SMs of {gpu}", { sms, gpu: a.gpu.name }), "fx-title");
   out += path(most, "fx-full") + path(rest, less ? "fx-cut" : "fx-skip");
   if (!less) out += `<path d="${rest}" fill="url(#${id}-s)"/>`;
-  const foot = top + rows * pitch + 16, items: [string, string][] = [["fx-full", waves.waves === 1
+  const foot = top + rows * pitch + 16, below = foot + (width < 330 ? 41 : 22), items: [string, string][] = [["fx-full", waves.waves === 1
     ? say("{sms} SMs with one program", { sms: busy }) : say("{sms} SMs with {programs} programs", { sms: busy, programs: int(waves.waves) })]];
   if (idle) items.push(less ? ["fx-cut", less === 1 ? say("{sms} SMs with one program", { sms: idle })
     : say("{sms} SMs with {programs} programs", { sms: idle, programs: int(less) })] : ["fx-skip", say("{sms} SMs without", { sms: idle })]);
-  out += keyLine(0, foot, items, width) + text(0, foot + 22, say("{tiles} tiles of 64 keys, each visited once", { tiles: int(a.grid.visits * a.state.B * a.state.Hk) }), "fx-dim");
-  return svg(width, foot + 30, say("{programs} programs on {sms} SMs, {idle} idle in the last of {waves} waves",
-    { programs: int(programs), sms, idle, waves: int(waves.waves) }), out);
+  out += keyLine(0, foot, items, width) + text(0, below, say("{tiles} tiles of 64 keys, each visited once", { tiles: int(a.grid.visits * a.state.B * a.state.Hk) }), "fx-dim");
+  return svg(width, below + 8, say("{programs} programs on {sms} SMs: {busy} have {most}, {idle} have {less}",
+    { programs: int(programs), sms, busy, most: int(waves.waves), idle, less: int(less) }), out);
 }
 
 /** Predicted time over the number of parts. */

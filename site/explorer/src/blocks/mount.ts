@@ -92,7 +92,7 @@ export function mountBlocks(el: HTMLElement, start: Values, heard: Changed): Mou
   const panel = (name: string) => `<div class="fx-panel" data-panel="${name}"></div>`;
   el.innerHTML = `<div class="fx fx-blocks" role="group" aria-label="${say("Block explorer")}">
     <p class="fx-head"></p><form class="fx-form" autocomplete="off">${form.html}</form>
-    ${panel("lanes")}${panel("bytes")}<p class="fx-why"></p><div class="fx-two"><div>${panel("tiles")}${panel("parts")}</div><div>${panel("sram")}${panel("time")}${panel("roof")}</div></div>
+    ${panel("lanes")}${panel("bytes")}<p class="fx-why"></p><div class="fx-two fx-three"><div>${panel("tiles")}${panel("parts")}</div><div>${panel("sram")}${panel("time")}</div><div>${panel("roof")}</div></div>
     <p class="fx-fine fx-basis"></p>
     <details class="fx-more"><summary>${say("All numbers")}</summary><div tabindex="0" role="region" aria-label="${say("All numbers")}"></div></details>
     <p class="fx-sr" role="status"></p></div>`;
@@ -105,8 +105,10 @@ export function mountBlocks(el: HTMLElement, start: Values, heard: Changed): Mou
   let width = 0, first = true;
 
   function show() {
-    const wide = width >= 640, half = wide ? Math.floor((width - 32) / 2) : width;
+    // Two columns, or three: then all of it is in view at once.
+    const wide = width >= 640, three = width >= 760, half = three ? Math.floor((width - 48) / 3) : wide ? Math.floor((width - 32) / 2) : width;
     root.classList.toggle("fx-wide", wide);
+    root.classList.toggle("fx-wider", three);
     form.show(state as unknown as Values, idle(state));
     const said = state.algorithm === "ring" ? showRing(half) : showTiles(half);
     writer.put(basis, fine(state));

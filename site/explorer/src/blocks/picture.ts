@@ -109,11 +109,12 @@ export function rooflinePicture(a: Answer, width: number): string {
     ({ name, look, x: px(flopsOf(cost) / bytesOf(cost)), y: py(flopsOf(cost) / s!) }));
   if (places.length === 2 && Math.hypot(places[0].x - places[1].x, places[0].y - places[1].y) > 14)
     out += path(`M${at(places[0].x)} ${at(places[0].y)}L${at(places[1].x)} ${at(places[1].y)}`, "fx-way");
+  const beside = places.length === 2 && Math.abs(places[0].x - places[1].x) < 60 && Math.abs(places[0].y - places[1].y) < 12;
   for (const [k, p] of places.entries()) {
-    // The other one's name stands above the rising roof, this one's below it.
-    const other = k === 0, onLeft = other ? p.x > left + 62 : p.x > left + w - 62;
+    // The other one's name stands above the rising roof, this one's below it, and so does the other's where it has no room.
+    const other = k === 0, onLeft = other ? p.x - 8 - 6.6 * letters(p.name) > left - 10 : p.x > left + w - 62;
     out += `<circle cx="${at(p.x)}" cy="${at(p.y)}" r="5" class="${p.look}"/>`
-      + text(p.x + (onLeft ? -7 : 8), p.y + (other ? -7 : 18), p.name, other ? "fx-small fx-dim fx-halo" : "fx-small fx-b fx-halo", onLeft ? "end" : "start");
+      + text(p.x + (onLeft ? -7 : 8), p.y + (!other ? 18 : onLeft ? -7 : beside ? 34 : 18), p.name, other ? "fx-small fx-dim fx-halo" : "fx-small fx-b fx-halo", onLeft ? "end" : "start");
   }
   return svg(width, bottom + 36, Number.isNaN(a.ridge)
     ? say("Roofline: the ridge of {gpu} is at no FLOP per byte", { gpu: a.gpu.name })

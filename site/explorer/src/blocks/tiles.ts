@@ -1,6 +1,6 @@
 // The attention matrix cut into tiles: what is visited, what the mask cuts, what is left out.
 import { say } from "../say";
-import { box, hatches, letters, path, rect, svg, text } from "../svg";
+import { at, box, hatches, letters, path, rect, svg, text } from "../svg";
 import { tally, tileAtWork, type Answer } from "./answer";
 import { int } from "../format";
 
@@ -12,23 +12,26 @@ function extent(Nq: number, Nk: number, room: number): [w: number, h: number] {
   return [Math.max(most * Nk / longer, 26), Math.max(most * Nq / longer, 26)];
 }
 
-/** Lines between tiles, as long as there is something to see between them. */
+/** Lines between tiles. */
 function rules(x: number, y: number, w: number, h: number, dx: number, dy: number): string {
   let d = "";
-  if (dx >= 3.2) for (let at = dx; at < w - 0.5; at += dx) d += `M${(x + at).toFixed(1)} ${y.toFixed(1)}v${h.toFixed(1)}`;
-  if (dy >= 3.2) for (let at = dy; at < h - 0.5; at += dy) d += `M${x.toFixed(1)} ${(y + at).toFixed(1)}h${w.toFixed(1)}`;
-  return d && path(d, "fx-rule");
+  for (let k = dx; k < w - 0.5; k += dx) d += `M${at(x + k)} ${at(y)}v${at(h)}`;
+  for (let k = dy; k < h - 0.5; k += dy) d += `M${at(x)} ${at(y + k)}h${at(w)}`;
+  return path(d, "fx-rule");
 }
 
 export function tilesPicture(a: Answer, width: number, id: string): string {
   const { Nq, Nk, Br, Bc, algorithm } = a.state, dense = algorithm === "standard", left = 22 + STRIP + GAP;
   const [w, h] = extent(Nq, Nk, width - left - STRIP - GAP - 22), top = 60, x0 = left, y0 = top;
   const sx = w / Nk, sy = h / Nq, rows = a.grid.rows, bands = Math.min(rows.length, MOST_BANDS);
+  const fine = Math.min(Bc * sx, w) < 3.2 || Math.min(Br * sy, h) < 3.2;
   let whole = "", cut = "";
   for (let k = 0; k < bands; k++) {
     // With more rows of tiles than bands, a band shows the row in its middle.
     const first = Math.floor(k * rows.length / bands), next = Math.floor((k + 1) * rows.length / bands);
-    const r = rows[Math.floor((first + next - 1) / 2)], y = y0 + first * Br * sy, high = Math.min(next * Br, Nq) * sy + y0 - y;
+    const r = rows[Math.floor((first + next - 1) / 2)];
+    // On whole pixels: a band begins where the one above it ends.
+    const y = Math.round(y0 + first * Br * sy), high = Math.round(y0 + Math.min(next * Br, Nq) * sy) - y;
     if (dense) { whole += box(x0, y, w, high); continue; }
     if (r.visited <= 0) continue;
     const from = r.begin * Bc, to = from + r.keys;
@@ -40,7 +43,7 @@ export function tilesPicture(a: Answer, width: number, id: string): string {
   let out = hatches(id) + text(0, 13, say("Tiles of the {rows} × {columns} matrix", { rows: int(Nq), columns: int(Nk) }), "fx-title");
   const count = tally(a);
   if (count.skipped) out += rect(x0, y0, w, h, "fx-skip") + `<path d="${box(x0, y0, w, h)}" fill="url(#${id}-s)"/>`;
-  out += path(whole, "fx-full") + path(cut, "fx-cut") + rules(x0, y0, w, h, Bc * sx, Br * sy);
+  out += path(whole, "fx-full") + path(cut, "fx-cut") + (fine ? "" : rules(x0, y0, w, h, Bc * sx, Br * sy));
   out += rect(x0, y0, w, h, "fx-edge");
   // The strips of the tensors, and one tile at work.
   const backward = algorithm.startsWith("backward"), now = tileAtWork(a);
@@ -62,8 +65,11 @@ export function tilesPicture(a: Answer, width: number, id: string): string {
   out += keyLine(0, foot, [["fx-full", say("{tiles} whole", { tiles: int(count.full) })],
     ["fx-cut", say("{tiles} cut by the mask", { tiles: int(count.cut) })],
     ["fx-skip", say("{tiles} skipped", { tiles: int(count.skipped) })]], width);
-  out += text(0, foot + (width < 330 ? 40 : 22), outer, "fx-dim");
-  return svg(width, foot + (width < 330 ? 48 : 30), say("Tiles: {full} computed whole, {cut} cut by the mask, {skipped} skipped", { ...count }), out);
+  let below = foot + (width < 330 ? 40 : 22);
+  if (fine) out += text(0, below, say("{rows} × {columns} tiles, too fine to draw", { rows: int(rows.length), columns: int(Math.ceil(Nk / Bc)) }), "fx-dim");
+  if (fine && outer) below += 18;
+  out += text(0, below, outer, "fx-dim");
+  return svg(width, below + 8, say("Tiles: {full} computed whole, {cut} cut by the mask, {skipped} skipped", { ...count }), out);
 }
 
 /** A key: swatches with words; the third goes to a second line where there is no room. */

@@ -117,7 +117,7 @@ class _Model:
     def __call__(self, tokens):
         x = np.asarray(tokens, float)
         out = np.cumsum(x * (1 + np.arange(len(x))))
-        for i in range(self.since, self.until or len(x)):
+        for i in range(self.since, min(len(x), self.until or len(x))):      # a prefix is a text, too
             out[i] += self.weight * x[i + self.after:i + self.after + self.ahead].sum()
         return np.stack((out, -out), 1)
 

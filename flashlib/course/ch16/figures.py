@@ -133,7 +133,8 @@ def measured(panels: Mapping[str, Mapping[str, Mapping[int, float]]], note: str)
     fig, axes = theme.subplots(1, len(panels), height=3.4, sharey=True)
     said = []
     for ax, (title, curves) in zip(axes, panels.items(), strict=True):
-        looks = {name: {"ls": _DASHED, "color": GREY, "marker": ""} for name in curves
+        dashes = iter((_DASHED, ":"))
+        looks = {name: {"ls": next(dashes), "color": GREY, "marker": ""} for name in curves
                  if "simulated" in name}
         said.append(f"{title}: " + _efficiencies(ax, curves, looks, "{:,} tokens", ends=False))
         xs = sorted(set().union(*curves.values()))
@@ -141,7 +142,8 @@ def measured(panels: Mapping[str, Mapping[str, Mapping[int, float]]], note: str)
         ax.set_title(title, loc="left", fontsize=9, fontweight="bold", pad=3)
         ax.set_xlabel(f"tokens ({note})", fontsize=SMALL)
         ax.set_ylim(0, 125)
-    axes[0].legend(fontsize=SMALL, loc="lower right", frameon=False)
+    axes[-1].legend(*axes[0].get_legend_handles_labels(), fontsize=SMALL, loc="lower right",
+                    frameon=False)
     return theme.describe(fig, f"Efficiency against tokens, {note}. {'. '.join(said)}.")
 
 

@@ -1,11 +1,14 @@
 """What several GPUs take, by rates recorded or published, and as recorded; hosts of eight GPUs."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from flashlib.algorithms.state import SoftmaxState
 from flashlib.course.notebook.data import measurements
 from flashlib.models import ring
 from flashlib.models.ring import Rates, Sharing
+from flashlib.models.ring_timeline import timeline
 from flashlib.numerics import round_to
 
 # Bytes a second in one direction of one GPU. NVLink: copies between two H100s of one host, published
@@ -21,6 +24,19 @@ def rates(link="NVLink", *, hidden=True) -> Rates:
     return Rates(flops_per_s=1e12 * call["tflops_per_s"], link_bytes_per_s=LINKS[link],
                  memory_bytes_per_s=recorded.number("ceiling_copy_bytes_per_s"),
                  call_s=1e-6 * recorded.number("overhead_us_ours"), hidden=hidden)
+
+
+def efficiency(s: Sharing, rates: Rates) -> float:
+    """Return the simulated share of P times one GPU's speed."""
+    return ring.one_gpu_seconds(s, rates) * 1e6 / (s.P * timeline(s, rates).cycles)
+
+
+def of_two_sms(s: Sharing) -> Rates:
+    """Return the rates with the link as NCCL's two SMs drive it, for the messages of a ring."""
+    recorded = measurements("ring_links_h200_x4").where(sms_of_nccl="few", reserved_sms=2)
+    sizes, found = zip(*((np.log(row["message_bytes"]), row["link_bytes_per_s"])
+                         for row in recorded.rows), strict=True)
+    return replace(rates(), link_bytes_per_s=float(np.interp(np.log(s.kv_bytes), sizes, found)))
 
 
 def measured(P: int, mode: str, impl: str) -> dict[int, dict]:

@@ -80,6 +80,14 @@ def test_the_simulation_is_what_was_measured_from_65536_tokens_on(P, layout, imp
             assert simulated == pytest.approx(row["seconds"], rel=0.01 if N == 65536 else 0.03)
 
 
+def test_with_the_link_of_two_SMs_it_is_nearer_with_few_tokens():
+    for P, N, off in ((2, 16384, 0.05), (4, 16384, 0.2), (4, 32768, 0.1), (4, 65536, 0.01)):
+        s, found = Sharing(P, N), plan.measured(P, "forward", "ring")[N]["seconds"]
+        assert timeline(s, plan.of_two_sms(s)).cycles / 1e6 == pytest.approx(found, rel=off)
+    link = plan.of_two_sms(Sharing(4, 65536)).link_bytes_per_s
+    assert ring.hides_from(RATES.flops_per_s, link, 32, 8) == pytest.approx(9700, abs=50)
+
+
 def test_what_the_page_says_of_the_race():
     at = {impl: plan.measured(4, "forward", impl)[65536]["seconds"] for impl in (
         "ring", "gather", "ulysses", "torch_alltoall_CUDNN", "torch_allgather_CUDNN")}

@@ -91,6 +91,9 @@ bench: $(stamp) ## on a GPU: time attention against its peers, then measure all 
 	    || failed="$$failed $$name"; done; \
 	    if [ "$$failed" ]; then echo "Not measured here:$$failed"; exit 1; fi
 
+bench-ring: $(stamp) ## on several GPUs: time links, a ring of attention and its rivals
+	@$(py) -m torch.distributed.run --nproc-per-node gpu -m flashlib.course.bench.ring --out assets/measurements
+
 lock: ## solve requirements.txt anew into requirements.lock (needs uv)
 	@sh scripts/lock.sh
 

@@ -21,6 +21,7 @@ def check_bytes_of_S(bytes_of_S):
             "these are elements: multiply by element_bytes": N * N,
             "S has N rows of N logits, not N logits": N * e,
             "these are bits": N * N * e * 8,
+            "element_bytes is an argument: 2 is only the most common": N * N * 2,
             "the matrix is square, not a triangle": N * (N + 1) // 2 * e})
     return f"at N = 4,096 that is {4096 * 4096 * 2:,} B for every head of every sequence."
 

@@ -29,6 +29,7 @@ def check_tiled_loads(tiled_loads):
                 (M * K * (N // Bn) + K * N * (M // Bm)) * e,
             "there is no such thing as a part of a tile: round N/Bn and M/Bm up":
                 (M * K * N / Bn + K * N * M / Bm) * e,
+            "first round N/Bn and M/Bm up, then multiply": (M * K * N // Bn + K * N * M // Bm) * e,
             "a ragged tile loads what it holds, not a full tile":
                 -(-M // Bm) * -(-N // Bn) * (Bm + Bn) * K * e,
             "swapped: A is read once for every column of tiles, and there are N/Bn of them":

@@ -279,7 +279,7 @@ def _verdicts(costs, gpu, over) -> list[tuple[str, str]]:
     height = f"HBM's ridge of {ridge(gpu, 'float16'):.0f}"
     saved = naive.hbm_bytes / tiled.hbm_bytes
     fed = (f"above {height}: HBM alone could feed it" if tiled.intensity >= ridge(gpu, "float16") else
-           f"below {height}, as even each matrix once would be: no tile can help"
+           f"below {height}, as even each matrix once would be: no tile reaches it"
            if once.intensity < ridge(gpu, "float16") else
            f"below {height}: at full speed only if L2 answers a part")
     return [(f"does not fit: {over:,} B too many", OVER) if over > 0 else ("the tiles fit", INK),

@@ -141,18 +141,17 @@ def coalescing(patterns: Mapping[str, Sequence[int]], *, row_bytes: int, rows: i
 
 
 @styled
-def banks(patterns: Mapping[str, tuple[Sequence[int], int]], *, rows: int = 33) -> Figure:
+def banks(patterns: Mapping[str, tuple[Sequence[int], int]]) -> Figure:
     """Draw which words of shared memory a warp asks for, and how many of them each bank has.
 
     Args:
         patterns: {title: (byte addresses, row length in words of the tile that lies there)};
-            words beyond the 32 of a tile's row are padding.
-        rows: how many rows of 32 words to draw, one column for each bank.
+            words beyond the 32 of a tile's row are padding. A column is a bank.
     """
     gap = 0.3
     width = (theme.WIDTH - 0.2 - gap * (len(patterns) - 1)) / len(patterns)
     cell = width / BANKS
-    tall, bars = rows * cell, 0.5
+    tall, bars = max(length for _, length in patterns.values()) * cell, 0.5
     height = tall + bars + 1.12
     fig, words = theme.figure(height, layout=None), []
     pale = [theme.tint(_USED, share) for share in (0.75, 0.5)]
@@ -161,15 +160,14 @@ def banks(patterns: Mapping[str, tuple[Sequence[int], int]], *, rows: int = 33) 
     for n, (title, (addresses, length)) in enumerate(patterns.items()):
         left = 0.1 + n * (width + gap)
         ax = stage.frame(fig, left, 0.56 + bars, width, tall)
-        ax.set(xlim=(0, BANKS), ylim=(rows, 0))
-        index = np.arange(rows * BANKS)
-        padding = (index % length >= BANKS) | (index >= 32 * length)
+        ax.set(xlim=(0, BANKS), ylim=(tall / cell, 0))
+        index = np.arange(length * BANKS)                       # the words of a tile of 32 rows
         asked = {a // WORD_BYTES for a in addresses}
-        faces = [INK if word in asked else "#FFFFFF" if pad else pale[word // length % 2]
-                 for word, pad in zip(index, padding, strict=True)]
+        faces = [INK if word in asked else "#FFFFFF" if word % length >= BANKS
+                 else pale[word // length % 2] for word in index]
         boxes(ax, [(word % BANKS, word // BANKS, 1, 1) for word in index], facecolors=faces,
               edgecolors="white", linewidths=0.3, gid="words")
-        rect(ax, 0, 0, BANKS, rows, fill=False, ec="#B9C6D6", lw=0.8)
+        rect(ax, 0, 0, BANKS, length, fill=False, ec="#B9C6D6", lw=0.8)
         by_bank = words_by_bank(addresses)
         passes = bank_passes(addresses)
         low = stage.frame(fig, left, 0.5, width, bars)

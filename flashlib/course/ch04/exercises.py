@@ -230,8 +230,7 @@ def check_rescales(count_and_expect):
         for name, x in rows.items():
             counted, _ = _pair(count_and_expect(x.copy()), name, pair)
             excess = sum(1 / i for i in range(2, len(x) + 1))
-            steps = np.diff(np.maximum.accumulate(x))
-            right = int(np.sum(steps > 0))
+            right = int(np.sum(np.diff(np.maximum.accumulate(x)) > 0))
             from_zero = int(np.sum(np.diff(np.maximum.accumulate([0.0, *x])) > 0))
             at_least = int(np.sum(x[1:] >= np.maximum.accumulate(x)[:-1]))
             mistakes = {"an equal maximum is counted too; its factor is e⁰ = 1": at_least,
@@ -257,10 +256,11 @@ def check_rescales(count_and_expect):
                 "this is H_n, which counts the first logit; it never rescales": harmonic,
                 "this is H_{n−1}: the sum stops one short, and still counts the first logit":
                     harmonic - 1 / n,
-                "the sum of 1/i stops one short: it runs from 2 to n, with n":
-                    harmonic - 1 - 1 / n,
+                "the sum of 1/i stops one short: it runs from 2 to n, with n": harmonic - 1 - 1 / n,
                 "the sum of 1/i runs one too far: it ends at n": harmonic - 1 + 1 / (n + 1),
                 "ln n is only the leading term; the sum of 1/i is needed": math.log(n),
+                **{f"ln n + {gamma:g} only comes near H_n; the sum of 1/i is needed":
+                   math.log(n) + gamma - 1 for gamma in (0.577, 0.5772, np.euler_gamma)},
                 "the expectation is over all orders, not for the order that x came in": n - 1,
                 **({"n is the length of x; equal logits count, too": sum(
                     1 / i for i in range(2, distinct + 1))} if distinct < n else {})})

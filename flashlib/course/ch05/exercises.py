@@ -63,6 +63,7 @@ def check_step(step):
             "the maximum did not move": m, "the new logit replaced the maximum": s})
         wrong_l = {} if s < m else {
             "the old l was not rescaled by e^(m − m_new)": l + p,
+            "nothing was converted: l is still in units of the old maximum": l + np.exp(s - m),
             "rescaled with the wrong sign: the exponent is m_old − m_new": l / alpha + p,
             "the new key was weighed against the old maximum": l * alpha + np.exp(s - m)}
         expect_close(got[1], l_new, f"l after {when}", mistakes=wrong_l)
@@ -174,15 +175,14 @@ def check_one_pass_bytes(one_pass_bytes):
         expect_close(got, right, f"bytes at {Nq=}, {Nk=}, {d=}", mistakes={
             "lse is written too: Nq statistics": elements * e,
             "these are elements, not bytes": elements + Nq,
-            "you wrote 2 and 4 for the bytes: use element_bytes and stats_bytes":
-                elements * 2 + Nq * 4,
+            "you wrote 2 and 4: use element_bytes and stats_bytes": elements * 2 + Nq * 4,
             "lse moves at stats_bytes": (elements + Nq) * e,
             "K and V are read once for every query, not once": (2 * Nq + 2 * Nk) * d * e + Nq * s,
-            "that is what two passes read: here K is read once per query":
-                (2 * Nq * d + 3 * Nq * Nk * d) * e + Nq * s,
+            "two passes read that: here K is read once a query": (elements + Nq * Nk * d) * e + Nq * s,
             "O is written, too": (Nq * d + 2 * Nq * Nk * d) * e + Nq * s,
+            "Q is read and O written, too: Nq·d elements each": 2 * Nq * Nk * d * e + Nq * s,
             "these are the reads alone: O and lse are written": (Nq * d + 2 * Nq * Nk * d) * e,
             "there is one statistic, lse, not two: m and l stay on chip": elements * e + 2 * Nq * s,
-            "a query is loaded once, not once for every key": elements * e + Nq * s
-                + (Nk - 1) * Nq * d * e})
+            "a query is loaded once, not once for every key":
+                (elements + (Nk - 1) * Nq * d) * e + Nq * s})
     return "and the factor Nq on K and V is what chapter 06 gets rid of."

@@ -197,7 +197,8 @@ def _merged(O, m, l, S, V):
     l_new = old * l + new * l_tile
     tile = new[:, None] * (P @ V)
     with np.errstate(all="ignore"):
-        sign = np.exp(m_new - m)
+        sign, past, tile_O = np.exp(m_new - m), (old * l)[:, None] * O, tile / l_new[:, None]
+        turned = "the exponent of the rescale has the wrong sign: e^{m−m_new} is at most 1"
         wrong = {
             "m": {"you keep the maximum of this tile only: m_new = max(m, m_tile)": m_tile,
                   "you keep the old maximum: m_new = max(m, m_tile)": m},
@@ -208,36 +209,35 @@ def _merged(O, m, l, S, V):
                   "the tile is rescaled twice: with P = e^{S−m_new} its sum is in the new units"
                   " already, e^{m_tile−m_new} belongs to P = e^{S−m_tile}":
                       old * l + new**2 * l_tile,
-                  "the exponent of the rescale has the wrong sign: e^{m−m_new} is at most 1":
-                      sign * l + new * l_tile,
+                  turned: sign * l + new * l_tile,
                   "the tile's own sum is not rescaled: where the old maximum is the larger one,"
                   " multiply by e^{m_tile−m_new}": old * l + l_tile,
                   "you keep this tile's sum only: add the old one, rescaled": new * l_tile},
             "O": {"this is the formula in section 2.3 of the FlashAttention-2 paper, (l/l_new)⁻¹·O"
                   " without e^{m−m_new}: the ratio is upside down and the rescale is missing":
-                      (l_new / l)[:, None] * O + tile / l_new[:, None],
+                      (l_new / l)[:, None] * O + tile_O,
                   "the ratio is upside down: l/l_new, not l_new/l":
-                      (old * l_new / l)[:, None] * O + tile / l_new[:, None],
+                      (old * l_new / l)[:, None] * O + tile_O,
                   "the rescale is missing: the old sum l·O must be multiplied by e^{m−m_new}":
                       (l[:, None] * O + tile) / l_new[:, None],
-                  "the exponent of the rescale has the wrong sign: e^{m−m_new} is at most 1":
-                      ((sign * l)[:, None] * O + tile) / l_new[:, None],
+                  turned: ((sign * l)[:, None] * O + tile) / l_new[:, None],
                   "only the tile is divided by l_new, a bracket is missing: divide the whole sum":
-                      (old * l)[:, None] * O + tile / l_new[:, None],
-                  "the division by l_new is missing: v1 keeps a finished O in HBM":
-                      (old * l)[:, None] * O + tile,
+                      past + tile_O,
+                  "the old O was divided by the old l, not by l_new: multiply it by l/l_new, too":
+                      old[:, None] * O + tile_O,
+                  "the division by l_new is missing: v1 keeps a finished O in HBM": past + tile,
                   "this is the update of the unnormalised o of chapter 05: v1's O is finished,"
                   " multiply it by the old l, and divide the sum by l_new":
                       old[:, None] * O + tile,
                   "the tile is rescaled twice: with P = e^{S−m_new} its P V is in the new units"
                   " already, e^{m_tile−m_new} belongs to P = e^{S−m_tile}":
-                      ((old * l)[:, None] * O + new[:, None] * tile) / l_new[:, None],
+                      (past + new[:, None] * tile) / l_new[:, None],
                   "the old O is finished, that is divided by l: multiply it by l before you add":
                       (old[:, None] * O + tile) / l_new[:, None],
                   "the tile's own P V is not rescaled: multiply it by e^{m_tile−m_new}":
-                      ((old * l)[:, None] * O + P @ V) / l_new[:, None]},
+                      (past + P @ V) / l_new[:, None]},
         }
-    return ((((old * l)[:, None] * O + tile) / l_new[:, None], m_new, l_new), wrong)
+    return ((past + tile) / l_new[:, None], m_new, l_new), wrong
 
 
 @exercise("06.4", "Choose blocks for v2", difficulty=3, minutes=20, solution="choose_blocks", hints=(

@@ -106,21 +106,22 @@ def check_dK_dV(dK_dV):
         got = parts(list(got) if isinstance(got, np.ndarray) else got, "(dKj, dVj)")
         if np.shape(got[0]) == dV.shape and np.allclose(got[0], dV) and not np.allclose(got[1], dV):
             raise Wrong("dK and dV are swapped: return (dKj, dVj)")
-        Q, dO, P, dS = tiles[-1]
+        alone = {"only the last tile of queries is left: accumulate": tiles[-1],
+                 "only the first tile of queries was counted: is the return inside the loop?": tiles[0]}
         mean = "this is the mean over the tiles of queries: dK and dV are sums"
         wrong_K = {mean: dK / 3, "the scale is missing: S = scale·QKᵀ": dK / scale,
                    "the scale is applied twice": dK * scale,
                    "dSᵀ·Q was divided by √d: use the scale that was handed in": dK / scale / 2,
-                   "only the last tile of queries is left: accumulate": scale * dS.T @ Q,
                    "made from dO: dK needs Q": scale * sum(s.T @ o for _, o, _, s in tiles),
                    "made from P: dK needs dS": scale * sum(p.T @ q for q, _, p, _ in tiles)}
-        wrong_V = {mean: dV / 3, "only the last tile of queries is left: accumulate": P.T @ dO,
-                   "dV has no scale: V does not enter the logits": scale * dV,
+        wrong_V = {mean: dV / 3, "dV has no scale: V does not enter the logits": scale * dV,
                    "made from dS: dV needs P": sum(s.T @ o for _, o, _, s in tiles),
                    "made from Q: dV needs dO": sum(p.T @ q for q, _, p, _ in tiles)}
         if height == 4:
             wrong_K["dS is not transposed: sum over queries"] = scale * sum(s @ q for q, *_, s in tiles)
             wrong_V["P is not transposed: sum over queries"] = sum(p @ o for _, o, p, _ in tiles)
+        for why, (Q, dO, P, dS) in alone.items():
+            wrong_K[why], wrong_V[why] = scale * dS.T @ Q, P.T @ dO
         expect_close(got[0], dK, "dK of a tile", mistakes=wrong_K)
         expect_close(got[1], dV, "dV of a tile", mistakes=wrong_V)
     return "these two sums are why K and V stay outside: they leave the chip once, finished."
@@ -135,7 +136,7 @@ def check_dQ_updates(dQ_updates):
     """Accept `dQ_updates(N, d, Br, Bc, element_bytes) -> (updates, bytes)`, unmasked, order "kv"."""
     for N, d, Br, Bc, e in ((64, 16, 16, 16, 2), (100, 8, 32, 24, 2), (70, 5, 7, 35, 4)):
         Tr, Tc, row = -(-N // Br), -(-N // Bc), N * d * e
-        right = (1 + 2 * Tc) * row
+        right, padded = (1 + 2 * Tc) * row, Tr * Br * d * e
         got = parts(dQ_updates(N, d, Br, Bc, e), "(updates, bytes)")
         where = f"at {N=}, {d=}, {Br=}, {Bc=}"
         expect_close(got[0], Tr * Tc, f"updates {where}", mistakes={
@@ -146,12 +147,11 @@ def check_dQ_updates(dQ_updates):
             "each tile of keys updates every tile of dQ": Tc})
         expect_close(got[1], right, f"bytes of dQ {where}", mistakes={
             "dQ is set to zero first: that is a write, too": 2 * Tc * row,
+            "dQ is set to zero by a write alone: nothing is read for that": (2 + 2 * Tc) * row,
             "an update reads before it writes": (1 + Tc) * row,
             "these are elements, not bytes": right / e,
-            "a ragged tile moves the rows that it has: N of them, not Tr·Br":
-                (1 + 2 * Tc) * Tr * Br * d * e,
-            "an update of a ragged tile moves the rows that it has": row + 2 * Tc * Tr * Br * d * e,
-            "the number of passes over dQ is set by the tiles of keys, not of queries":
-                (1 + 2 * Tr) * row,
+            "a ragged tile moves the rows that it has: N of them, not Tr·Br": (1 + 2 * Tc) * padded,
+            "an update of a ragged tile moves the rows that it has": row + 2 * Tc * padded,
+            "the passes over dQ are set by the tiles of keys, not of queries": (1 + 2 * Tr) * row,
             'that is dQ written once, as in order "q"': row})
     return "and now you know what a larger tile of keys buys."

@@ -233,19 +233,19 @@ def backward_lab(costs: Mapping[str, Traffic], sram_bytes: int, *, title: str, g
     """Draw the bytes of a backward pass for a choice of tiles, on an axis that tiles do not move.
 
     Args:
-        costs: "standard", whose bytes the axis is measured in, then the loop orders "kv" and "q".
+        costs: ideal standard attention, the unit of the axis, then the loop orders "kv" and "q".
         sram_bytes: what an SM of `gpu` has for a block.
         title: the line on top.
         updates: how many updates of dQ the order "kv" makes.
     """
     fig = theme.figure(2.95, layout=None)
     heading(fig, title, y=0.965)
-    unit, reach = costs["standard"].hbm_bytes, 2.0
+    unit, reach = next(iter(costs.values())).hbm_bytes, 2.0
     ax = fig.add_axes((0.115, 0.42, 0.875, 0.42))
     ax.set(xlim=(0, unit * reach * 1.27), ylim=(len(costs) - 0.5, -0.5))
-    for y, (label, cost) in enumerate(costs.items()):
+    for y, cost in enumerate(costs.values()):
         end = stack(ax, y, cost.by_tensor, height=0.66, inch=unit * reach * 1.27 / 6.1)
-        ratio = "" if label == "standard" else f"   {cost.hbm_bytes / unit:.2f} ×"
+        ratio = f"   {cost.hbm_bytes / unit:.2f} ×" if y else ""
         inside = end <= unit * reach
         if not inside:
             rect(ax, unit * reach, y - 0.4, unit * reach, 0.8, fc="white", lw=0, zorder=5)
@@ -253,16 +253,16 @@ def backward_lab(costs: Mapping[str, Traffic], sram_bytes: int, *, title: str, g
         ax.text(min(end, unit * reach) + 0.012 * unit * reach, y, text, va="center_baseline",
                 fontweight="bold", zorder=6, color=OVER if cost.hbm_bytes > unit else INK)
     ax.axvline(unit, color=GREY, lw=1, ls=(0, (3, 2)), zorder=0)      # behind the bars
-    ax.set_yticks(range(len(costs)), list(costs), fontsize=9, color=INK)
+    ax.set_yticks(range(len(costs)), [n.replace(", ", ",\n") for n in costs], fontsize=9, color=INK)
     ax.set_xticks([0, unit / 2, unit, 1.5 * unit, 2 * unit], ["0", "½", "1", "1½", "2"])
     bare(ax, "left")
-    ax.set_xlabel("bytes between L2 and the SMs, in multiples of standard attention's")
+    ax.set_xlabel("bytes between L2 and the SMs, in multiples of ideal standard attention's")
     need = max(costs[order].sram_peak_bytes for order in ("kv", "q"))
     fits = need <= sram_bytes
     worse = [order for order in ("kv", "q") if costs[order].hbm_bytes > unit]
     said = sentences(fig, [
-        (f"{' and '.join(worse)} move more than standard attention" if worse
-         else "both orders move less than standard attention", OVER if worse else INK),
+        (f"{' and '.join(worse)} move more than ideal standard attention" if worse
+         else "both orders move less than ideal standard attention", OVER if worse else INK),
         (f"{need:,} B of SRAM, and {gpu} has {sram_bytes:,} B for a block"
          + ("" if fits else ": too many"), INK if fits else OVER),
         (f"{updates:,} atomic updates of dQ in kv, none in q", GREY)], 0.012, 0.225, 0.075)

@@ -22,7 +22,7 @@ def draw(Br=32, Bc=32, N=2048, d=64, causal=False, gpu="H200"):
         gpu: a `GPU` or the name of one; its shared memory per block is the SRAM.
     """
     gpu, shape = hardware.get(gpu), {"Nq": N, "Nk": N, "d": d}
-    costs = {"standard": traffic.standard_backward(**shape)} | {
+    costs = {"standard, ideal": traffic.standard_backward(**shape)} | {
         order: traffic.flash_backward(**shape, Br=Br, Bc=Bc, order=order, causal=causal)
         for order in ("kv", "q")}
     updates = sum(-(-(rows.stop if causal else N) // Bc) for rows in tiles(N, Br))

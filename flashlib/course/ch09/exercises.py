@@ -160,8 +160,8 @@ def check_online(online_kernel):
             raise Wrong(f"{what}: every weight is NaN. Is it 0 · ∞ or ∞ / ∞? The old l is multiplied by"
                         " exp(m − m_new), not by exp(m_new − m)")
         if np.isposinf(y).all():
-            raise Wrong(f"{what}: every weight is ∞: m still holds its first value, because a step has"
-                        " to end with m = m_new")
+            raise Wrong(f"{what}: every weight is ∞. Does a step end with m = m_new? Is the old l alone"
+                        " multiplied by exp(m − m_new), and not the new sum?")
         lost = ~(np.nan_to_num(y) > 0).any(axis=1)
         if far and lost.any():
             k = int(np.argmax(lost))
@@ -268,13 +268,13 @@ def check_programs_per_sm(programs_per_sm):
     """Accept `programs_per_sm(registers, shared_bytes, num_warps) -> int` for an H100."""
     sm = hardware.get("H100").sm
 
-    def alone(r, s, w, *, kept=1024):
+    def alone(r, s, w, *, kept=1024, room=233472):
         return {"registers": 65536 // (32 * w * r), "warps": 64 // w, "slots": 32,
-                "shared": 233472 // (s + kept) if s + kept else 32}
+                "shared": room // (s + kept) if s + kept else 32}
 
     cases = ((16, 0, 4), (251, 98_304, 4), (168, 16_384, 4), (64, 65_536, 4), (128, 114_688, 8),
              (32, 1_024, 1), (32, 38_912, 4), (40, 0, 16), (255, 0, 1), (16, 10_576, 2),
-             (32, 77_312, 4), (43, 0, 2))
+             (32, 77_312, 4), (43, 0, 2), (32, 115_712, 4))
     got = given([programs_per_sm(*case) for case in cases])
     right = [min(alone(*case).values()) for case in cases]
     if got == right:
@@ -293,11 +293,12 @@ def check_programs_per_sm(programs_per_sm):
             without("registers"),
         "a warp has 32 threads: a program has num_warps times as many":
             lambda r, s, w: min(65536 // (32 * r), 64 // w, 32, 233472 // (s + 1024)),
-        "shared memory can run out, too": without("shared"),
         "an SM holds 64 warps at most": without("warps"),
         "an SM holds 32 programs at most": without("slots"),
         "each program takes 1,024 bytes of shared memory for the system":
             lambda *case: min(alone(*case, kept=0).values()),
+        "each program takes 1,024 bytes, and nothing is kept besides: an SM has 233,472":
+            lambda *case: min(alone(*case, room=233472 - 1024).values()),
         "each program takes 1,024 bytes of its own: add them to what it asked for":
             lambda r, s, w: min(without("shared")(r, s, w), (233472 - 1024) // s if s else 32),
         "right for registers in steps, as the lens counts: here 43 are 43":
@@ -308,11 +309,10 @@ def check_programs_per_sm(programs_per_sm):
             lambda *case: math.ceil(exactly(*case)),
         "rounded to the nearest, but a part of a program does not run: round down, with //":
             lambda *case: round(exactly(*case)),
-        "a part of a program does not run: round down, with //":
-            exactly}
+        "a part of a program does not run: round down, with //": exactly}
     runs_out = {"registers": "registers", "shared": "shared memory", "warps": "warps",
                 "slots": "room for programs (32)"}
-    for missing in (pair for n in (2, 3) for pair in itertools.combinations(runs_out, n)):
+    for missing in (pair for n in (1, 2, 3) for pair in itertools.combinations(runs_out, n)):
         mistakes[", ".join(map(runs_out.get, missing)) + " can run out, too"] = without(*missing)
     for text, mistaken in mistakes.items():
         if got == [mistaken(*case) for case in cases]:

@@ -185,7 +185,7 @@ def check_fold(fold_scaled):
     if times > 1:
         raise Wrong(f"right, but every logit is multiplied {times} times, and once is enough: scale the"
                     " maximum of the raw logits, and compute qk · c − m_new once")
-    return "one multiply-add and one exp2 a logit: what is left for the other units."
+    return "one multiplication and one exp2 a logit; a GPU makes qk · c − m_new one multiply-add."
 
 
 def _multiplications(fold_scaled, acc, l, m, qk, v, c) -> int:

@@ -27,9 +27,8 @@ def _expect_each(got, expected, cases, names, *, mistakes, rtol=1e-9, least=-np.
     for title, answer in zip(titles, got, strict=True):
         if np.ndim(answer) or not np.issubdtype(np.asarray(answer).dtype, np.number):
             raise Wrong(f"{title}: expected a number, got {answer!r}")
-    bounded = np.maximum(got, least)
     found = [mistake for mistake, wrong in mistakes.items()
-             if np.allclose(bounded, np.maximum(wrong, least), rtol=rtol, atol=1e-12)]
+             if np.allclose(np.maximum(got, least), np.maximum(wrong, least), rtol=rtol, atol=1e-12)]
     for title, answer, right in zip(titles, got, expected, strict=True):
         expect_close(answer, right, title, rtol=rtol, mistakes=dict.fromkeys(found, answer))
 
@@ -86,6 +85,7 @@ def check_time_in_waves(time_in_waves):
         "the last wave takes as long as a full one: round up": programs / slots * each,
         "this drops the last, unfinished wave: round up": programs // slots * each,
         "an SM holds more than one program": -(-programs // sms) * each,
+        "program_s is the time of each, however many share an SM": -(-programs // sms) * each / per_sm,
         "programs of one SM run at the same time, not in turn": rounds * per_sm * each,
         "this is the number of waves: each takes program_s": rounds,
         "this is the efficiency: the seconds come first": programs / (rounds * slots),
@@ -109,7 +109,7 @@ def check_time_in_waves(time_in_waves):
                  "From L2: heads · (N·d + 2·N·d·⌈N/Br⌉) · 2 B. From DRAM: heads · 3·N·d · 2 B."))
 def check_where_bytes_come_from(where_bytes_come_from):
     """Accept `where_bytes_come_from(heads, N, d, Br) -> (l2_bytes, dram_bytes)`, reads in bf16."""
-    for heads, N, d, Br in ((128, 4096, 64, 64), (64, 4096, 128, 128), (3, 1000, 32, 64)):
+    for heads, N, d, Br in ((128, 4096, 64, 64), (64, 4096, 128, 128), (3, 1030, 32, 64)):
         got = parts(where_bytes_come_from(heads, N, d, Br), "(l2_bytes, dram_bytes)")
         Tr, tensor, lse = -(-N // Br), heads * N * d * 2, 4 * heads * N
         what = f"{heads} heads, {N=}, {d=}, {Br=}"

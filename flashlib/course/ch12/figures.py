@@ -247,7 +247,7 @@ def clock_falls(clock) -> Figure:
     ax.set(xlim=(0.4, 1.0), ylim=(1.28, 1.82))
     ax.set_xlabel("share of a busy SM's cycles in which its tensor cores work", fontsize=SMALL)
     ax.set_ylabel("clock meanwhile, GHz", fontsize=SMALL)
-    ax.set_title("16 bits: the busier the tensor cores, the lower the clock, down to a matmul's",
+    ax.set_title("16 bits: where the tensor cores are busy, the clock is low, down to a matmul's",
                  loc="left")
     ax.tick_params(labelsize=TINY)
     return theme.describe(fig, "Share of the time in which the tensor cores work, and the clock"

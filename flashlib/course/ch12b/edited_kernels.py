@@ -1,11 +1,11 @@
 """The fused backward with one thing different, and what runs it: for the chapter and its benchmark."""
 
 import functools
+import inspect
 import linecache
 import types
 import zlib
 from dataclasses import replace
-from pathlib import Path
 
 _TAKE = """            if turn > 0:
                 gl.inline_asm_elementwise(TAKE, "=r,l,r", [lock, turn], dtype=gl.int32,
@@ -44,24 +44,21 @@ BROKEN = {
     "a lock is never counted up": ((_GIVE, "pass"),),
     "one sum, not two": _ONE_SUM,
     "the first key tile adds first": _FIRST_FIRST,
-    "no wait for an empty buffer":
-        (("    mbarrier.wait(bars.dq_empty.index(place), phase ^ 1)\n", ""),),
-    "no fence before dQ leaves": (
-        ("tiles.dq.index(place).store(flat(dq))\n    fence_async_shared()",
-         "tiles.dq.index(place).store(flat(dq))"),),
+    "no wait for an empty buffer": (("mbarrier.wait(bars.dq_empty.index(place), phase ^ 1)", "pass"),),
+    "no fence before dQ leaves": (("(flat(dq))\n    fence_async_shared()", "(flat(dq))"),),
     "no wait for a lock": ((_TAKE, ""),),
 }
 
 
 def edited(*pieces):
-    """Return `backward_fused` anew as a module, with pieces (old, new) of its source replaced.
+    """Return `backward_fused` and `hand_on` anew in a module, with pieces (old, new) replaced.
 
     Raises:
         ValueError: a piece does not stand there exactly once.
     """
-    from flashlib.kernels.gluon import backward_fused
+    from flashlib.kernels.gluon import backward_fused, fused_parts
 
-    source = Path(backward_fused.__file__).read_text(encoding="utf-8")
+    source = "\n\n".join(map(inspect.getsource, (backward_fused, fused_parts.hand_on.fn)))
     for old, new in pieces:
         if source.count(old) != 1:
             raise ValueError(f"pieces: expected one that stands once in the kernel, got {old!r}, which"
@@ -70,6 +67,7 @@ def edited(*pieces):
     name = f"edited/{zlib.crc32(source.encode()):x}/backward_fused.py"
     linecache.cache[name] = (len(source), None, source.splitlines(True), name)     # for Gluon to read
     module = types.ModuleType("flashlib.course.ch12b.edited")
+    module.flat = fused_parts.flat                                  # of `hand_on`, which moves in here
     exec(compile(source, name, "exec"), vars(module))
     return module
 

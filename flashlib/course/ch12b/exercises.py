@@ -37,6 +37,7 @@ def check_shared_bytes(shared_bytes):
             "both lse and delta come with a query tile": _room(d, stages, statistics=1),
             "dS is there twice, in halves of 64 keys: four tiles of 64 × 64": _room(d, stages, ds=2),
             "dS has four tiles of 64 × 64, this counts one": _room(d, stages, ds=1),
+            "dS has four tiles, whatever `stages` is": _room(d, stages, ds=4 * stages),
             "these are tiles in float32 throughout; only dQ, lse and delta are": _room(
                 d, stages, element=4),
             "K and V are there once, and dQ has two tiles: `stages` is for Q, dO, lse and delta":
@@ -113,8 +114,9 @@ def check_order(order):
             found = orders.simulate(visits, tiles=tiles, heads=2, sms=sms, hand=1)
             if found.stuck:
                 _, tile, m = found.stuck[0]
-                raise Wrong(f"{tiles} key tiles on {sms} SMs: {len(found.stuck)} programs wait for"
-                            f" ever, the one of key tile {tile} for its turn at query tile {m}:"
+                many = f"{n} programs wait" if (n := len(found.stuck)) > 1 else "1 program waits"
+                raise Wrong(f"{tiles} key tiles on {sms} SM{'s' * (sms > 1)}: {many} for ever, the one"
+                            f" of key tile {tile} for its turn at query tile {m}:"
                             f" {_why(answers, m, tile)}")
         ours = orders.simulate("apart", tiles=tiles, sms=tiles, hand=1)
         found = orders.simulate(visits, tiles=tiles, sms=tiles, hand=1)
@@ -129,14 +131,13 @@ def check_order(order):
 def _complete(m, tiles, both):
     """Raise `Wrong` unless each key tile adds once."""
     flat = [key for keys in both for key in keys]
-    if missing := sorted(set(range(tiles)) - set(flat)):
-        raise Wrong(f"query tile {m} of {tiles} key tiles: key tile {missing[0]} never adds: without a"
-                    " mask every key tile does")
-    if len(flat) > tiles or set(flat) != set(range(tiles)):
-        twice = next((key for key in flat if flat.count(key) > 1), None)
-        raise Wrong(f"query tile {m} of {tiles} key tiles: " + (
-            f"key tile {twice} adds twice: to one of the sums, once" if twice is not None
-            else f"there is no key tile {max(flat)}"))
+    where = f"query tile {m} of {tiles} key tiles:"
+    if missing := set(range(tiles)) - set(flat):
+        raise Wrong(f"{where} key tile {min(missing)} never adds: without a mask every key tile does")
+    if twice := {key for key in flat if flat.count(key) > 1}:
+        raise Wrong(f"{where} key tile {min(twice)} adds twice: to one of the sums, once")
+    if unknown := set(flat) - set(range(tiles)):
+        raise Wrong(f"{where} there is no key tile {max(unknown)}")
 
 
 def _why(answers, m, tile) -> str:

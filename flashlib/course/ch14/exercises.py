@@ -21,6 +21,8 @@ def check_room_for(room_for):
     room = np.log2(largest) - tau
     expect_close(got, np.floor(room), "the shift", mistakes={
         "a shift is whole: round down": room,
+        "a shift is whole: take τ off first, then round down": np.floor(np.log2(largest)) - tau,
+        "a shift may be negative": np.maximum(np.floor(room), 0),
         "rounded up, the largest weights saturate: round down": np.ceil(room),
         "rounded to the nearest, the largest weights may saturate: round down": np.rint(room),
         "cut off towards zero, a negative shift is too large: round down": np.trunc(room),
@@ -54,7 +56,7 @@ def check_polynomial_exp(polynomial_exp):
         kept = polynomial_exp(edge.copy(), c.copy())
         below = np.array([-np.inf, -1000.0, -200.0, -88.0, -87.5])
         nothing = np.asarray(polynomial_exp(below.copy(), c.copy()))
-    short, (whole, rest) = parted(x, np.trunc), parted(x, by=1.0)
+    short, near, (whole, rest) = parted(x, np.trunc), parted(x, np.rint), parted(x, by=1.0)
     expect_close(got, poly(r) * 2**n, "p(r)·2ⁿ", mistakes={
         "the coefficients came in the wrong order: c[0] is that of r⁰":
             np.polynomial.Polynomial(c[::-1])(r) * 2**n,
@@ -68,6 +70,8 @@ def check_polynomial_exp(polynomial_exp):
         "this is eˣ itself: compute p with the coefficients that you are given": np.exp(x),
         "n was cut off towards zero: round down, or negative x leave the range of p":
             poly(short[1]) * 2.0 ** short[0],
+        "n was rounded to the nearest: round down, so that r is not negative":
+            poly(near[1]) * 2.0 ** near[0],
         "2ⁿ was added, and not multiplied": poly(r) + 2**n,
         f"n was shifted past 23 bits, {_FLOAT64}":
             (poly(r).view(np.int64) + (n.astype(np.int64) << 23)).view(np.float64),
@@ -93,8 +97,7 @@ def check_polynomial_exp(polynomial_exp):
     expect_close(polynomial_exp(x.copy(), longer.copy()), np.polynomial.Polynomial(longer)(r) * 2**n,
                  "six coefficients", mistakes={"only the first four were used: go through all of c":
                      np.polynomial.Polynomial(longer[:4])(r) * 2**n})
-    rows = x.reshape(2, 3)
-    expect_close(polynomial_exp(rows.copy(), c.copy()), (poly(r) * 2**n).reshape(2, 3), "two rows")
+    expect_close(polynomial_exp(x.reshape(2, 3), c.copy()), (poly(r) * 2**n).reshape(2, 3), "two rows")
     return "r is below 0.7, so that a cubic would do, and eˣ itself needs no exponential either."
 
 

@@ -16,7 +16,7 @@ _WRITERS = ((135e6, 30, 3, 64, 2048, 2, 4.8e12, 60000), (70e9, 80, 8, 128, 32768
             (7e9, 3, 32, 128, 8192, 4, 4.8e12, 4000), (85e6, 12, 12, 64, 65536, 2, 4.8e12, 2500))
 
 
-@exercise("17.1", "From which length on does it pay?", difficulty=2, minutes=10, solution="length",
+@exercise("17.1", "From which length on does it pay?", difficulty=1, minutes=10, solution="length",
           hints=("Call attention's time over the matrices' x. What is the layer's old time over its"
                  " new one?",
                  "Solve (1 + x) / (1 + x / faster) = wanted for x, and x = N / (12·C) for N. However"
@@ -117,7 +117,7 @@ class _Model:
     def __call__(self, tokens):
         x = np.asarray(tokens, float)
         out = np.cumsum(x * (1 + np.arange(len(x))))
-        for i in range(self.since, self.until or len(x)):
+        for i in range(self.since, min(len(x), self.until or len(x))):      # a prefix is a text, too
             out[i] += self.weight * x[i + self.after:i + self.after + self.ahead].sum()
         return np.stack((out, -out), 1)
 

@@ -203,7 +203,7 @@ def expect_close(got, expected, what: str, *, mistakes: dict[str, np.ndarray] | 
         if np.allclose(array, wrong, rtol=rtol, atol=atol, equal_nan=True):
             raise Wrong(f"{what}: {mistake}")
     with np.errstate(invalid="ignore"):
-        gap = np.abs(array - expected)
+        gap = np.where(np.isclose(array, expected, 0, 0, equal_nan=True), 0, abs(array - expected))
     worst = np.unravel_index(np.argmax(np.where(np.isnan(gap), np.inf, gap)), expected.shape)
     place = f" at {tuple(map(int, worst))}" if worst else ""
     right, wrong = _told_apart(expected[worst], array[worst])

@@ -31,6 +31,7 @@ def _copy(machine, x, factor, rows_per_tile, *, scale=True, free=True, twice=Fal
 WRONG = [
     (ch00.check_bytes_of_S, lambda N, e: N * N, "multiply by element_bytes"),
     (ch00.check_bytes_of_S, lambda N, e: N * e, "N rows of N"),
+    (ch00.check_bytes_of_S, lambda N, e: N * N * 2, "element_bytes is an argument"),
     (ch00.check_bytes_of_S, lambda N, e: N * (N + 1) // 2 * e, "triangle"),
     (ch00.check_break_even_length, lambda d: 4 * d, "one later"),
     (ch00.check_break_even_length, lambda d: 3 * d + 1, "O counts"),

@@ -71,6 +71,8 @@ WRONG = [
      "elements, not bytes"),
     (ch02.check_tiled_loads, lambda M, N, K, m, n, e: (M * K * (N // n) + K * N * (M // m)) * e,
      "ragged tile has to be visited"),
+    (ch02.check_tiled_loads, lambda M, N, K, m, n, e: (M * K * N // n + K * N * M // m) * e,
+     "then multiply"),
     (ch02.check_tiled_loads, lambda M, N, K, m, n, e: M * N * K * (1 / n + 1 / m) * e,
      "no such thing as a part"),
     (ch02.check_tiled_loads,

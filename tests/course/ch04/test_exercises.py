@@ -238,6 +238,9 @@ MISTAKES = {
                        "one short"),
     "rescales-log": (ex.check_rescales,
                      lambda x: (records(x), math.log(len(x))), "leading term"),
+    **{f"rescales-log-and-{gamma:g}": (
+        ex.check_rescales, lambda x, gamma=gamma: (records(x), math.log(len(x)) + gamma - 1),
+        "only comes near H_n") for gamma in (0.577, 0.5772, np.euler_gamma)},
     "rescales-distinct": (ex.check_rescales, lambda x: (records(x), excess(len(set(x)))),
                           "equal logits count, too"),
     "rescales-first-float32": (ex.check_rescales,

@@ -53,6 +53,8 @@ def merge(O, m, l, S, V, *, form="right"):
         return (old * l_new / l)[:, None] * O + tile / l_new[:, None], m_new, l_new
     if form == "no bracket":
         return (old * l)[:, None] * O + tile / l_new[:, None], m_new, l_new
+    if form == "old division":
+        return old[:, None] * O + tile / l_new[:, None], m_new, l_new
     return (top if form == "no division" else top / l_new[:, None]), m_new, l_new
 
 
@@ -123,6 +125,7 @@ WRONG = [
     (ch06.check_v1_read_bytes, lambda *c: reads(*c) + 1, "expected 70,254,592, got 70,254,593"),
     (ch06.check_merge_tile, merging("printed"), "section 2.3 of the FlashAttention-2 paper"),
     (ch06.check_merge_tile, merging("no bracket"), "a bracket is missing"),
+    (ch06.check_merge_tile, merging("old division"), "divided by the old l"),
     (ch06.check_merge_tile, merging("upside down"), "upside down"),
     (ch06.check_merge_tile, merging("unscaled"), "old sum l·O"),
     (ch06.check_merge_tile, merging("sign"), "wrong sign"),

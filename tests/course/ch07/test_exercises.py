@@ -57,6 +57,9 @@ WRONG = [
     (ch07.check_dS, lambda *a: _dS(*a, weights=lambda S, lse: np.exp(S) / lse[:, None]),
      "divided by lse"),
     (ch07.check_dK_dV, lambda tiles, scale: right.dK_dV(tiles[-1:], scale), "accumulate"),
+    (ch07.check_dK_dV, lambda tiles, scale: right.dK_dV(tiles[:1], scale), "inside the loop"),
+    (ch07.check_dK_dV, lambda tiles, scale: (right.dK_dV(tiles, scale)[0],
+                                             right.dK_dV(tiles[:1], scale)[1]), "inside the loop"),
     (ch07.check_dK_dV, lambda t, s: right.dK_dV(t, s)[::-1], "swapped"),
     (ch07.check_dK_dV, lambda t, s: _sum(t, s, factor=1), "scale is missing"),
     (ch07.check_dK_dV, lambda t, s: _sum(t, s, factor=s * s), "applied twice"),
@@ -84,6 +87,8 @@ WRONG = [
         right.dQ_updates(N, d, Br, Bc, e)[0], (1 + 2 * -(-N // Bc)) * N * d), "elements"),
     (ch07.check_dQ_updates, lambda N, d, Br, Bc, e: (
         right.dQ_updates(N, d, Br, Bc, e)[0], (1 + 2 * -(-N // Br)) * N * d * e), "not of queries"),
+    (ch07.check_dQ_updates, lambda N, d, Br, Bc, e: (
+        right.dQ_updates(N, d, Br, Bc, e)[0], (2 + 2 * -(-N // Bc)) * N * d * e), "by a write alone"),
     (ch07.check_dQ_updates, lambda N, d, Br, Bc, e: 3, "expected a tuple"),
     (ch07.check_dQ_updates, lambda *a: right.dQ_updates(*a)[::-1], "these are the bytes"),
     (ch07.check_dQ_updates, lambda N, d, Br, Bc, e: (

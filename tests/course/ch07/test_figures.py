@@ -69,8 +69,8 @@ def test_the_lab_opens_where_tiles_lose_and_its_axis_stays():
     kv = traffic.flash_backward(Nq=N, Nk=N, d=d, Br=32, Bc=32)
     standard = traffic.standard_backward(Nq=N, Nk=N, d=d)
     assert kv.hbm_bytes > standard.hbm_bytes
-    assert f"standard {theme.human_bytes(standard.hbm_bytes)}, kv" in theme.alt_text(fig)
-    assert "kv and q move more than standard attention" in theme.alt_text(fig)
+    assert f"standard, ideal {theme.human_bytes(standard.hbm_bytes)}, kv" in theme.alt_text(fig)
+    assert "kv and q move more than ideal standard attention" in theme.alt_text(fig)
     assert len({draw(Br=b, Bc=b).axes[0].get_xlim() for b in (16, 64, 256)}) == 1
     assert "▶" in "".join(words(draw(Br=16, Bc=16)))                 # beyond the axis, and said so
     assert "both orders move less" in theme.alt_text(draw(Br=128, Bc=128))

@@ -77,6 +77,8 @@ CASES = [
     (ch09.check_online, right.online_kernel, [(RESCALE, "l * tl.exp(m_new - m) +"), ("-3e38", "-9.0")],
      "wrong sign"),
     (ch09.check_online, right.online_kernel, [(RESCALE, "")], "earlier blocks is lost"),
+    (ch09.check_online, right.online_kernel, [(RESCALE + " tl.sum(tl.exp(x - m_new), 0)",
+     "(l + tl.sum(tl.exp(x - m_new), 0)) * tl.exp(m - m_new)")], "and not the new sum"),
     (ch09.check_online, right.online_kernel, [(" / l", "")], "division by l is missing"),
     (ch09.check_online, right.online_kernel, [(PAD, "other=0.0", 0)], "logits of 0"),
     (ch09.check_online, right.online_kernel, [(MASK, ", mask=col < 99", 0)], "outside"),

@@ -54,6 +54,8 @@ WRONG = [
     (lambda r, s, w: min(65536 // (32 * w * r), 64 // w, 32, 228 // (s // 1024 + 1)),
      "expected 2, got 3"),
     (lambda r, s, w: 3.5, "expected"),
+    (lambda r, s, w: min(65536 // (32 * w * r), 64 // w, 32, 232448 // (s + 1024)),
+     "nothing is kept besides"),
 ]
 RUNS_OUT = {"registers": lambda r, s, w: 65536 // (32 * w * r), "shared memory": lambda r, s, w:
             233472 // (s + 1024), "warps": lambda r, s, w: 64 // w, "room for programs": lambda *_: 32}

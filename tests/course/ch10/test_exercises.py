@@ -193,6 +193,13 @@ def test_other_right_forms_pass(check, answer):
     assert check(answer, strict=True)
 
 
+def test_a_multiplication_that_stands_apart_is_not_called_a_multiply_add():
+    message = ch10.check_fold(lambda acc, l, m, qk, v, c: _fold(
+        acc, l, m, qk * c, v, 1, top=lambda x, _: x.max(axis=1), p_of=lambda x, _, m: np.exp2(x - m)),
+        strict=True).message
+    assert "one multiplication and one exp2 a logit" in message and "qk · c − m_new" in message
+
+
 @pytest.mark.parametrize(("module", "name"), [("torch", "PyTorch"), ("triton", "Triton")])
 def test_why_not_says_what_is_missing(module, name, monkeypatch):
     from flashlib import kernels

@@ -167,6 +167,12 @@ def test_fractions_decimals_and_eight_bit_floats_are_welcome():
                                                     for a in _amax(x, rows)])
 
 
+def test_eight_bit_tensors_of_torch_are_welcome():
+    torch = pytest.importorskip("torch")
+    assert ch13.check_by_hand(lambda: torch.tensor(right.by_hand()).to(torch.float8_e4m3fn))
+    assert ch13.check_by_hand(lambda: torch.tensor(right.by_hand(), dtype=torch.float64))
+
+
 @pytest.mark.parametrize("single", ["QK", "QKV"])
 def test_float32_is_welcome_where_tensors_are_handed_on(single, capsys):
     def prepare(Q, K, V, signs):

@@ -94,6 +94,26 @@ def emptied(model, tokens):
     return None
 
 
+def of_prefixes(model, tokens):
+    """Compare with the rows of a prefix: no leak shows where the later token is a 0."""
+    for k in range(len(tokens) - 1, 0, -1):
+        moved = np.any(model(tokens[:k]) != model(tokens)[:k], axis=-1)
+        if moved.any():
+            return int(np.argmax(moved)), k
+    return None
+
+
+def of_changed_prefixes(model, tokens):
+    """Compare a prefix with the whole text in which the next token is another."""
+    for k in range(len(tokens) - 1, 0, -1):
+        other = np.array(tokens)
+        other[k] += 1
+        moved = np.any(model(tokens[:k]) != model(other)[:k], axis=-1)
+        if moved.any():
+            return int(np.argmax(moved)), k
+    return None
+
+
 def itself(model, tokens):
     return (len(tokens) - 1, len(tokens) - 1)
 
@@ -105,6 +125,8 @@ WRONG = [
     (ch17.check_length, solved(lambda C, x, f, w: C * x / 2), "without a causal mask"),
     (ch17.check_length, solved(lambda C, x, f, w: C * (w - 1)), "still takes time"),
     (ch17.check_length, lambda C, f, w: np.divide(12 * C * (w - 1), 1 - w / f), "less than"),
+    (ch17.check_length, lambda C, f, w: 12 * C * f * (w - 1) / (f - w) if f != w else math.inf,
+     "3× of 1.5× at (1,): expected inf, got -30720"),
     (ch17.check_length, lambda *x: 7.0, "expected"),
     (ch17.check_length, lambda *x: "far", "expected numb"),
     (ch17.check_longest, fitting(0, lambda N, L, H, C, e: standard(N, L, 1, C, e)), "a P of its own"),
@@ -131,6 +153,7 @@ WRONG = [
     (ch17.check_at_once, writing(weights, lambda w, c, e, L: c * e, float), "a whole number: round up"),
     (ch17.check_at_once, lambda w, L, H_k, d, N, e, rate, wanted: math.ceil(
         wanted * w * e / (rate - wanted * 2 * L * H_k * d * N * e)), "return math.inf"),
+    (ch17.check_at_once, lambda *x: right.at_once(*x) + (x[0] > 1e9), "B at (1,): expected"),
     (ch17.check_at_once, lambda *x: 5, "expected"),
     (ch17.check_first_leak, lambda model, tokens: (0, 7), "expected None"),
     (ch17.check_first_leak, itself, "expected None"),
@@ -138,6 +161,7 @@ WRONG = [
     (ch17.check_first_leak, at_the_end, "a single row in the middle: got None"),
     (ch17.check_first_leak, the_row_before, "row 2 changes with place 5, which holds token 0"),
     (ch17.check_first_leak, emptied, "with another token than it holds"),
+    (ch17.check_first_leak, of_prefixes, "with another token than it holds"),
     (ch17.check_first_leak, in_place, "copy them first"),
     (ch17.check_first_leak, lambda m, t: right.first_leak(m, t) and True, "expected (row, place)"),
     (ch17.check_first_leak, lambda m, t: right.first_leak(m, t) and (5, 2), "leads to a later place"),
@@ -157,6 +181,7 @@ FORMS = [
         right.longest(L, H, C, e, room)[1])),
     (ch17.check_at_once, lambda *x: np.float64(right.at_once(*x))),
     (ch17.check_first_leak, lambda m, t: (found := right.first_leak(m, t)) and list(found)),
+    (ch17.check_first_leak, of_changed_prefixes),
 ]
 
 TestAnswers = examine(right=CHECKS, wrong=WRONG)

@@ -126,6 +126,12 @@ def test_expect_close_names_the_place():
     with pytest.raises(Wrong, match=r"x at \(1, 0\): expected 3, got nan"):
         expect_close(np.array([[1.0, 2.0], [np.nan, 4.0]]), np.array([[1.0, 2.0], [3.0, 4.0]]), "x")
     expect_close(np.array([np.nan]), np.array([np.nan]), "NaN where it belongs")
+    with pytest.raises(Wrong, match=r"x at \(1,\): expected inf, got -3"):
+        expect_close([np.inf, -3.0], [np.inf] * 2, "x")
+    with pytest.raises(Wrong, match=r"x at \(2,\): expected 5, got 6"):
+        expect_close([np.inf, np.nan, 6.0], [np.inf, np.nan, 5.0], "x")
+    with pytest.raises(Wrong, match=r"x: expected inf, got -inf"):
+        expect_close(-np.inf, np.inf, "x")
 
 
 def test_expect_close_tells_numbers_apart_and_writes_whole_ones_in_full():

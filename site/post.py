@@ -256,9 +256,15 @@ def name_lengths(pages):
 def gallery(text, shown, up=""):
     """Put the small pictures of each page where the page of figures has a mark for them."""
     def one(found):
+        titles, met = Counter(title for _, _, title, _ in shown[found[1]]), Counter()
+
+        def numbered(title):                                # two figures below one heading
+            met[title] += 1
+            return f"{title} ({met[title]})" if titles[title] > 1 else title
+
         items = "".join(
             f'<li><a href="{found[1]}.html#{name}"><img{look} src="{up}_images/small/{file}" alt=""'
-            f' loading="lazy" width="216" height="136">{title}</a></li>'
+            f' loading="lazy" width="216" height="136">{numbered(title)}</a></li>'
             for name, file, title, look in shown[found[1]])
         return f'<ul class="gallery">{items}</ul>'
 

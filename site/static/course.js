@@ -77,9 +77,15 @@
     const ratio = guess / answer;
     if (ratio === 1) return say("it was {answer}: yours is right", { answer: told });
     if (Math.abs(ratio - 1) < 0.005) return say("it was {answer}: yours is right, to rounding", { answer: told });
+    if (ratio >= 1000 || (ratio > 0 && ratio < 0.001)) {      // a number of many zeros is said in words
+      const times = Math.max(ratio, 1 / ratio).toLocaleString(document.documentElement.lang,
+        { notation: "compact", compactDisplay: "long", maximumSignificantDigits: 2 });
+      return ratio > 1 ? say("it was {answer}: yours is about {times} times too large", { answer: told, times })
+        : say("it was {answer}: yours is about {times} times too small", { answer: told, times });
+    }
     return say("it was {answer}: yours is {ratio} times that", { answer: told, ratio: ratio.toPrecision(3) });
   }
-  // The next cell has the answer: it is covered until there is a guess, the fold is opened, or patience ends.
+  // The next cell has the answer, and what is said of it after it: both are covered until there is a guess, the fold is opened, or patience ends.
   function cover(form) {
     const key = "seen:" + form.dataset.guess;
     let cell = form.nextElementSibling;
@@ -87,11 +93,23 @@
     if (!cell || store.get(key)) return () => {};
     const note = make("p", { class: "cover" }, say("The answer stands here."));
     const button = make("button", { type: "button" }, say("Show me anyway"));
-    const open = () => { cell.classList.remove("covered"); note.remove(); store.set(key, "1"); };
+    const told = [];
+    for (let next = cell.nextElementSibling; next?.matches("p"); next = next.nextElementSibling) {
+      if (next.firstChild?.nodeName === "STRONG") break;    // Predict, Try
+      told.push(next);
+    }
+    if (told.length > 1 && told.at(-1).nextElementSibling?.matches(".cell,ul,ol,.math")) told.pop();   // leads on
+    const open = () => {
+      cell.classList.remove("covered");
+      for (const part of told) part.classList.remove("veiled");
+      note.remove();
+      store.set(key, "1");
+    };
     button.onclick = () => { open(); cell.querySelector("pre")?.focus({ preventScroll: true }); };
     note.append(button);
     cell.prepend(note);
     cell.classList.add("covered");
+    for (const part of told) part.classList.add("veiled");
     return open;
   }
   function guesses() {
@@ -117,7 +135,7 @@
         }
         compare();
         open();
-        if (form.matches(".words") && fold) fold.open = true;
+        if (fold) fold.open = true;
       });
     }
   }
@@ -296,10 +314,15 @@
     CSS.highlights.set(name, new window.Highlight(...ranges));
   }
 
+  // A searched word as an expression: a short one is found where a word begins, RoPE not in property.
+  window.courseFind = (word) => (/^[\p{Script=Latin}\p{Script=Greek}].{0,3}$/u.test(word)
+    ? "(?<![\\p{Script=Latin}\\p{Script=Greek}])" : /^\d.{0,3}$/.test(word) ? "(?<!\\d)" : "")
+    + word.replace(/[.*+?^${}()|[\]\\/]/g, "\\$&");
+
   // Words that were searched for are marked on the page that is opened.
   function marks() {
     const words = (new URLSearchParams(location.search).get("find") || "").match(/\S+/g);
-    if (words) light("found", RegExp(words.map((word) => word.replace(/\W/g, "\\$&")).join("|"), "gi"));
+    if (words) light("found", RegExp(words.map(window.courseFind).join("|"), "giu"));
   }
 
   // The tensors have their hues in prose and code as in formulas: Q, Qi, dQ, QKᵀ. A chapter's other use of a

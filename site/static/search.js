@@ -19,6 +19,11 @@ window.courseSearch = (() => {
     });
   }
 
+  // Of these alone only headings are told, and beside other words they do not count.
+  const STOP = new Set(("an and are as at be been but by can does for from has have how if in into is it its of on only "
+    + "or so than that the their then there these they this those to was we what when where which who why will with "
+    + "would you your").split(" "));
+
   // One sign too many, too few or wrong, or two that changed places.
   function near(a, b) {
     let [from, x, y] = [0, a.length, b.length];
@@ -30,6 +35,8 @@ window.courseSearch = (() => {
 
   // What rescale, rescales, rescaled and rescaling have in common.
   const stem = (word) => word.replace(/(?<=.{4})(e|es|ed|er|s|ing)$/, "");
+  const any = (words, flags) => new RegExp(words.map(window.courseFind).join("|"), flags);
+  const holds = (text, word) => any([word], "u").test(text);
 
   // At least `needed` of the words must be there. A heading counts more than text, and more yet if it is a word
   // of the glossary or a chapter's title.
@@ -40,24 +47,24 @@ window.courseSearch = (() => {
     const whose = chapter.toLowerCase();
     const title = anchor ? page.endsWith("glossary.html") : !page.endsWith("index.html");
     for (const word of words) {
-      const inHead = named.includes(stem(word));
-      const first = low.indexOf(word);
-      if (!inHead && first < 0) {
+      const inHead = holds(named, stem(word));
+      const count = (low.match(any([word], "gu")) || []).length;
+      if (!inHead && !count) {
         missing -= 1;
         if (missing < 0) return 0;
         continue;
       }
       const whole = new RegExp("(^|[^\\p{L}\\p{N}])" + word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "u");
-      let count = 0;
-      for (let at = first; at >= 0 && count < 6; at = low.indexOf(word, at + word.length)) count += 1;
-      sum += (inHead ? title ? 24 : 12 : 0) + (stem(named) === stem(word) ? 12 : 0) + (whose.includes(stem(word)) ? 6 : 0) + count + (whole.test(low) ? 3 : 0)
+      sum += (inHead ? title ? 24 : 12 : 0) + (stem(named) === stem(word) ? 12 : 0) + (holds(whose, stem(word)) ? 6 : 0)
+        + Math.min(count, 6) + (whole.test(low) ? 3 : 0)
         - Math.min(2, text.length / 4000);
     }
     return sum;
   }
 
   function excerpt(words, text, low) {
-    const at = Math.max(0, Math.min(...words.map((w) => low.indexOf(w)).filter((n) => n >= 0), text.length));
+    const first = low.search(any(words, "u"));
+    const at = first < 0 ? text.length : first;
     const space = text.lastIndexOf(" ", Math.max(0, at - 60)) + 1;
     const start = at === text.length ? 0 : HAN.test(text) ? Math.max(space, at - 80, 0) : space;
     return (start ? "… " : "") + text.slice(start, start + 190).trim() + (start + 190 < text.length ? " …" : "");
@@ -65,10 +72,12 @@ window.courseSearch = (() => {
 
   function marked(text, words) {
     const node = make("span");
-    const pattern = words.map((w) => w.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|");
-    for (const part of text.split(new RegExp(`(${pattern})`, "i"))) {
-      node.append(words.includes(part.toLowerCase()) ? make("mark", "", part) : part);
+    let from = 0;
+    for (const { 0: part, index: at } of text.matchAll(any(words, "giu"))) {
+      node.append(text.slice(from, at), make("mark", "", part));
+      from = at + part.length;
     }
+    node.append(text.slice(from));
     return node;
   }
 
@@ -108,16 +117,19 @@ window.courseSearch = (() => {
       list.replaceChildren();
       count.textContent = "";
       if (!words.length || !sections) return;
-      const places = (some, needed) => sections.map((s) => [score(some, s.entry, s.low, needed), s])
+      const telling = words.filter((word) => !STOP.has(word));
+      if (telling.length) words = telling;
+      const places = (some, needed) => sections
+        .map((s) => [score(some, s.entry, telling.length ? s.low : "", needed), s])
         .filter(([n]) => n > 0).sort((a, b) => b[0] - a[0]);
       let found = places(words);
+      const meant = found.length || !telling.length ? [] : words.map(closest);
       if (!found.length && words.some((word) => HAN.test(word))) {
         words = words.flatMap(pairs);
         found = words.length ? places(words, Math.ceil(words.length * 0.6)) : [];
-      }
+      } else if (!found.length && words.length > 2) found = places(words, words.length - 1);
       count.textContent = found.length === 1 ? say("1 place") : say("{n} places", { n: found.length });
-      const meant = found.length ? [] : words.map(closest);
-      if (meant.some((word, n) => word !== words[n])) {
+      if (meant.some((word) => !words.includes(word)) && !words.some((word) => HAN.test(word))) {
         const button = make("button", "", say("Did you mean “{words}”?", { words: meant.join(" ") }));
         button.onclick = () => { input.value = meant.join(" "); input.focus(); search(); };
         count.append(" ", button);

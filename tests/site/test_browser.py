@@ -122,6 +122,23 @@ def test_search_asks_what_a_mistyped_word_means(opened):
     assert page.locator("dialog.search .what").first.inner_text() == "bank conflict"
 
 
+def test_search_finds_a_short_word_where_a_word_begins_and_no_stop_words(opened):
+    page = opened("index.html")
+    page.keyboard.press("/")
+
+    def found(words):
+        page.locator("dialog.search input").fill(words)
+        return page.locator("dialog.search li").all_inner_texts()
+
+    page.locator("dialog.search input").fill("softmax")
+    page.wait_for_selector("dialog.search li")
+    assert not any("property" in text for text in found("RoPE"))
+    assert any("divide" in text for text in found("why divide by l only once"))
+    heads = [text.splitlines()[1] for text in found("why")]
+    assert all(re.search(r"(?i)\bwhy", head) for head in heads)
+    assert page.wrong == []
+
+
 def test_a_site_on_a_server_searches_too(served, browser):
     page = browser.new_page()
     page.goto(f"{served}/{SIXTH}.html")
@@ -157,6 +174,13 @@ def test_a_guess_is_kept_and_compared(opened):
     assert form.locator("input").input_value() == "71.3 M"
     form.locator("button").click()
     assert form.locator("output").inner_text() == "it was 142,606,336: yours is 0.500 times that"
+    for guess, said in (("5", "29 million times too small"), ("1e15", "7 million times too large")):
+        form.locator("input").fill(guess)
+        form.locator("button").click()
+        assert form.locator("output").inner_text() == f"it was 142,606,336: yours is about {said}"
+    field, output = (form.locator(name).bounding_box() for name in ("input", "output"))
+    assert field["x"] + field["width"] <= output["x"]
+    assert form.evaluate("form => form.nextElementSibling.open"), "how to work it out"
     form.locator("input").fill("many")
     form.locator("button").click()
     assert "a number, please" in form.locator("output").inner_text()

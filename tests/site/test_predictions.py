@@ -102,6 +102,23 @@ def test_the_next_cell_is_covered_until_there_is_a_guess(way, opened):
     assert page.locator("form.guess ~ .cell pre").first.is_visible(), "once is enough"
 
 
+def test_what_is_said_of_a_covered_cell_is_covered_with_it(opened):
+    page = opened("06_tile_flashattention_v1.html")
+    said = page.get_by_text("An eighth comes from DRAM")
+    assert not said.is_visible()
+    assert not page.locator(".veiled [id], .veiled[id]").count(), "an address leads to none of it"
+    page.emulate_media(media="print")
+    assert said.is_visible()
+    page.emulate_media(media="screen")
+    page.get_by_role("button", name="Show me anyway").last.click()
+    assert said.is_visible()
+    page = opened("15_decode_with_split_kv.html")
+    asked = page.locator("p:has(> strong:first-child)").filter(has_text="Predict")
+    assert asked.count() > 8 and not page.locator(".veiled > strong:first-child").count()
+    plain = opened("06_tile_flashattention_v1.html", java_script_enabled=False)
+    assert plain.get_by_text("An eighth comes from DRAM").is_visible()
+
+
 def test_a_covered_cell_opens_for_its_address_and_is_there_in_print_and_without_scripts(opened):
     page = opened(TWELFTH)
     name = page.locator(".covered img").first.get_attribute("id")

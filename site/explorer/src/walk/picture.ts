@@ -96,14 +96,14 @@ export function bytesBar(m: Moment, r: Run, width: number, id: string): string {
     if (wide > 9 * letters(named(tensor)) + 7) out += text(x + wide / 2, y + 15.5, named(tensor), `fx-in fx-on-${tensor}`, "middle");
     x += wide;
   }
-  // Where each run ends; from the right, a name that meets the one before goes a line down.
-  let free = width + 1, line = 0;
+  // Where each run ends; from the right, a name that meets the one before goes a line down. Names lie over marks.
+  let free = width + 1, line = 0, names = "";
   for (const name of [...RUNS].sort((a, b) => run(b).totalBytes - run(a).totalBytes)) {
     const end = Math.min(run(name).totalBytes * scale, width - 1), own = name === r.name, title = runTitle(name);
     line = end > free ? 1 - line : 0;
     free = end - letters(title) * 6.6 - 8;
-    out += path(`M${at(end)} ${y - 3}v${28 + 15 * line}`, own ? "fx-limit" : "fx-mark")
-      + text(end + 1, y + 39 + 15 * line, title, own ? "fx-small fx-b fx-halo" : "fx-small fx-dim fx-halo", "end");
+    out += path(`M${at(end)} ${y - 3}v${28 + 15 * line}`, own ? "fx-limit" : "fx-mark");
+    names += text(end + 1, y + 39 + 15 * line, title, own ? "fx-small fx-b fx-halo" : "fx-small fx-dim fx-halo", "end");
   }
-  return svg(width, y + 58, say("{now} of {all} moved", { now: humanBytes(m.bytes), all: humanBytes(r.totalBytes) }), out);
+  return svg(width, y + 58, say("{now} of {all} moved", { now: humanBytes(m.bytes), all: humanBytes(r.totalBytes) }), out + names);
 }

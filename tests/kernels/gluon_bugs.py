@@ -268,14 +268,10 @@ FUSED = [Mutant(f"fused: {name}", "backward_fused", *fields) for name, *fields i
      "fused_32", "overwrites k slot"),
     ("K is read before it is there", "mbarrier.wait(bars.fixed_full.index(0), 0)", "pass", "fused_64",
      "k slot"),
-    ("dQ is overwritten while it leaves", "mbarrier.wait(bars.dq_empty.index(place), phase ^ 1)",
-     "pass", "fused_64", "overwrites dq slot"),
     ("dQ leaves before it is there", "mbarrier.wait(bars.dq_full.index(w * PARTS + part), phase)",
      "pass", "fused_128", "reads dq slot"),
     ("dQ's memory is given back too early", "tma.store_wait(PARTS - 1 - part)", "pass", "fused_128",
      "overwrites dq slot"),
-    ("dQ leaves without a fence", "tiles.dq.index(place).store(flat(dq))\nfence_async_shared()",
-     "tiles.dq.index(place).store(flat(dq))", "fused_64", "fence_async_shared() is missing"),
     ("dS is overwritten while dQ reads it", "mbarrier.wait(bars.ds_empty.index(buf * 2 + w), turn ^ 1)",
      "pass", "fused_64", "overwrites ds slot"),
     ("dS is read before it is there", "mbarrier.wait(bars.ds_full.index(buf * 2 + part), phase)",
@@ -295,17 +291,25 @@ FUSED = [Mutant(f"fused: {name}", "backward_fused", *fields) for name, *fields i
     ("dP is used before it is there", "dp = warpgroup_mma_wait(0, deps=[dp])", "pass", "fused_128",
      "is used before it is there"),
 )]
-FUSED += [Mutant(f"fused into sums: {name}", *fields, "fused_sums") for name, *fields in (
+FUSED += [Mutant(f"fused into sums: {name}", *fields[:3], "fused_sums", *fields[3:])
+          for name, *fields in (
     ("dK is not scaled", "backward_fused", "add_to(dk_desc, dk * scale", "add_to(dk_desc, dk * 1.0"),
     ("dV goes where dK does", "backward_fused", "add_to(dv_desc, dv", "add_to(dk_desc, dv"),
     ("what was there is lost", "fused_parts", "x += gl.load(at, mask=there, other=0.0)", "pass"),
     ("it adds beyond the last key", "fused_parts", "gl.expand_dims(row < sizes.N_K, 1)",
-     "gl.expand_dims(row < sizes.N_K + 128, 1)"),
+     "gl.expand_dims(row < sizes.N_K + 128, 1)", "dk_desc"),
     ("it adds beyond the last column", "fused_parts", "gl.expand_dims(column < D, 0)",
-     "gl.expand_dims(column < 2 * D, 0)"),
+     "gl.expand_dims(column < 2 * D, 0)", "dk_desc"),
     ("all heads add to the first", "fused_parts", "head.to(gl.int64) * stride_h", "0 * stride_h"),
     ("all batch entries add to the first", "fused_parts", "b.to(gl.int64) * stride_b", "0 * stride_b"),
 )]
 FUSED.append(Mutant("fused: the halves of dQ change places", "fused_parts", "slice(w * WIDTH",
                     "slice((1 - w) * WIDTH", "fused_128"))
+FUSED.append(Mutant("fused: dQ is overwritten while it leaves", "fused_parts",
+                    "mbarrier.wait(bars.dq_empty.index(place), phase ^ 1)",
+                    "pass", "fused_64", "overwrites dq slot"))
+FUSED.append(Mutant("fused: dQ leaves without a fence", "fused_parts",
+                    "tiles.dq.index(place).store(flat(dq))\nfence_async_shared()",
+                    "tiles.dq.index(place).store(flat(dq))", "fused_64",
+                    "fence_async_shared() is missing"))
 MUTANTS = ARITHMETIC + SYNCHRONISATION + FUSED

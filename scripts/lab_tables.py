@@ -33,7 +33,7 @@ from flashlib.course.ch14 import lab as exp_lab  # noqa: E402
 from flashlib.course.ch17 import lab as model_lab  # noqa: E402
 from flashlib.course.ch17 import race  # noqa: E402
 from flashlib.course.plots.theme import human_bytes  # noqa: E402
-from flashlib.models import (  # noqa: E402  # noqa: E402
+from flashlib.models import (  # noqa: E402
     exponentials,
     occupancy,
     predict,
@@ -47,6 +47,7 @@ from flashlib.models.sm import programs  # noqa: E402
 from flashlib.models.sm.simulator import DoesNotFit, simulate  # noqa: E402
 
 FILE = ROOT / "site" / "labs.json"
+RATES, SIZES = (0.0, 0.001, 0.01), (10.0, 100.0, 1000.0)  # of outliers
 
 
 def table(function, *options):
@@ -86,22 +87,11 @@ def roof():
         rest = sum(roofline.time_s(op, sheet, used).time_s for op in operators) - apart
         reached = fused.flops / mine.time_s / float(sheet.matmul_flops_per_s[used])
         said = {"matmul": 0, "memory": 1}.get(mine.bound, 2)
-        return (
-            roofline.ridge(sheet, used),
-            *(op.intensity for op in three),
-            said,
-            percent(reached),
-            percent(apart / (apart + rest)),
-            percent(mine.time_s / (mine.time_s + rest)),
-        )
+        return (roofline.ridge(sheet, used), *(op.intensity for op in three), said, percent(reached),
+                percent(apart / (apart + rest)), percent(mine.time_s / (mine.time_s + rest)))
 
-    return table(
-        row,
-        [gpu.name for gpu in hardware.ALL],
-        layer_lab.DIMS,
-        (1024, 16384, 65536),
-        ("float16", "float8"),
-    )
+    return table(row, [gpu.name for gpu in hardware.ALL], layer_lab.DIMS, (1024, 16384, 65536),
+                 ("float16", "float8"))
 
 
 def matmul():
@@ -123,16 +113,8 @@ def matmul():
         held = sum(size for *_, size in matmul_tiles(min(edge, M), min(edge, N), min(32, K)))
         intensity = cost.matmul_flops / cost.hbm_bytes
         said = 2 if held > room else 0 if intensity >= ridge else 1
-        return (
-            once.hbm_bytes,
-            cost.hbm_bytes,
-            said,
-            f"{held / 1024:.3g}",
-            f"{room / 1024:.0f}",
-            f"{intensity:.3g}",
-            f"{ridge:.0f}",
-            human_bytes(naive.hbm_bytes),
-        )
+        return (once.hbm_bytes, cost.hbm_bytes, said, f"{held / 1024:.3g}", f"{room / 1024:.0f}",
+                f"{intensity:.3g}", f"{ridge:.0f}", human_bytes(naive.hbm_bytes))
 
     return table(row, shapes, (16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 384, 512))
 
@@ -142,26 +124,18 @@ def walk():
     queries = {"needs": (0, 46), "of": (1, 20)}
 
     def row(name, size, keys):
-        words, s, V = walk_lab._row(*queries[name])
+        words, s, V = walk_lab.row_of(*queries[name])
         start = (keys - 1) // size * size
         stop = min(start + size, len(words))
-        _, m, l, o = walk_lab._state(s, V, stop)
-        _, _, all_l, all_o = walk_lab._state(s, V, len(words))
+        _, m, l, o = walk_lab.state_of(s, V, stop)
+        _, _, all_l, all_o = walk_lab.state_of(s, V, len(words))
         maxima = [s[:end].max() for end in (*range(size, stop, size), stop)]
         rescales = int((np.diff(maxima) > 0).sum())
         factor = np.exp(maxima[-2] - maxima[-1]) if len(maxima) > 1 else 1.0
         block = words[start] if stop == start + 1 else f"{words[start]} … {words[stop - 1]}"
         said = 0 if len(maxima) == 1 else 1 if factor < 1 else 2
-        return (
-            l,
-            np.abs(o / l - all_o / all_l).max(),
-            said,
-            block,
-            f"{factor:.3f}",
-            rescales,
-            stop,
-            f"{m:.2f}",
-        )
+        return (l, np.abs(o / l - all_o / all_l).max(), said, block, f"{factor:.3f}", rescales, stop,
+                f"{m:.2f}")
 
     return table(row, queries, (1, 8, 28, 56), range(1, 57))
 
@@ -172,10 +146,8 @@ def fill():
 
     def row(kernel, mask, pairs, block):
         def waves(N):
-            return occupancy.waves(
-                occupancy.programs(batch=1, heads=pairs, N=N, block=None if kernel == "v1" else block),
-                gpu,
-            )
+            height = None if kernel == "v1" else block
+            return occupancy.waves(occupancy.programs(batch=1, heads=pairs, N=N, block=height), gpu)
 
         if kernel == "v1" or mask == "none":
             busy = [100 * waves(N).efficiency for N in lengths]
@@ -206,18 +178,11 @@ def pointers():
             len({int(place) // pointer_figures.SECTOR for place in at[on]}),
             int((on & ~inside).sum()),
         )
-        return (
-            hit,
-            -(-int(on.sum()) // pointer_figures.SECTOR),
-            1 if wild else 0,
-            int(on.sum()),
-            int((~on).sum()),
-            wild,
-        )
+        return (hit, -(-int(on.sum()) // pointer_figures.SECTOR), 1 if wild else 0, int(on.sum()),
+                int((~on).sum()), wild)
 
-    return table(
-        row, list(pointer_lab.LAYOUTS), [f"{m} × {n}" for m, n in pointer_lab.BLOCKS], ("on", "off")
-    )
+    return table(row, list(pointer_lab.LAYOUTS), [f"{m} × {n}" for m, n in pointer_lab.BLOCKS],
+                 ("on", "off"))
 
 
 def budgets():
@@ -232,9 +197,8 @@ def budgets():
             return *used, 0
         return *used, 1 if p.spilled_words else 2, f"{1e3 * p.time_s:.2f}", p.per_sm, p.spilled_words
 
-    return table(
-        row, ("A100", "RTX 4090", "H100", "H200"), (32, 64, 128, 256), (32, 64, 128, 256), (4, 8)
-    )
+    return table(row, ("A100", "RTX 4090", "H100", "H200"), (32, 64, 128, 256), (32, 64, 128, 256),
+                 (4, 8))
 
 
 def schedule():
@@ -299,12 +263,8 @@ def sums():
             return None, None, 0, len(s.stuck)
         return s.length, s.count / sms, 1, percent(s.idle)
 
-    return table(
-        row,
-        ("apart", "together", "unordered", "one_ring", "first_key_first"),
-        (1, 2, 4, 7, 8, 16),
-        (0.0, 0.5, 1.0, 2.0, 3.0),
-    )
+    return table(row, ("apart", "together", "unordered", "one_ring", "first_key_first"),
+                 (1, 2, 4, 7, 8, 16), (0.0, 0.5, 1.0, 2.0, 3.0))
 
 
 def numbers():
@@ -313,54 +273,35 @@ def numbers():
 
     def row(value, scale, fmt):
         kept = quant.fields(value / scales[scale], fmt).value * scales[scale]
-        return (
-            value,
-            kept,
-            0 if abs(kept - value) <= value / 4 else 1,
-            f"{value:g}",
-            f"{kept:.4g}",
-            f"{100 * abs(kept / value - 1):.2g}",
-        )
+        return (value, kept, 0 if abs(kept - value) <= value / 4 else 1, f"{value:g}", f"{kept:.4g}",
+                f"{100 * abs(kept / value - 1):.2g}")
 
-    return table(
-        row,
-        (0.001, 0.004, 0.02, 0.1, 0.3, 0.7, 1.06, 3.3, 7.7, 17.0, 45.0, 300.0, 460.0, 1000.0),
-        list(scales),
-        list(quant.FLOATS),
-    )
-
-
-RATES, SIZES = (0.0, 0.001, 0.01), (10.0, 100.0, 1000.0)
+    return table(row,
+                 (0.001, 0.004, 0.02, 0.1, 0.3, 0.7, 1.06, 3.3, 7.7, 17.0, 45.0, 300.0, 460.0, 1000.0),
+                 list(scales), list(quant.FLOATS))
 
 
 def outliers(rates=RATES, sizes=SIZES):
     """Chapter 13: the errors of attention in e4m3, by outliers; slow, a few seconds a row."""
 
     def row(rate, size):
-        errors, weight = fp8_lab._errors("e4m3", rate, size if rate else SIZES[0])
+        errors, weight = fp8_lab.errors_of("e4m3", rate, size if rate else SIZES[0])
         low, high = errors[2]["gains"][[0, -1]]
         rlow, rhigh = errors[4]["gains"][[0, -1]]
-        return (
-            *(each["rmse"] for each in errors),
-            0,
-            f"{low:.1f}",
-            f"{high:.1f}",
-            f"{rlow:.1f}",
-            f"{rhigh:.1f}",
-            f"{weight:.2g}",
-        )
+        return (*(each["rmse"] for each in errors), 0, f"{low:.1f}", f"{high:.1f}", f"{rlow:.1f}",
+                f"{rhigh:.1f}", f"{weight:.2g}")
 
     return table(row, rates, sizes)
 
 
 def units():
     """Chapter 14: the units of an SM for 128 × 128 logits, and the simulated cycles at τ = 8."""
-    used = stale_maximum.references(exp_lab._maxima(), 8.0)
+    used = stale_maximum.references(exp_lab.maxima_of_rows(), 8.0)
     rescales = float(used.renewed[:, 1:].any(axis=0).mean())
 
     def row(gpu, d, share):
         u = exponentials.units(exp_lab.GPUS[gpu], d=d, share=share, degree=3)
-        cycles = exp_lab._cycles(gpu, d, share, 3, rescales)
+        cycles = exp_lab.cycles_of(gpu, d, share, 3, rescales)
         return u.matmul, u.exp, u.vector, u.shared, cycles, 0, f"{cycles:,.0f}"
 
     assert exp2.HIGHEST_DEGREE >= 3
@@ -369,42 +310,22 @@ def units():
 
 def layer():
     """Chapter 17: a causal layer on an H200, and the same with attention at twice the rate."""
-    dense_rate = model_lab.REACHED * float(hardware.get("H200").matmul_flops_per_s["bfloat16"])
+    dense_rate = model_lab.rate_of_matrices(hardware.get("H200"))
 
     def row(model, N, rate):
         C = model_lab.MODELS[model][1]
         rate = dense_rate if rate == "dense" else 1e12 * rate
-        dense = model_lab.TOKENS * 24 * C * C / dense_rate
-        attention = model_lab.TOKENS * 2 * N * C / rate
+        dense, attention = model_lab.layer_seconds(N, C, dense_rate, rate)
         part = race.share(N, C, dense_rate / rate)
-        return (
-            dense,
-            attention,
-            attention / 2,
-            0,
-            percent(part),
-            f"{race.speedup(part, 2):.2f}",
-            f"{1 / (1 - part):.2f}",
-        )
+        return (dense, attention, attention / 2, 0, percent(part), f"{race.speedup(part, 2):.2f}",
+                f"{1 / (1 - part):.2f}")
 
     return table(row, list(model_lab.MODELS), model_lab.LENGTHS, (100, 200, 400, "dense"))
 
 
-TABLES = {
-    "roof": roof,
-    "matmul": matmul,
-    "walk": walk,
-    "fill": fill,
-    "pointers": pointers,
-    "budgets": budgets,
-    "schedule": schedule,
-    "hazards": hazards,
-    "sums": sums,
-    "numbers": numbers,
-    "outliers": outliers,
-    "units": units,
-    "layer": layer,
-}
+TABLES = {made.__name__: made for made in (
+    roof, matmul, walk, fill, pointers, budgets, schedule, hazards, sums, numbers, outliers, units,
+    layer)}
 
 
 def as_json(made) -> str:

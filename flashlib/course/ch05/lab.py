@@ -22,11 +22,11 @@ def picture(head=0, query=46, size=1, keys=32):
         size: keys in a block.
         keys: keys read so far, 1 to 56.
     """
-    words, s, V = _row(head, query)
+    words, s, V = row_of(head, query)
     start = (keys - 1) // size * size
     stop = min(start + size, len(words))
-    now, before = _state(s, V, stop), _state(s, V, start) if start else None
-    states = [_state(s, V, n) for n in (*range(size, len(words), size), len(words))]
+    now, before = state_of(s, V, stop), state_of(s, V, start) if start else None
+    states = [state_of(s, V, n) for n in (*range(size, len(words), size), len(words))]
     limits = [1.08 * max(np.abs(part).max() for part in parts)
               for parts in zip(*((o, o / l) for _, _, l, o in states), strict=True)]
     final = states[-1][3] / states[-1][2]
@@ -60,7 +60,7 @@ def film(head=0, query=46):
     It shows the state before and after every key that raises the maximum, in between a few more, and
     opens on the key that shrinks the past most.
     """
-    words, s, _ = _row(head, query)
+    words, s, _ = row_of(head, query)
     m = np.maximum.accumulate(s)
     shrink = np.exp(m[:-1] - m[1:])
     raised = np.flatnonzero(shrink < 1) + 1                 # so many keys stand before one that raises
@@ -74,12 +74,13 @@ def film(head=0, query=46):
 
 
 @functools.cache
-def _row(head, query):
+def row_of(head, query):
+    """Return (words, logits, V) of one query of the sentence."""
     sentence = data.sentence()
     return sentence.tokens, sentence.logits(head)[query], sentence.V[head]
 
 
-def _state(s, V, stop):
+def state_of(s, V, stop):
     """Return (weights, m, l, o) after the first `stop` keys, in units of their maximum."""
     m = s[:stop].max()
     weights = np.exp(s[:stop] - m)

@@ -31,7 +31,7 @@ def draw(value=0.3, scale=1.0, fmt="e4m3", rate=0.001, size=10.0, block_scales=T
     bits, near, f = quant.fields(value / scale, fmt), _near(value / scale, fmt), quant.FORMATS[fmt]
     chosen = f"{'block scales' if block_scales else 'one scale'}{', rotated' if rotation else ''}"
     heading = f"attention, {N:,} keys, d = {D}, outliers of size {size:g} in {rate:.2%} of the entries"
-    errors, weight = _errors(fmt, rate, size)
+    errors, weight = errors_of(fmt, rate, size)
     return picture(value, scale, fmt, bits, near * scale, errors, chosen=chosen, heading=heading,
                    note=f"largest weight P of a row, median: {weight:.2g}",
                    formula=(f.mantissa_bits, f.bias))
@@ -72,7 +72,7 @@ def _near(x, fmt):
 
 
 @functools.lru_cache(maxsize=256)
-def _errors(fmt, rate, size):
+def errors_of(fmt, rate, size):
     """Return each recipe's error over all draws, its gains, and the median of the largest weights."""
     recipes = [fp8.Recipe("float16", "float16"),
                *(fp8.Recipe(name, fmt, block, rotation) for name, block, rotation in RECIPES)]

@@ -27,14 +27,14 @@ TILES, KEYS, ROWS = 32, 128, 128
 
 
 @functools.cache
-def _maxima() -> np.ndarray:
+def maxima_of_rows() -> np.ndarray:
     """Return the tile maxima of 128 rows of standard normal logits, in units of log 2."""
     logits = np.random.default_rng(14).normal(size=(ROWS, TILES, KEYS))
     return logits.max(axis=2) * exp2.LOG2E
 
 
 @functools.cache
-def _cycles(gpu, d, share, degree, rescales) -> float:
+def cycles_of(gpu, d, share, degree, rescales) -> float:
     """Return simulated cycles for 128 query rows and 128 keys, of v3's program or of v4's."""
     name, rows = ("pingpong_overlap", 128) if gpu == "H100" else ("v4", 256)
     run = programs.schedule_of(name, gpu=GPUS[gpu], d=d, emulate=share, rescales=rescales, tiles=TILES,
@@ -52,13 +52,13 @@ def draw(gpu="B200", d=128, degree=3, share=0.3, tau=8.0, scale=1.0):
     """
     f = np.linspace(0, 1, 513)
     error = np.abs(exp2.software_exp2(f[:-1], degree) / np.exp2(f[:-1]) - 1)
-    maxima = scale * _maxima()
+    maxima = scale * maxima_of_rows()
     used = stale_maximum.references(maxima, tau)
     rescales = float(used.renewed[:, 1:].any(axis=0).mean())
     units = exponentials.units(GPUS[gpu], d=d, share=share, degree=degree)
     fits = OFFSET + tau <= math.log2(E4M3_MAX)
     row = int(used.renewed.sum(axis=1).argmax())
-    return picture(f[:-1], error, units, _cycles(gpu, d, share, degree, rescales), maxima[row],
+    return picture(f[:-1], error, units, cycles_of(gpu, d, share, degree, rescales), maxima[row],
                    used.m[row], degree=degree, tau=tau, gpu=gpu, fits=fits)
 
 

@@ -13,12 +13,22 @@ TOKENS, REACHED = 65536, 0.7                                # of a step; of the 
 FIRST = next(iter(MODELS))
 
 
+def rate_of_matrices(sheet) -> float:
+    """Return the FLOP/s that a GPU's matmuls are taken to reach."""
+    return REACHED * float(sheet.matmul_flops_per_s["bfloat16"])
+
+
+def layer_seconds(N, C, dense_rate, rate) -> tuple[float, float]:
+    """Return the seconds of a causal layer's matrices and of its attention, forward, at two rates."""
+    return TOKENS * 24 * C * C / dense_rate, TOKENS * 2 * N * C / rate
+
+
 def draw(model=FIRST, N=4096, before=200, after=400, gpu="H200"):
     """Draw a layer's forward at two rates of attention, in TFLOP/s; say share, gain, tokens/s."""
     (L, C), sheet = MODELS[model], hardware.get(gpu)
-    dense_rate = REACHED * float(sheet.matmul_flops_per_s["bfloat16"])
-    dense = TOKENS * 24 * C * C / dense_rate
-    times = {f"{rate} TFLOP/s": (dense, TOKENS * 2 * N * C / (1e12 * rate)) for rate in (before, after)}
+    dense_rate = rate_of_matrices(sheet)
+    times = {f"{rate} TFLOP/s": layer_seconds(N, C, dense_rate, 1e12 * rate)
+             for rate in (before, after)}
     part, faster = race.share(N, C, dense_rate / (1e12 * before)), after / before
     weights, cache = 2 * 12 * L * C * C, 4 * L * C * N
     most = race.tokens_per_s(weights, cache, float(sheet.hbm_bytes_per_s))

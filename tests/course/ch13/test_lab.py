@@ -27,14 +27,14 @@ def no_other_widgets():
 
 def test_every_control_draws(monkeypatch):
     monkeypatch.setattr(module, "DRAWS", 1)                 # of four: this test is about what draws
-    monkeypatch.setattr(module, "_errors", functools.cache(module._errors.__wrapped__))
+    monkeypatch.setattr(module, "errors_of", functools.cache(module.errors_of.__wrapped__))
     lab = fp8_lab()
     assert set(draw_choices(lab)) == set(lab.controls)
 
 
 def test_the_figure_says_what_the_bits_and_the_errors_are(monkeypatch):
     monkeypatch.setattr(module, "DRAWS", 1)
-    monkeypatch.setattr(module, "_errors", module._errors.__wrapped__)
+    monkeypatch.setattr(module, "errors_of", module.errors_of.__wrapped__)
     figure = fp8_lab().figure(value=-17.0, scale=1.0, size=30.0)
     bits = quant.fields(-17.0)
     assert bits.bits in figure._alt and "outliers of size 30 in 0.10%" in figure._alt
@@ -49,7 +49,7 @@ def test_the_figure_says_what_the_bits_and_the_errors_are(monkeypatch):
 def test_it_shows_what_the_chapter_says_and_no_bar_leaves_the_axis():
     """Rotation gains twofold by itself, blocks add nothing to it; without outliers neither gains."""
     def gains(**choice):
-        rows, _ = module._errors(**{"fmt": "e4m3", "rate": 0.001, "size": 10.0, **choice})
+        rows, _ = module.errors_of(**{"fmt": "e4m3", "rate": 0.001, "size": 10.0, **choice})
         errors = {row["recipe"]: row["rmse"] for row in rows}
         return {name: errors["one scale"] / e for name, e in errors.items()}
 

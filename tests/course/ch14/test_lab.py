@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from flashlib.course.ch14.figures import LONGEST
-from flashlib.course.ch14.lab import GPUS, SHARES, ULTRA, _cycles, draw, exp2_lab
+from flashlib.course.ch14.lab import GPUS, SHARES, ULTRA, cycles_of, draw, exp2_lab
 from flashlib.course.plots.theme import alt_text
 from flashlib.models import exponentials
 from flashlib.models.sm import programs
@@ -32,8 +32,8 @@ def test_it_shows_the_simulators_cycles():
 
 
 def test_it_opens_on_the_best_share_and_no_bar_leaves_the_axis():
-    assert _cycles("B200", 128, 0.3, 3, 0.0) == min(_cycles("B200", 128, y, 3, 0.0) for y in SHARES)
-    most = [_cycles(gpu, 128, 1.0, 7, 1.0) for gpu in GPUS]
+    assert cycles_of("B200", 128, 0.3, 3, 0.0) == min(cycles_of("B200", 128, y, 3, 0.0) for y in SHARES)
+    most = [cycles_of(gpu, 128, 1.0, 7, 1.0) for gpu in GPUS]
     assert max(most) < LONGEST
     units = [exponentials.units(sheet, share=1.0, degree=7) for sheet in GPUS.values()]
     assert max(map(max, units)) < LONGEST

@@ -1,6 +1,5 @@
 """The labs that a page shows as tables: the labs' own numbers, and the answers that the text gives."""
 
-import importlib.util
 import json
 
 import pytest
@@ -93,16 +92,8 @@ def test_a_table_is_moved_by_keys_and_says_its_row(open_page):
     assert page.evaluate("document.documentElement.scrollWidth") == 360
 
 
-@pytest.fixture(scope="module")
-def labs():
-    spec = importlib.util.spec_from_file_location("labs", ROOT / "site" / "labs.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_every_table_has_its_words_and_moves_in_time(open_page, labs):
-    page = open_page(1000)
+def test_every_table_has_its_words_and_moves_in_time(open_page, part):
+    labs, page = part("labs"), open_page(1000)
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
     assert set(labs.MADE) == set(TABLES)

@@ -44,7 +44,7 @@ def ring_backward(rank, P, kv, gradients):
             yield put(after, "KV", kv, before)
         dkv = yield compute(source, gradients, source, kv)
         if step:
-            dkv = dkv + (yield get(before, "dKV"))
+            dkv += yield get(before, "dKV")
         if P > 1:
             yield put(after, "dKV", dkv, before)
         if step + 1 < P:

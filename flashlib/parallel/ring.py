@@ -14,6 +14,8 @@ from flashlib.kernels.attention import Impl, Sides
 from flashlib.masks import Window, window_of
 from flashlib.parallel.groups import SMS, Options, Ranks, agree, check_shards, drive
 
+KEYS = 2**15                       # a GPU is full with gradients of so many keys, of all heads together
+
 
 def ring_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, group=None,
                    causal: bool = False, window: Sides = None, scale: float | None = None,
@@ -45,7 +47,9 @@ def ring_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, group=N
 
     Forward a rank sends (P − 1)·2·(N/P)·H_k·D elements, backward the same keys again and P times their
     gradients in float32; it holds the keys of two ranks at most. Saved for the backward pass are q, k,
-    v, O and lse of this rank. If one rank's backward runs, all must. A group of one sends nothing.
+    v, O and lse of this rank. Where some of the heads fill a GPU, backward they go round in turn, so
+    that float32 sums of few heads are in memory. If one rank's backward runs, all must. A group of one
+    sends nothing.
     """
     ranks, seen = Ranks.of(group), Window()
     refusal, options = None, None
@@ -123,12 +127,25 @@ class Ring(torch.autograd.Function):
             ops.no_second_derivative(ctx)
         q, k, v, o, lse = ctx.saved_tensors
         call: Call = ctx.call
-        dq = torch.zeros(q.shape, dtype=wide(q), device=q.device)
         do = torch.zeros_like(o) if do is None else do.resolve_neg()
-        of_rank = partial(_gradients, call, q, lse, do, ops.delta_of(o, do, dlse), dq)
-        ranks = call.ranks
-        dk, dv = drive(ring_backward(ranks.rank, ranks.P, torch.stack([k, v]), of_rank), ranks)
-        return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None
+        delta, ranks = ops.delta_of(o, do, dlse), call.ranks
+        dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
+        for heads, shared in turns(q, k):
+            mine = [x[:, heads] for x in (q, lse, do, delta)]
+            kv = torch.stack([k[:, shared], v[:, shared]])
+            total = torch.zeros(mine[0].shape, dtype=wide(q), device=q.device)
+            of_rank = partial(_gradients, call, *mine, total)
+            dk[:, shared], dv[:, shared] = drive(ring_backward(ranks.rank, ranks.P, kv, of_rank), ranks)
+            dq[:, heads] = total
+        return dq, dk, dv, None
+
+
+def turns(q, k) -> list[tuple[slice, slice]]:
+    """Return the heads that go round together, of q and of k: as few as hold `KEYS` keys."""
+    shared, group = k.shape[1], q.shape[1] // k.shape[1]
+    few = max(1, min(shared, -(-KEYS // (k.shape[0] * k.shape[2]))))
+    return [(slice(first * group, (first + few) * group), slice(first, first + few))
+            for first in range(0, shared, few)]
 
 
 def _fold(call, q, o, lse, source, kv) -> None:

@@ -62,6 +62,24 @@ def compare(group, operation, N, H, Hk, options, strided=False):
             "bytes": sum(links.bytes.values()), "to": sorted({to for _, to in links.bytes})}
 
 
+def heads_in_turn(group, B, keys_at_once):
+    """Return whether few heads at a time make the same bits of the same bytes, and the messages."""
+    *mine, do = shards(group, tensors(24, 6, 3, B=B), "zigzag")
+    here, found = ring_attention.__globals__, []
+    before = here["KEYS"]
+    for keys in (before, keys_at_once):
+        try:
+            here["KEYS"] = keys
+            with count_links() as links:
+                found.append(both_passes("ring", mine, do, group=group, causal=True))
+            found[-1].append((sum(links.bytes.values()), len(links.messages)))
+        finally:
+            here["KEYS"] = before
+    (*one, (bytes_at_once, _)), (*few, (bytes_in_turn, messages)) = found
+    same = all(torch.equal(a, b) for a, b in zip(one, few, strict=True))
+    return same, bytes_at_once == bytes_in_turn, messages
+
+
 def rounding(group, operation, dtype, N=240):
     """Return each tensor's root mean square error of all ranks, and that of one device, in 16 bits."""
     whole, layout = tensors(N, 4, 2, 32, dtype, B=1), "zigzag"

@@ -32,8 +32,12 @@ MUTANTS = {mutant[0]: Mutant(*mutant) for mutant in (
      "ring"),
     ("another scale in the backward pass", "ring", GRADIENTS, GRADIENTS.replace("call.scale", "1.0"),
      "ring"),
-    ("dK and dV change places", "ring", "dk.to(k.dtype), dv.to(v.dtype)",
-     "dv.to(k.dtype), dk.to(v.dtype)", "ring"),
+    ("dK and dV change places", "ring", "return dq, dk, dv, None", "return dq, dv, dk, None", "ring"),
+    ("the heads that go round later take the keys of the first", "ring",
+     "torch.stack([k[:, shared], v[:, shared]])",
+     "torch.stack([k[:, :shared.stop - shared.start], v[:, shared]])", "turns"),
+    ("the last heads do not go round", "ring", "range(0, shared, few)", "range(0, shared - few, few)",
+     "turns"),
     ("values are taken for keys", "ring", "ops.forward(q[:, :, rows], kv[0][:, :, keys],",
      "ops.forward(q[:, :, rows], kv[1][:, :, keys],", "ring"),
     ("gathered keys stay in the order of ranks", "rivals",
@@ -83,6 +87,11 @@ def _ring(jobs, group):
     for options in ({"causal": True}, {"window": (7, 3), "scale": 0.3}):
         found = jobs.compare(group, "ring", 24, 4, 2, options)
         assert found["error"] < 1e-12, found
+
+
+def _turns(jobs, group):
+    same, *_ = jobs.heads_in_turn(group, 1, 1)
+    assert same
 
 
 def _gather(jobs, group):
@@ -135,6 +144,7 @@ def _order(jobs, group):
     assert found == (1.0, 2.0), found
 
 
-CHECKS = {"ring": _ring, "gather": _gather, "rounding": _rounding, "lse": _lse, "tree": _tree,
+CHECKS = {"ring": _ring, "turns": _turns, "gather": _gather, "rounding": _rounding, "lse": _lse,
+          "tree": _tree,
           "agreement": lambda jobs, group: _said(jobs, group, "causal"),
           "refusal": lambda jobs, group: _said(jobs, group, "odd"), "order": _order}

@@ -69,6 +69,15 @@ def test_a_tree_decodes_like_one_device(pool, P, Hk):
     assert len({bits for *_, bits in found}) == 1, "all ranks have the same bits"
 
 
+@pytest.mark.parametrize("B, keys, turns", [(1, 1, 3), (2, 32, 2), (1, 36, 1)])
+def test_backward_few_heads_go_round_at_a_time(pool, B, keys, turns):
+    """As few as hold so many keys: the same bits of the same bytes, in as many messages more."""
+    P = 2
+    for same, bytes_too, messages in pool.results(P, "heads_in_turn", B, keys):
+        assert same and bytes_too
+        assert messages == P - 1 + turns * (P - 1 + P)
+
+
 @pytest.mark.parametrize("operation", ["ring", "gather", "ulysses"])
 def test_strides_of_a_model_change_nothing(pool, operation):
     found = pool.results(2, "compare", operation, 24, 4, 2, {"causal": True}, True)
@@ -175,7 +184,7 @@ def test_a_planted_bug_is_noticed(pool, name):
 
 
 def test_the_list_of_bugs_is_long_and_uses_every_check():
-    assert len(mutated.MUTANTS) == 17
+    assert len(mutated.MUTANTS) == 19
     assert {mutant.check for mutant in mutated.MUTANTS.values()} == mutated.CHECKS.keys()
 
 

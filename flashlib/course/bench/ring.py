@@ -63,9 +63,9 @@ def join(device) -> None:
         torch.distributed.init_process_group("nccl" if device == "cuda" else "gloo", timeout=LIMIT)
 
 
-def slowest(seconds, device) -> float:
-    """Return the longest of all ranks' times."""
-    worst = torch.tensor([seconds], dtype=torch.float64, device=device)
+def worst_of_all(amount, device) -> float:
+    """Return the largest of all ranks' seconds, or bytes."""
+    worst = torch.tensor([amount], dtype=torch.float64, device=device)
     torch.distributed.all_reduce(worst, op=torch.distributed.ReduceOp.MAX)
     return worst.item()
 
@@ -79,7 +79,7 @@ def clock(call, device, repeats, warm=True) -> float:
         start = time.perf_counter()
         for _ in range(repeats):
             call()
-        return slowest((time.perf_counter() - start) / repeats, device)
+        return worst_of_all((time.perf_counter() - start) / repeats, device)
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     start.record()
@@ -87,7 +87,7 @@ def clock(call, device, repeats, warm=True) -> float:
         call()
     stop.record()
     stop.synchronize()
-    return slowest(1e-3 * start.elapsed_time(stop) / repeats, device)
+    return worst_of_all(1e-3 * start.elapsed_time(stop) / repeats, device)
 
 
 def whole(N, device):
@@ -270,7 +270,8 @@ def _measured(peaks, device, repeats, prepared_call) -> float:
         torch.cuda.reset_peak_memory_stats()
     with context():
         seconds = clock(call, device, repeats or 1, warm=repeats > 0)
-    peaks[name] = torch.cuda.max_memory_allocated() - before if device == "cuda" else 0
+    needed = torch.cuda.max_memory_allocated() - before if device == "cuda" else 0
+    peaks[name] = int(worst_of_all(needed, device))
     return seconds
 
 
@@ -290,7 +291,8 @@ def main(argv=None):
     show.table([{key: row[key] for key in SHOWN} for row in rows])
     P = torch.distributed.get_world_size()
     head = {"dtype": harness.input_dtype(device), "inputs": "standard normal",
-            "timing": "slowest rank, mean of repeats after a barrier; ways alternate between rounds"}
+            "timing": "slowest rank, mean of repeats after a barrier; ways alternate between rounds",
+            "memory": "of the rank that needs most, beside its inputs"}
     command = options.command.replace("python -m", f"torchrun --nproc-per-node {P} -m")
     write(options, "ring_links", carried, collect(command, **head))
     write(options, "ring", rows, collect(

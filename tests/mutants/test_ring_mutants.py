@@ -192,7 +192,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("dK and dV are one hop from home", "ring",
      'if P > 1:\n    dkv = yield get(before, "dKV")\nreturn dkv',
      'if P > 1:\n    yield get(before, "dKV")\nreturn dkv', "gradient", ("value",)),
-    ("dK and dV do not travel", "ring", 'dkv = dkv + (yield get(before, "dKV"))',
+    ("dK and dV do not travel", "ring", 'dkv += yield get(before, "dKV")',
      'yield get(before, "dKV")', "gradient", ("value", "bytes")),
     ("dQ of the last keys alone", "ring", "target += part", "target[...] = part", "gradient"),
     ("the message leaves after the work", "ring", SOURCE + FOLD,

@@ -127,11 +127,7 @@ def run(kernel, grid: int, arguments: dict, *, order: str | int = "late", num_wa
     for pid in range(grid):
         program = Program(order, (pid, grid), found.counts, num_warps)
         here = Translator(program, meanings).function(getattr(kernel, "fn", kernel))
-        try:
-            program.run(functools.partial(here, **seen))
-        except Hazard as hazard:
-            hazard.events = program.events + program.under_way()
-            raise
+        program.run(functools.partial(here, **seen))
         found.events.append(program.events)
     return found
 

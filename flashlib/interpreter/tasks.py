@@ -12,25 +12,20 @@ import os
 import random
 import sys
 import threading
+import traceback
 from collections import Counter
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-HOMES = str(Path(__file__).parent), str(Path(np.__file__).parent)   # of what no kernel's code is in
-ORDERS = ("late", "early")
+HOMES = os.path.dirname(__file__), os.path.dirname(np.__file__)     # of what no kernel's code is in
 _places: dict[str, tuple[str, int]] = {}                    # where "file:line" is
 
 
 class Hazard(RuntimeError):
-    """A kernel that would be wrong, or never end, on some GPU at some time; the message says where.
+    """A kernel that would be wrong, or never end, on some GPU at some time; the message says where."""
 
-    `events` are those of its program until then, with the copies that are "under way".
-    """
-
-    events: list | None = None
+    events: list | None = None                              # of its program, with copies "under way"
 
     @property
     def source(self) -> str:
@@ -46,11 +41,9 @@ class _Stopped(BaseException):
 
 def _statements(*beside: str):
     """Yield (file, line) of the kernel's code being executed, not in `beside`, innermost first."""
-    frame = sys._getframe(1)
-    while frame is not None:
+    for frame, number in traceback.walk_stack(sys._getframe(1)):
         if not frame.f_code.co_filename.startswith((*HOMES, *beside)):
-            yield frame.f_code.co_filename, frame.f_lineno
-        frame = frame.f_back
+            yield frame.f_code.co_filename, number
 
 
 def line(*beside: str) -> str:
@@ -64,8 +57,7 @@ def line(*beside: str) -> str:
 def assigned(taken: Counter) -> str:
     """Return the name that the kernel gives to what it allocates, or its line.
 
-    That is the statement, perhaps of a caller, that assigns. Of `a, b = f(), f()` the first is a;
-    `taken` counts.
+    It is the statement, perhaps a caller's, that assigns. Of `a, b = f(), f()` first a: `taken` counts.
     """
     for place in _statements():
         left, equals, _ = linecache.getline(*place).partition("=")
@@ -83,8 +75,7 @@ def join(clock: dict, other: dict) -> None:
             clock[agent] = moment
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """What a task or an agent did: from one step of the program to another, both counted from 0."""
 
     task: str
@@ -96,17 +87,14 @@ class Event:
 
 
 class Agent:
-    """Somebody who reads and writes shared memory: a task, or an effect.
-
-    `clock` has the last moment of each agent, by its key, that this one knows to be over.
-    """
+    """Somebody who reads and writes shared memory: a task, or an effect."""
 
     asynchronous = False
 
     def __init__(self, program, name: str, clock: dict):
         self.program, self.name, self.where = program, name, line()
         self.key = program.agents = program.agents + 1
-        self.clock = {**clock, self.key: 1}
+        self.clock = {**clock, self.key: 1}                 # of each, by key, the last known to be over
 
     def access(self) -> "Access":
         """Return what is said of an access that is made now."""
@@ -145,20 +133,17 @@ class Task(Agent):
     def __init__(self, program, name, clock, warps):
         super().__init__(program, name, clock)
         self.warps = warps
-        self.stores: list = []                              # effects, not waited for
-        self.products: list = []                            # likewise
+        self.stores, self.products = [], []                 # effects, not waited for
         self.unfenced: list = []                            # slots written, for the copy engine unseen
         self.ready: Any = lambda: True                      # tells whether it can go on
         self.reason: Any = str                              # says what it waits for, in its state now
         self.error: BaseException | None = None
         self.done, self.go = False, threading.Semaphore(0)
-        self.thread: Any = None
 
     def begin(self, call) -> None:
         """Let a function be what the task does, from when it is its turn."""
-        self.thread = threading.Thread(target=self._main, args=(call,), daemon=True)
         self.program.tasks.append(self)
-        self.thread.start()
+        threading.Thread(target=self._main, args=(call,), daemon=True).start()
 
     def _main(self, call):
         self.go.acquire()
@@ -182,20 +167,15 @@ class Task(Agent):
                              f" {wait} is missing")
 
 
-@dataclass
 class Program:
     """One thread block: its tasks, what is under way, and the order in which things happen.
 
     `order` is "late": a copy lands only when nobody can go on without it; "early": at once; or a
-    number: tasks and landings are drawn at random from it.
+    number: tasks and landings are drawn at random from it. `identity`: its number, and of how many.
     """
 
-    order: str | int
-    identity: tuple                                         # its number, and how many there are
-    counts: dict = field(default_factory=dict)
-    warps: int = 4
-
-    def __post_init__(self):
+    def __init__(self, order: str | int, identity: tuple, counts: dict | None = None, warps: int = 4):
+        self.order, self.identity, self.counts = order, identity, {} if counts is None else counts
         self.events: list[Event] = []
         self.tasks: list[Task] = []
         self.pending: list = []                             # copies that have not landed
@@ -203,9 +183,9 @@ class Program:
         self.named: dict = {}                               # barriers of the hardware, by number
         self.agents, self.step, self.stopped = 0, 0, False
         self.baton = threading.Semaphore(0)                 # given back by a task that waits or ends
-        self.random = random.Random(f"{self.order} {self.identity}")
-        self.drawn = self.order not in ORDERS
-        self.current = Task(self, "the program", {}, self.warps)
+        self.random = random.Random(f"{order} {identity}")
+        self.drawn = order not in ("late", "early")
+        self.current = Task(self, "the program", {}, warps)
 
     def count(self, what, amount) -> None:
         """Add to a total."""
@@ -217,11 +197,6 @@ class Program:
         task, where = ("the copy engine", effect.where) if effect else (self.current.name, line())
         begun = self.step - 1 if start is None else start
         self.events.append(Event(task, kind, what, where, begun, self.step))
-
-    def under_way(self) -> list:
-        """Return the copies that have not landed, as events that last until now."""
-        return [Event("the copy engine", "under way", copy.view.name, copy.where, copy.begun, self.step)
-                for copy in self.pending]
 
     def start(self, effect, by_itself: bool) -> None:
         """Let an effect be under way; one that happens by itself may do so while a task waits."""
@@ -279,12 +254,16 @@ class Program:
                     self._let(chosen)
                 else:
                     self.land(chosen)
+        except Hazard as hazard:
+            hazard.events = self.events
+            raise
         finally:
             self.stopped = True
             for task in self.tasks:
                 if not task.done:                           # it waits, and ends now
                     self._let(task)
-                task.thread.join()
+            self.events += [Event("the copy engine", "under way", copy.view.name, copy.where,
+                                  copy.begun, self.step) for copy in self.pending]
 
     def _let(self, task):
         self.current = task

@@ -10,7 +10,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from flashlib.interpreter.memory import View
 from flashlib.interpreter.tasks import Effect, Hazard, join, line
-from flashlib.interpreter.values import Tensor, bytes_of, ints, rounded, value_of
+from flashlib.interpreter.values import Tensor, rounded
 
 
 class Copy(Effect):
@@ -19,10 +19,10 @@ class Copy(Effect):
     def __init__(self, program, descriptor, at, view, barrier=None, adds=False):
         program.note("ask", view.name)
         super().__init__(program, f"the copy of {descriptor.name}")
-        self.descriptor, self.at, self.view = descriptor, ints(at), view
+        self.descriptor, self.at, self.view = descriptor, [*map(int, at)], view
         self.barrier, self.adds = barrier, adds
         block = descriptor.block_type
-        if bytes_of(view.shape, view.dtype) != block.nbytes or view.dtype != block.dtype:
+        if view.nbytes != block.nbytes or view.dtype != block.dtype:
             raise Hazard(f"{self.where}: {view.name} holds {view.shape} of {view.dtype}, and"
                          f" {descriptor.name} moves {block.shape} of {block.dtype}")
         if barrier is None:
@@ -39,17 +39,13 @@ class Copy(Effect):
         program, shape = self.program, self.descriptor.block_type.shape
         part, there = self.descriptor.inside(self.at)
         if self.barrier is None:
-            tile = np.ascontiguousarray(self.view.data.reshape(shape)[there])
-            data = torch.from_numpy(tile).to(part.dtype)
+            data = torch.tensor(self.view.data.reshape(shape)[there], dtype=part.dtype)
             part.copy_(part + data if self.adds else data)
         else:
             tile = np.zeros(shape, np.float32)
             tile[there] = part.float().numpy()
             self.view.data[...] = tile.reshape(self.view.shape)
-            barrier = self.barrier.ready()
-            join(barrier.coming, self.clock)
-            barrier.bytes -= self.view.nbytes
-            barrier.complete()
+            self.barrier.ready().arrive(self, 0, -self.view.nbytes)
         moved = "loaded" if self.barrier else "stored"
         program.count(f"{moved} {self.descriptor.name}", part.numel() * part.element_size())
         program.note("copy", self.view.name, self.begun, self)
@@ -93,7 +89,7 @@ class Hopper:
         """Set a barrier up for `count` arrivals a phase (`mbarrier.init`)."""
         if barrier.count is not None:
             raise Hazard(f"{line()}: {barrier.name} is set up a second time")
-        barrier.count = int(value_of(count))
+        barrier.count = int(count)
         barrier.slot.overwrite(self.program.current)
 
     def invalidate(self, barrier):
@@ -102,28 +98,25 @@ class Hopper:
 
     def expect(self, barrier, bytes, pred=True):
         """Arrive, and say how many bytes must come in this phase (`mbarrier.arrive.expect_tx`)."""
-        if value_of(pred):
-            barrier.ready().bytes += int(value_of(bytes))
-            self._arrive(barrier, "expect", f"{barrier.name}, {int(value_of(bytes))} B")
+        if pred:
+            self._arrive("expect", f"{barrier.name}, {int(bytes)} B", barrier, 1, int(bytes))
 
     def arrive(self, barrier, *, count=1, pred=True):
         """Arrive: what this task did before is known to all who then wait (`mbarrier.arrive`)."""
-        if value_of(pred):
-            for _ in range(count):
-                self._arrive(barrier.ready(), "arrive", barrier.name)
+        if pred:
+            self._arrive("arrive", barrier.name, barrier, count)
 
-    def _arrive(self, barrier, kind, what):
-        barrier.arrive(self.program.current, 1)
+    def _arrive(self, kind, what, barrier, count, bytes=0):
+        barrier.ready().arrive(self.program.current, count, bytes)
         self.program.note(kind, what)
-        barrier.complete()
         if self.program.drawn:
             self.program.wait(lambda: True, "its next turn")
 
     def wait(self, barrier, phase, pred=True, deps=()):
         """Wait for the end of the phase of a parity; at first, 1 passes (`mbarrier.try_wait`)."""
-        if not value_of(pred):
+        if not pred:
             return
-        parity = int(value_of(phase))
+        parity = int(phase)
         if parity not in (0, 1):
             raise Hazard(f"{line()}: a phase is 0 or 1, got {parity}")
         b = barrier.ready()
@@ -136,7 +129,7 @@ class Hopper:
         """Ask for a tile; it arrives at a barrier with its bytes (`cp.async.bulk.tensor`)."""
         if multicast:
             raise Hazard(f"{line()}: the interpreter does not know multicast: a cluster is one program")
-        if value_of(pred):
+        if pred:
             Copy(self.program, descriptor, at, result, barrier)
 
     def async_copy_shared_to_global(self, descriptor, at, source):
@@ -167,14 +160,12 @@ class Hopper:
         if isinstance(a, Tensor):
             role = getattr(a.layout, "operand_index", None), getattr(a.layout, "parent", None)
             _expect(role == (0, acc.layout), f"a in DotOperandLayout(0, {acc.layout})", a.layout)
-        program = self.program
-        product = Product(program, a, b, acc, bool(value_of(use_acc)))
-        program.current.products.append(product)
-        program.count("flops", 2 * M * N * K)
-        program.count("operand bytes", b.nbytes + (a.nbytes if isinstance(a, View) else 0))
-        program.note("ask", "a product")
-        result = Tensor(np.broadcast_to(np.float32(np.nan), (M, N)), acc.dtype, acc.layout)
-        result.product = product
+        product = Product(self.program, a, b, acc, bool(use_acc))
+        self.program.current.products.append(product)
+        self.program.count("flops", 2 * M * N * K)
+        self.program.count("operand bytes", b.nbytes + (a.nbytes if isinstance(a, View) else 0))
+        self.program.note("ask", "a product")
+        result = Tensor(np.broadcast_to(np.float32(np.nan), (M, N)), acc.dtype, acc.layout, product)
         return result if is_async else self.warpgroup_mma_wait(0, deps=[result])
 
     def warpgroup_mma_wait(self, num_outstanding=0, deps=()):

@@ -14,17 +14,8 @@ from triton.experimental.gluon import language as gl
 from flashlib.interpreter.hopper import Hopper
 from flashlib.interpreter.memory import Barrier, Buffer, Phases, View
 from flashlib.interpreter.tasks import Hazard, Task, join, line
-from flashlib.interpreter.values import (
-    Tensor,
-    elementwise,
-    expand_dims,
-    ints,
-    reduced,
-    rounded,
-    value_of,
-)
+from flashlib.interpreter.values import Tensor, elementwise, expand_dims, reduced, rounded, value_of
 
-THREADS = 32                                                # of a warp
 TURN = re.compile(r"barrier\.(sync|arrive) (\d+), (\d+);")
 
 
@@ -38,7 +29,7 @@ def _along(fn):
 
 def full(shape, value, dtype, layout=None):
     """Return a tensor of one value."""
-    return Tensor(rounded(np.full(ints(shape), value_of(value)), dtype), dtype, layout)
+    return Tensor(rounded(np.full([*map(int, shape)], value_of(value)), dtype), dtype, layout)
 
 
 # What needs nothing of the program. Of a number and NaN the larger is the number (PTX `max.f32`).
@@ -93,42 +84,34 @@ class Language(Hopper):
         """Return the warps of the task that asks."""
         return self.program.current.warps
 
-    @staticmethod
-    def load(pointer, mask=True, other=0):
+    def load(self, pointer, mask=True, other=0):
         """Read global memory through pointers (PTX `ld.global`)."""
         mask, at = pointer.lanes(mask)
         found = pointer.numbers[at]
         found = (found.float() if found.dtype.is_floating_point else found.long()).numpy()
         data = np.full(mask.shape, value_of(other), found.dtype)
         data[mask] = found
-        layout = pointer.offset.layout if isinstance(pointer.offset, Tensor) else None
-        return Tensor(data, pointer.element_ty, layout)
+        return Tensor(data, pointer.element_ty, getattr(pointer.offset, "layout", None))
 
-    @staticmethod
-    def store(pointer, value, mask=True):
+    def store(self, pointer, value, mask=True, adds=False):
         """Write global memory through pointers (PTX `st.global`)."""
         mask, at = pointer.lanes(mask)
-        data = np.broadcast_to(value_of(value), mask.shape)[mask]
-        pointer.numbers[at] = torch.from_numpy(data).to(pointer.numbers.dtype)
+        data = torch.from_numpy(np.broadcast_to(value_of(value), mask.shape)[mask])
+        pointer.numbers.index_put_((at,), data.to(pointer.numbers.dtype), accumulate=adds)
 
     def atomic_add(self, pointer, value, mask=True):
         """Add to global memory; return what was there (PTX `atom.add`)."""
         before = self.load(pointer, mask)
-        mask, at = pointer.lanes(mask)
-        data = np.broadcast_to(value_of(value), mask.shape)[mask]
-        flat = pointer.numbers
-        flat.index_add_(0, at, torch.from_numpy(data).to(flat.dtype))
+        self.store(pointer, value, mask, adds=True)
         self.program.note("atomic", pointer.name)
         return before
 
     def allocate_shared_memory(self, dtype, shape, layout, value=None):
         """Return shared memory, which begins as NaN; in the layout of barriers, barriers."""
-        shape = ints(shape)
+        buffer = Buffer(self.program, dtype, np.full([*map(int, shape)], np.nan, np.float32))
         if isinstance(layout, self.MBarrierLayout):
-            array = Buffer(self.program, dtype, np.empty(shape[0], object))
-            array.data[:] = [Barrier(array, i) for i in range(shape[0])]
-            return View(array, array.data) if len(shape) > 1 else array.data[0]
-        buffer = Buffer(self.program, dtype, np.full(shape, np.nan, np.float32))
+            buffer.data = np.array([Barrier(buffer, i) for i in range(len(buffer.data))])
+            return View(buffer, buffer.data) if len(shape) > 1 else buffer.data[0]
         view = View(buffer, buffer.data)
         if value is not None:
             view.store(value)
@@ -144,8 +127,7 @@ class Language(Hopper):
         names = [fn.__name__ for fn, _ in partitions]
         warps = main.warps, *worker_num_warps
         for i, (fn, arguments) in enumerate(partitions):
-            twins = names.count(names[i]) > 1
-            name = f"{names[i]} {names[:i].count(names[i])}" if twins else names[i]
+            name = f"{names[i]} {names[:i].count(names[i])}" if names.count(names[i]) > 1 else names[i]
             tasks.append(Task(self.program, name, main.clock, warps[i]))
             tasks[i].begin(functools.partial(fn, *arguments))
         self.program.pause(lambda: all(task.done for task in tasks))
@@ -157,27 +139,26 @@ class Language(Hopper):
         if turn := TURN.match(asm):
             self._meet(turn[1] == "sync", int(turn[2]), int(turn[3]))
             return args[-1]
-        meaning = self._meanings(asm)
-        if meaning is None:
+        if (meaning := self._meanings(asm)) is None:
             raise Hazard(f"{line()}: the interpreter knows no meaning of this PTX: {asm[:60]}")
-        several = isinstance(dtype, tuple)
-        dtypes = dtype if several else (dtype,)
         like = elementwise(lambda *x: np.zeros(np.broadcast_shapes(*map(np.shape, x))), *args)
-        results = meaning(self.program, *map(value_of, args))
-        made = tuple(Tensor(rounded(np.broadcast_to(x, like.shape), d), d, like.layout)
-                     for x, d in zip(results if several else (results,), dtypes, strict=True))
-        return made if several else made[0]
+
+        def made(x, kind):
+            return Tensor(rounded(np.broadcast_to(x, like.shape), kind), kind, like.layout)
+        found = meaning(self.program, *map(value_of, args))
+        if not isinstance(dtype, tuple):
+            return made(found, dtype)
+        return tuple(made(*result) for result in zip(found, dtype, strict=True))
 
     def _meet(self, sync: bool, number: int, threads: int):
         """Arrive at one of the sixteen barriers of the hardware (PTX `barrier`), and wait if `sync`."""
         program, task, name = self.program, self.program.current, f"barrier {number}"
         barrier = program.named.setdefault(number, Phases())
         barrier.count, phase = threads, barrier.phase
-        barrier.arrive(task, task.warps * THREADS)
+        barrier.arrive(task, task.warps * 32)               # threads of a warp
         if barrier.arrived > threads:
             raise Hazard(f"{line()}: {task.name} is one too many at {name}, which expects {threads}"
                          " threads")
-        barrier.complete()
         program.note("arrive", name)
         if sync:
             program.wait(lambda: barrier.phase > phase, name,

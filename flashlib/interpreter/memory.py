@@ -1,7 +1,7 @@
 """Shared memory, slot by slot, with who last wrote and who has read; and the barriers in it."""
 
 from flashlib.interpreter.tasks import Access, Hazard, assigned, join, line
-from flashlib.interpreter.values import Tensor, bytes_of, ints, value_of
+from flashlib.interpreter.values import Tensor, bytes_of
 
 
 class Buffer:
@@ -33,7 +33,6 @@ class Slot:
             self._require_over(self.write, access, "reads", "write", (
                 "wait for the barrier at which the copy arrives" if self.write.who.asynchronous
                 else "a barrier between them is missing"))
-            self._require_fence(self.write, access, "reads")
         elif not unwritten:
             raise Hazard(f"{access.where}: {who.name} reads {self.name}, which nobody has written")
 
@@ -45,21 +44,19 @@ class Slot:
                 "it has not been waited for, or its slot was given back too early"))
         if self.write is not None:
             self._require_over(self.write, access, "overwrites", "write", "nobody has waited for it")
-            self._require_fence(self.write, access, "overwrites")
         self.write, self.reads, self.fenced = access, {}, who.asynchronous
         if not who.asynchronous:
             who.unfenced.append(self)
             who.advance()
 
     def _require_over(self, before, now, does, may, why):
+        """Raise Hazard unless an access is over and, if it is a write, seen by who comes now."""
+        said = f"{now.where}: {now.who.name} {does} {self.name}"
         if now.who.clock.get(before.who.key, 0) < before.moment:
-            raise Hazard(f"{now.where}: {now.who.name} {does} {self.name} while {before.who.name} of"
-                         f" {before.where} may still {may} it: {why}")
-
-    def _require_fence(self, before, now, does):
-        if now.who.asynchronous and not self.fenced:
-            raise Hazard(f"{now.where}: {now.who.name} {does} {self.name}, which {before.who.name}"
-                         f" wrote at {before.where}: fence_async_shared() is missing between the two")
+            raise Hazard(f"{said} while {before.who.name} of {before.where} may still {may} it: {why}")
+        if may == "write" and now.who.asynchronous and not self.fenced:
+            raise Hazard(f"{said}, which {before.who.name} wrote at {before.where}:"
+                         " fence_async_shared() is missing between the two")
 
 
 class View:
@@ -75,7 +72,7 @@ class View:
 
     def index(self, i):
         """Return one of what lies along the first axis."""
-        i = int(value_of(i))
+        i = int(i)
         if not 0 <= i < self.shape[0]:
             raise Hazard(f"{line()}: {self.name} has {self.shape[0]} slots, got number {i}")
         part = self.data[i]
@@ -83,7 +80,7 @@ class View:
 
     def reshape(self, shape):
         """Return the same memory in another shape."""
-        return View(self.buffer, self.data.reshape(ints(shape)), self.slot.key)
+        return View(self.buffer, self.data.reshape([*map(int, shape)]), self.slot.key)
 
     def permute(self, order):
         """Return the same memory with its axes in another order."""
@@ -91,8 +88,7 @@ class View:
 
     def slice(self, start, length, dim=0):
         """Return a part along an axis; hazards are still those of the whole slot."""
-        start = int(value_of(start))
-        part = (slice(None),) * dim + (slice(start, start + length),)
+        part = (*[slice(None)] * dim, slice(start, start + length))
         return View(self.buffer, self.data[part], self.slot.key)
 
     def load(self, layout=None):
@@ -118,14 +114,12 @@ class Phases:
         self.count, self.arrived, self.bytes, self.phase = count, 0, 0, 0
         self.coming, self.come = {}, {}                     # clocks of this phase, and of those before
 
-    def arrive(self, task, count) -> None:
-        """Let a task arrive: what it did before is known to all who then wait."""
-        join(self.coming, task.clock)
-        task.advance()
+    def arrive(self, who, count: int, bytes: int = 0) -> None:
+        """Let somebody arrive, or expect more bytes: all who then wait know what it did before."""
+        join(self.coming, who.clock)
+        who.advance()
         self.arrived += count
-
-    def complete(self) -> None:
-        """End the phase if everything is there."""
+        self.bytes += bytes
         if self.arrived == self.count and self.bytes == 0:
             join(self.come, self.coming)
             self.arrived, self.coming, self.phase = 0, {}, self.phase + 1
@@ -138,10 +132,7 @@ class Barrier(Phases):
         super().__init__()
         self.buffer, self.i, self.slot = buffer, i, Slot(buffer, (i,))
 
-    @property
-    def name(self) -> str:
-        """Return what messages call it."""
-        return f"{self.buffer.name}[{self.i}]" if len(self.buffer.data) > 1 else self.buffer.name
+    name = property(lambda self: self.buffer.name + f"[{self.i}]" * (len(self.buffer.data) > 1))
 
     def ready(self) -> "Barrier":
         """Return itself, or raise Hazard if nobody has set it up."""

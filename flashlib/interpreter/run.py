@@ -11,9 +11,8 @@ from triton.runtime.jit import JITFunction
 from flashlib.interpreter.language import Language
 from flashlib.interpreter.memory import Barrier, View
 from flashlib.interpreter.tasks import Hazard, Program
-from flashlib.interpreter.values import Descriptor, pointer_to
+from flashlib.interpreter.values import argument
 
-SEEDS = (0, 1, 2)
 GLUON = "triton.experimental.gluon.language"                # and its `mbarrier`, `tma`
 
 
@@ -62,8 +61,7 @@ class Translator:
         """Return a Python function with the same code and our meanings of its names."""
         known = {name: self(fn.__globals__[name]) for name in _names(fn.__code__)
                  if name in fn.__globals__}
-        made = types.FunctionType(fn.__code__, {**known, "__builtins__": __builtins__}, fn.__name__,
-                                  fn.__defaults__, fn.__closure__)
+        made = types.FunctionType(fn.__code__, known, fn.__name__, fn.__defaults__, fn.__closure__)
         made.__kwdefaults__ = fn.__kwdefaults__
         return made
 
@@ -71,16 +69,14 @@ class Translator:
         """Return a function that makes a plain object with an aggregate's fields."""
         functions = [getattr(x, "fn", x) for x in cls.hash_attrs]
         init = next(fn for fn in functions if "__init__" in getattr(fn, "__name__", ""))
-
-        def make(*values):
-            made = Fields()
-            init(made, *values)
-            return made
-        return make
+        return functools.partial(Fields, init)
 
 
 class Fields:
     """An aggregate's fields; memory that is put in is called by the field's name."""
+
+    def __init__(self, init, *values):
+        init(self, *values)
 
     def __setattr__(self, name, value):
         value = value.value if isinstance(value, gl.constexpr) else value
@@ -90,20 +86,8 @@ class Fields:
 
 
 def _names(code) -> set:
-    found = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            found |= _names(constant)
-    return found
-
-
-def _argument(name, x):
-    """Return what a kernel sees of an argument."""
-    if hasattr(x, "base") and hasattr(x, "block_shape"):
-        return Descriptor(name, x)
-    if isinstance(x, torch.Tensor):
-        return pointer_to(name, x)
-    return x
+    inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return {*code.co_names}.union(*map(_names, inner))
 
 
 def run(kernel, grid: int, arguments: dict, *, order: str | int = "late", num_warps: int = 4,
@@ -123,7 +107,7 @@ def run(kernel, grid: int, arguments: dict, *, order: str | int = "late", num_wa
         Hazard: the kernel would be wrong, or never end; or it uses what the interpreter does not know.
     """
     found = Run(order)
-    seen = {name: _argument(name, x) for name, x in arguments.items()}
+    seen = {name: argument(name, x) for name, x in arguments.items()}
     for pid in range(grid):
         program = Program(order, (pid, grid), found.counts, num_warps)
         here = Translator(program, meanings).function(getattr(kernel, "fn", kernel))
@@ -132,11 +116,8 @@ def run(kernel, grid: int, arguments: dict, *, order: str | int = "late", num_wa
     return found
 
 
-def orders(kernel, grid: int, arguments: dict, written: tuple, seeds=SEEDS, **options) -> list[Run]:
-    """Run a kernel late, early and in drawn orders; raise Hazard unless all write the same bits.
-
-    `written` names the tensors that it writes.
-    """
+def orders(kernel, grid: int, arguments: dict, written: tuple, seeds=(0, 1, 2), **options) -> list[Run]:
+    """Run a kernel late, early and in drawn orders: Hazard unless all give `written` the same bits."""
     runs, first = [], {}
     for order in ("late", "early", *seeds):
         runs.append(run(kernel, grid, arguments, order=order, **options))

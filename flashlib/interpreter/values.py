@@ -18,6 +18,7 @@ from flashlib.interpreter.tasks import Hazard, line
 DTYPES = {torch.float32: gl.float32, torch.float16: gl.float16, torch.bfloat16: gl.bfloat16,
           torch.float8_e4m3fn: gl.float8e4nv, torch.int32: gl.int32, torch.int64: gl.int64}
 TORCH = {dtype.name: theirs for theirs, dtype in DTYPES.items()}
+DEFAULTS = {"f": gl.float32, "i": gl.int32, "b": gl.int1}           # by NumPy's kind
 AS_IN_C = {np.remainder: np.fmod,
            np.floor_divide: lambda a, b: np.trunc(np.divide(a, b)).astype(np.int64)}
 
@@ -35,11 +36,6 @@ def rounded(data, dtype) -> np.ndarray:
 def value_of(x):
     """Return the array or number behind an operand; what is in flight is refused."""
     return x.data if isinstance(x, Tensor) else x
-
-
-def ints(shape) -> list:
-    """Return a shape's numbers."""
-    return [int(value_of(n)) for n in shape]
 
 
 def bytes_of(shape, dtype) -> int:
@@ -60,10 +56,10 @@ UNKNOWN = Unknown()
 class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
     """An array with a dtype of Gluon's and a layout; shape () is a scalar."""
 
-    def __init__(self, data, dtype, layout: Any = None):
+    def __init__(self, data, dtype, layout: Any = None, product: Any = None):
         self._data, self.dtype = np.asarray(data), dtype
         self.layout = UNKNOWN if layout is None or not self._data.ndim else layout
-        self.product: Any = None                            # one that has not been waited for
+        self.product = product                              # one that has not been waited for
 
     def __array_ufunc__(self, ufunc, method, *operands, out=None):
         """Do what an operator asks of NumPy; `x += y`, which names an `out`, makes a new tensor."""
@@ -94,7 +90,7 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
 
     def reshape(self, shape):
         """Return the same elements in another shape, in a layout that is not followed further."""
-        return Tensor(self.data.reshape(ints(shape)), self.dtype)
+        return Tensor(self.data.reshape([*map(int, shape)]), self.dtype)
 
     def permute(self, order):
         """Return the axes in another order."""
@@ -138,13 +134,8 @@ def elementwise(fn, *operands) -> Tensor:
                          " convert_layout is missing")
     values = (np.float32(x) if isinstance(x, float) else x for x in map(value_of, operands))
     data = np.asarray(fn(*values))
-    floats = [x.dtype for x in tensors if x.dtype.is_floating()]
-    if data.dtype.kind == "f":
-        dtype = max(floats, key=lambda d: d.primitive_bitwidth, default=gl.float32)
-    elif data.dtype.kind == "b":
-        dtype = gl.int1
-    else:
-        dtype = gl.int64 if any(x.dtype is gl.int64 for x in tensors) else gl.int32
+    of_its_kind = (x.dtype for x in tensors if x.data.dtype.kind == data.dtype.kind)
+    dtype = max(of_its_kind, key=lambda d: d.primitive_bitwidth, default=DEFAULTS[data.dtype.kind])
     return Tensor(rounded(data, dtype), dtype, layouts[0] if layouts else None)
 
 
@@ -178,24 +169,16 @@ class Pointer:
         return mask, torch.from_numpy(inside)
 
 
-def pointer_to(name: str, tensor) -> Pointer:
-    """Return the address of a tensor's first element."""
-    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return Pointer(name, torch.as_strided(tensor.detach(), (max(last + 1, 0),), (1,)))
-
-
 class Descriptor:
     """What the copy engine knows of a tensor: shape, strides, the block that it moves."""
 
-    def __init__(self, name, described):
-        self.name, self.tensor = name, described.base.detach()
-        self.dtype, self.layout = DTYPES[described.base.dtype], described.layout
-        shape = list(described.block_shape)
-        self.block_type = SimpleNamespace(shape=shape, dtype=self.dtype,
-                                          nbytes=bytes_of(shape, self.dtype))
-        if list(described.shape) != list(self.tensor.shape):
-            raise ValueError(f"{name}: expected a descriptor of the whole tensor, got"
-                             f" {described.shape}")
+    def __init__(self, name, given):
+        self.name, self.tensor = name, given.base.detach()
+        self.dtype, self.layout = DTYPES[given.base.dtype], given.layout
+        shape, nbytes = list(given.block_shape), bytes_of(given.block_shape, self.dtype)
+        self.block_type = SimpleNamespace(shape=shape, dtype=self.dtype, nbytes=nbytes)
+        if list(given.shape) != list(self.tensor.shape):
+            raise ValueError(f"{name}: expected a descriptor of the whole tensor, got {given.shape}")
 
     def inside(self, at) -> tuple:
         """Return the tensor's part under the block at a place, and where it lies in the block."""
@@ -206,3 +189,13 @@ class Descriptor:
             here.append(slice(low, high))
             there.append(slice(low - first, high - first))
         return self.tensor[tuple(here)], tuple(there)
+
+
+def argument(name: str, x):
+    """Return what a kernel sees of an argument: of a tensor, the address of its first element."""
+    if hasattr(x, "block_shape"):
+        return Descriptor(name, x)
+    if not isinstance(x, torch.Tensor):
+        return x
+    last = sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
+    return Pointer(name, torch.as_strided(x.detach(), (max(last + 1, 0),), (1,)))

@@ -143,18 +143,24 @@ def pipelined(p: Problem, c: GluonConfig) -> plans.Plan:
         lambda p: -(-p.N_Q // c.BLOCK_M) * p.B * p.H, {"num_warps": 4 * c.CONSUMERS}, blocks, describe)
 
 
-def _beside(p: Problem) -> tuple[int, int]:
-    """Return TOGETHER and RISING of the fused kernel, by what an H200 was fastest with.
+def _beside(p: Problem) -> tuple[int, int, int, int]:
+    """Return TOGETHER, IN_WAVES, BESIDE and WAVE of the fused kernel, by what an H200 was fastest with.
 
     So few key tiles of a head are at work that each finds the lock of its query tile free; and what
-    they share, Q, dO and the sums of dQ, stays in L2.
+    they share, Q, dO and the sums of dQ, stays in L2. Grouped heads share too much for that, as very
+    long ones do: all of them go in waves.
     """
     head_dim, query_tiles = head_dim_of(p), -(-p.N_Q // WARPGROUP_ROWS)
-    head_bytes = 8 * p.N_Q * head_dim
+    head_bytes, heads, group = 8 * p.N_Q * head_dim, p.B * p.H_K, p.H // p.H_K
     together = -(-p.device.sms * 128 // (query_tiles * head_dim))
-    most = FUSED_SHARE_BYTES // (head_bytes * (p.H // p.H_K))
-    rising = min(L2_RISING_BYTES // head_bytes, p.B * p.H_K) if p.causal else 0
-    return max(1, min(together, most)), rising
+    together = max(1, min(together, FUSED_SHARE_BYTES // (head_bytes * group)))
+    if not p.causal:
+        return together, 0, 1, 1
+    if group > 1 or head_bytes > L2_RISING_BYTES:
+        beside = min(heads, 8)
+        return together, heads, beside, max(1, p.device.sms // beside)
+    rising = min(L2_RISING_BYTES // head_bytes, heads)
+    return together, rising, max(1, rising), 1
 
 
 def fused(p: Problem, c: GluonBackwardConfig) -> plans.Plan:
@@ -169,7 +175,7 @@ def fused(p: Problem, c: GluonBackwardConfig) -> plans.Plan:
         {"IS_CAUSAL": p.causal, "STAGES": c.STAGES},
         lambda p: {"H": p.H, "GROUP": p.H // p.H_K, "N_Q": p.N_Q, "N_K": p.N_K,
                    **dict(zip(("LEFT", "RIGHT"), p.sides or (None, None), strict=True)),
-                   **dict(zip(("TOGETHER", "RISING"), _beside(p), strict=True)),
+                   **dict(zip(("TOGETHER", "IN_WAVES", "BESIDE", "WAVE"), _beside(p), strict=True)),
                    "RAGGED": p.N_K % sums.KEYS != 0,
                    "INTO": (*p.layout[SUMS[1]].strides[:3], p.D) if p.into else None},
         lambda p: p.B * p.H_K * -(-p.N_K // sums.KEYS),

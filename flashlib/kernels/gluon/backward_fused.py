@@ -13,6 +13,10 @@ at a query tile of its own and comes round, so that no two meet at one tile; wha
 come round goes to a second sum, or programs would wait for one another in a circle. Under a causal mask
 a head's last key tile has the least to do: its programs follow one another closely without a wait, but
 the longest would end the kernel. So the last heads begin with their first key tile, and wait a little.
+Grouped heads and very long ones go in waves, a wave as many programs as there are SMs. Those of the
+first start together, each two query tiles after the one before, so the last key tile adds first; the
+longest program ends last, so the next wave begins with its longest, and the first key tile adds first:
+all end together. So nobody waits, no SM is idle, and what one reads the next finds in L2.
 """
 
 from triton.experimental import gluon
@@ -89,27 +93,32 @@ def walk_of(tile, tiles, sizes, o):
 
 
 @gluon.jit
-def seat_of(number, heads, tiles, TOGETHER, RISING, o):
-    """Return (head, tile, rising) of a program by its number; see the top of this file.
+def seat_of(number, heads, tiles, TOGETHER, waves, o):
+    """Return (head, tile, wave) of a program by its number; see the top of this file.
 
-    rising: the head is one of the last RISING, whose first key tile comes first.
+    wave: (start, stop, rising), which key tiles add between others, and whether the first adds first.
     """
+    start, stop, rising = 0, tiles, 0
     if not o.IS_CAUSAL:
         head, tile = place_of(number, heads, tiles, TOGETHER, True)
-        rising = 0
     else:
-        others = heads - RISING
-        rising = (number >= others * tiles).to(gl.int32)
-        if rising > 0:
-            head, tile = place_of(number - others * tiles, RISING, tiles, RISING, False)
-            head += others
-        else:
+        IN_WAVES, BESIDE, WAVE = waves
+        others = heads - IN_WAVES
+        if number < others * tiles:
             head, tile = place_of(number, others, tiles, TOGETHER, True)
-    return head, tile, rising
+        else:
+            head, place = place_of(number - others * tiles, IN_WAVES, tiles, BESIDE, False)
+            start = place // WAVE * WAVE
+            stop = gl.minimum(start + WAVE, tiles)
+            rising = (head // BESIDE * gl.cdiv(tiles, WAVE) + start // WAVE) & 1
+            rising = gl.where(WAVE == 1, 1, rising)
+            tile = gl.where(rising > 0, place, start + stop - 1 - place)
+            head += others
+    return head, tile, (start, stop, rising)
 
 
 @gluon.jit
-def turn_of(m, tile, tiles, end, around, rising, sizes, o):
+def turn_of(m, tile, tiles, end, around, wave, sizes, o):
     """Return how many programs add to a sum of query tile m before that of key tile `tile`."""
     right = 0
     if sizes.window is not None:
@@ -122,7 +131,8 @@ def turn_of(m, tile, tiles, end, around, rising, sizes, o):
         first = gl.where(around, tiles - 1, started)
     turn = first - tile
     if o.IS_CAUSAL:
-        turn = gl.where(rising > 0, tile, turn)
+        start, stop, rising = wave
+        turn = gl.where(rising > 0, tile, start + gl.minimum(first, stop - 1) - tile)
     return turn
 
 
@@ -274,7 +284,7 @@ def by_queries(tiles, bars, walk, sizes, o):
 
 
 @gluon.jit
-def add(sum_desc, LOCKS, tiles, bars, place, walk, heads, rising, sizes, w: gl.constexpr, o):
+def add(sum_desc, LOCKS, tiles, bars, place, walk, heads, wave, sizes, w: gl.constexpr, o):
     """Add every second tile of dQ to its sum, each in its turn; one warp.
 
     The first to add to a sum stores, so that nobody fills it with zeros.
@@ -291,7 +301,7 @@ def add(sum_desc, LOCKS, tiles, bars, place, walk, heads, rising, sizes, w: gl.c
             m = start + j
             around = m >= end
             m = gl.where(around, m - steps, m)
-            turn = turn_of(m, tile, all_keys, end, around, rising, sizes, o)
+            turn = turn_of(m, tile, all_keys, end, around, wave, sizes, o)
             at = (around.to(gl.int32) * heads + head) * all_queries + m
             lock = LOCKS + 1 + at
             if turn > 0:
@@ -338,11 +348,12 @@ def ask(q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, tiles, bars, plac
 
 
 @gluon.jit(do_not_specialize=["H", "GROUP", "N_Q", "N_K", "LEFT", "RIGHT", "TOGETHER",
-                               "RISING"])
+                               "IN_WAVES", "BESIDE", "WAVE"])
 def flash_bwd_fused_hopper_kernel(q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, dk_desc,
                                   dv_desc, sum_desc, LOCKS, scale, scale_log2, H, GROUP, N_Q, N_K,
-                                  LEFT, RIGHT, TOGETHER, RISING, INTO, IS_CAUSAL: gl.constexpr,
-                                  RAGGED: gl.constexpr, STAGES: gl.constexpr):
+                                  LEFT, RIGHT, TOGETHER, IN_WAVES, BESIDE, WAVE, INTO,
+                                  IS_CAUSAL: gl.constexpr, RAGGED: gl.constexpr,
+                                  STAGES: gl.constexpr):
     """Write dK and dV of one key tile of 128 rows, and add to the sums of dQ.
 
     Args:
@@ -354,7 +365,8 @@ def flash_bwd_fused_hopper_kernel(q_desc, k_desc, v_desc, do_desc, lse_desc, del
         H: query heads.  GROUP: query heads per key head.  N_Q, N_K: lengths.
         LEFT, RIGHT: None, or row i sees keys i + N_K − N_Q − LEFT … i + N_K − N_Q + RIGHT.
         TOGETHER: key heads whose tiles are computed side by side.
-        RISING: with a causal mask, how many of the last heads begin with their first key tile.
+        IN_WAVES, BESIDE, WAVE: with a causal mask, how many of the last heads go in waves, how many of
+            those side by side, and how many key tiles of a head a wave has; of one, every wave rises.
         INTO: None, or dk_desc and dv_desc are pointers to float32 sums to which a program adds, and
             this is the strides of batch, head and row of either, and D.
         RAGGED: 128 does not divide N_K.  STAGES: tiles of Q and of dO in flight.
@@ -370,7 +382,7 @@ def flash_bwd_fused_hopper_kernel(q_desc, k_desc, v_desc, do_desc, lse_desc, del
     key_heads = gl.num_programs(0) // key_tiles
     number = gl.atomic_add(LOCKS, 1)
     meet()                                                  # all have read it where it was handed on
-    head, tile, rising = seat_of(number, key_heads, key_tiles, TOGETHER, RISING, o)
+    head, tile, wave = seat_of(number, key_heads, key_tiles, TOGETHER, (IN_WAVES, BESIDE, WAVE), o)
     place = head // (H // GROUP), head % (H // GROUP), tile
     walk = walk_of(tile, key_tiles, sizes, o)
     heads = key_heads * GROUP
@@ -383,8 +395,8 @@ def flash_bwd_fused_hopper_kernel(q_desc, k_desc, v_desc, do_desc, lse_desc, del
             (by_queries, (tiles, bars, walk, sizes, o)),
             (ask, (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, tiles, bars, place, walk,
                    sizes, o)),
-            (add, (sum_desc, LOCKS, tiles, bars, place, walk, heads, rising, sizes, 0, o)),
-            (add, (sum_desc, LOCKS, tiles, bars, place, walk, heads, rising, sizes, 1, o)),
+            (add, (sum_desc, LOCKS, tiles, bars, place, walk, heads, wave, sizes, 0, o)),
+            (add, (sum_desc, LOCKS, tiles, bars, place, walk, heads, wave, sizes, 1, o)),
         ], [4, 4, 1, 1, 1], registers_of(o))
     else:
         gl.warp_specialize([
@@ -394,6 +406,6 @@ def flash_bwd_fused_hopper_kernel(q_desc, k_desc, v_desc, do_desc, lse_desc, del
                        1, o)),
             (ask, (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, tiles, bars, place, walk,
                    sizes, o)),
-            (add, (sum_desc, LOCKS, tiles, bars, place, walk, heads, rising, sizes, 0, o)),
-            (add, (sum_desc, LOCKS, tiles, bars, place, walk, heads, rising, sizes, 1, o)),
+            (add, (sum_desc, LOCKS, tiles, bars, place, walk, heads, wave, sizes, 0, o)),
+            (add, (sum_desc, LOCKS, tiles, bars, place, walk, heads, wave, sizes, 1, o)),
         ], [4, 1, 1, 1], registers_of(o))

@@ -31,27 +31,33 @@ def ring_forward(rank, P, kv, fold):
             kv = yield get(before, "KV")
 
 
-def ring_backward(rank, P, kv, gradients):
-    """Send keys round again, their gradients behind them; return dK and dV of this rank's own keys.
+def ring_backward(rank, P, turns):
+    """Send keys round again, their gradients behind them, some heads after others.
 
-    gradients(source, kv) returns what this rank's rows add to dK and dV of a rank's keys. The sum
-    travels with its keys, and one hop more after the last step brings it home.
+    turns: (kv, gradients, home), one for the heads that go round together. gradients(source, kv)
+    returns what this rank's rows add to dK and dV of a rank's keys. The sum travels with its keys, and
+    one hop more after the last step brings it home, under the next turn's first step: home(dkv).
     """
-    after, before, dkv = (rank + 1) % P, (rank - 1) % P, None
-    for step in range(P):
-        source = (rank - step) % P
-        if step + 1 < P:
-            yield put(after, "KV", kv, before)
-        dkv = yield compute(source, gradients, source, kv)
-        if step:
-            dkv += yield get(before, "dKV")
-        if P > 1:
-            yield put(after, "dKV", dkv, before)
-        if step + 1 < P:
-            kv = yield get(before, "KV")
-    if P > 1:
-        dkv = yield get(before, "dKV")
-    return dkv
+    after, before, waiting = (rank + 1) % P, (rank - 1) % P, None
+    for kv, gradients, home in turns:
+        for step in range(P):
+            source = (rank - step) % P
+            if step + 1 < P:
+                yield put(after, "KV", kv, before)
+            dkv = yield compute(source, gradients, source, kv)
+            if step:
+                dkv += yield get(before, "dKV")
+            elif waiting:
+                waiting((yield get(before, "dKV")))
+            if P == 1:
+                home(dkv)
+            else:
+                yield put(after, "dKV", dkv, before)
+                waiting = home
+            if step + 1 < P:
+                kv = yield get(before, "KV")
+    if waiting:
+        waiting((yield get(before, "dKV")))
 
 
 def exchange(rank, P, parcels, what="KV"):
@@ -128,7 +134,7 @@ def ring_attention_backward(Q, K, V, O, lse, dO, *, P, Br=16, Bc=16, causal=Fals
 
     def rank_program(rank):
         q, o, l, do = (x[at[rank]] for x in (Q, O, lse, dO))
-        dq = np.zeros_like(q)
+        dq, came = np.zeros_like(q), []
 
         def gradients(source, kv):
             dkv = np.zeros_like(kv)
@@ -140,8 +146,9 @@ def ring_attention_backward(Q, K, V, O, lse, dO, *, P, Br=16, Bc=16, causal=Fals
                     target += part
             return dkv
 
-        dkv = yield from ring_backward(rank, P, np.stack([K[at[rank]], V[at[rank]]]), gradients)
-        return dq, dkv
+        kv = np.stack([K[at[rank]], V[at[rank]]])
+        yield from ring_backward(rank, P, [(kv, gradients, came.append)])
+        return dq, came[0]
 
     dQ, dKV = zip(*links.run([rank_program(rank) for rank in range(P)]), strict=True)
     dK, dV = unshard(dKV, layout, 1)

@@ -56,8 +56,10 @@ def ghost_program(s: Sharing, rank: int) -> Rank:
             raise Hazard(f"rank {rank} takes {kv} for KV {source}")
         return Ghost("dKV", source, s.dkv_bytes) if s.backward else None
 
-    program = ring_backward if s.backward else ring_forward
-    return program(rank, s.P, Ghost("KV", rank, s.kv_bytes), fold)
+    kv = Ghost("KV", rank, s.kv_bytes)
+    if s.backward:
+        return ring_backward(rank, s.P, [(kv, fold, lambda dkv: None)])
+    return ring_forward(rank, s.P, kv, fold)
 
 
 def timeline(s: Sharing, rates: Rates | None = None, *, program: Callable[[int], Rank] | None = None,

@@ -128,15 +128,20 @@ class Ring(torch.autograd.Function):
         q, k, v, o, lse = ctx.saved_tensors
         call: Call = ctx.call
         do = torch.zeros_like(o) if do is None else do.resolve_neg()
-        delta, ranks = ops.delta_of(o, do, dlse), call.ranks
         dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
-        for heads, shared in turns(q, k):
-            mine = [x[:, heads] for x in (q, lse, do, delta)]
-            kv = torch.stack([k[:, shared], v[:, shared]])
-            total = torch.zeros(mine[0].shape, dtype=wide(q), device=q.device)
-            of_rank = partial(_gradients, call, *mine, total)
-            dk[:, shared], dv[:, shared] = drive(ring_backward(ranks.rank, ranks.P, kv, of_rank), ranks)
-            dq[:, heads] = total
+
+        def in_turn():
+            for heads, shared in turns(q, k):
+                mine = [x[:, heads] for x in (q, lse, do)]
+                delta = ops.delta_of(o[:, heads], mine[2], None if dlse is None else dlse[:, heads])
+                total = torch.zeros(mine[0].shape, dtype=wide(q), device=q.device)
+
+                def home(dkv, shared=shared):
+                    dk[:, shared], dv[:, shared] = dkv
+                yield (torch.stack([k[:, shared], v[:, shared]]),
+                       partial(_gradients, call, *mine, delta, total), home)
+                dq[:, heads] = total
+        drive(ring_backward(call.ranks.rank, call.ranks.P, in_turn()), call.ranks)
         return dq, dk, dv, None
 
 

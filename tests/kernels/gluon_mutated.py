@@ -151,17 +151,19 @@ def check_unseen_nan():
     require(not dq[:, :, :127].isnan().any(), "dQ: error nan")
 
 
-def check_heads():
-    """A causal mask; the first head begins with its last key tile and the second with its first."""
+def check_waves(*cases):
+    """A causal mask; heads side by side, heads in waves, and key tiles of a wave as a case says."""
     from flashlib.kernels import plans
     from flashlib.kernels.backends import gluon
 
-    was, gluon.L2_RISING_BYTES = gluon.L2_RISING_BYTES, 8 * 250 * 64
-    plans.forget()
+    was = gluon._beside
     try:
-        differs(BACKWARD, 1, 2, 2, 250, 300, 64, True, scale=0.1)
+        for case in cases:
+            gluon._beside = lambda p, case=case: case
+            plans.forget()
+            differs(BACKWARD, 1, 2, 2, 250, 600, 64, True, scale=0.1)
     finally:
-        gluon.L2_RISING_BYTES = was
+        gluon._beside = was
         plans.forget()
 
 
@@ -247,7 +249,8 @@ CHECKS = {
     "fused_128": lambda: differs(BACKWARD, 1, 1, 1, 300, 300, 128, scale=0.1),
     "fused_group": lambda: differs(BACKWARD, 2, 4, 2, 70, 70, 32, scale=0.1),
     "fused_causal": lambda: differs(BACKWARD, 1, 1, 1, 250, 300, 64, True, scale=0.1),
-    "fused_heads": check_heads,
+    "fused_heads": lambda: check_waves((1, 1, 1)),          # the second begins with its first key tile
+    "fused_waves": lambda: check_waves((1, 2, 3), (2, 2, 2)),
     "fused_window": lambda: differs(BACKWARD, 1, 1, 1, 300, 300, 64, False, (70, 90), scale=0.1),
     "fused_ragged": lambda: check_backward_ragged(64),
     "fused_nan": check_unseen_nan,

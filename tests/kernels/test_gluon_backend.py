@@ -51,9 +51,10 @@ def test_who_takes_its_backward(hopper, D, auto, asked):
         assert "the copy engine" in gluon.BACKEND.refusal(p, "backward")
 
 
-@pytest.mark.parametrize("D, window, sums, rising", [
-    (32, FULL, 2, 0), (64, FULL, 2, 0), (128, CAUSAL, 1, 6), (96, Window(9, 9), 1, 0)])
-def test_a_fused_backward_brings_its_grids(hopper, D, window, sums, rising):
+@pytest.mark.parametrize("D, window, sums, waves", [
+    (32, FULL, 2, (0, 1)), (64, FULL, 2, (0, 1)), (128, CAUSAL, 1, (6, 1)),
+    (96, Window(9, 9), 1, (0, 1))])
+def test_a_fused_backward_brings_its_grids(hopper, D, window, sums, waves):
     q, k = half(2, 6, 300, D), half(2, 3, 1000, D)
     p = Problem.of(q, k, k, q, q, window=window)
     made = plans.launches_for(gluon.BACKEND, p, "backward", None, False)
@@ -62,19 +63,37 @@ def test_a_fused_backward_brings_its_grids(hopper, D, window, sums, rising):
     assert made["before"].grid[0] == 2 * 6 * 5 and made["before"].arguments["SUMS"] == sums
     assert made["fused"].grid[0] == 2 * 3 * 8 and made["after"].grid[0] == 2 * 6 * 5 * halves
     found = made["fused"].arguments
-    assert found["RISING"] == rising and found["RAGGED"] is True and found["GROUP"] == 2
+    assert tuple(found[name] for name in ("IN_WAVES", "WAVE")) == waves
+    assert found["RAGGED"] is True and found["GROUP"] == 2
 
 
-@pytest.mark.parametrize("heads, N, D, together, rising", [
-    (64, 4096, 128, 3, 10), (16, 16384, 128, 1, 2), (256, 1024, 128, 9, 40), (128, 4096, 64, 5, 20),
-    (192, 4096, 32, 9, 40), (2, 65536, 128, 1, 0)])
-def test_as_many_heads_go_together_as_an_h200_was_fastest_with(heads, N, D, together, rising):
-    h200 = Device("cuda", 0, (9, 0), 132, "NVIDIA H200")
-    p = Problem.example(H=heads, N_Q=N, N_K=N, D=D, dtype=torch.bfloat16, device=h200, window=CAUSAL)
-    assert gluon._beside(p) == (together, rising)
-    grouped = Problem.example(H=heads, H_K=heads // 2, N_Q=N, N_K=N, D=D, dtype=torch.bfloat16,
-                              device=h200)
-    assert gluon._beside(grouped)[0] <= together and gluon._beside(grouped)[1] == 0
+H200 = Device("cuda", 0, (9, 0), 132, "NVIDIA H200")
+
+
+@pytest.mark.parametrize("heads, group, N, D, waves", [
+    (64, 1, 4096, 128, (3, 10, 1)), (16, 1, 16384, 128, (1, 2, 1)), (256, 1, 1024, 128, (9, 40, 1)),
+    (128, 1, 4096, 64, (5, 20, 1)), (192, 1, 4096, 32, (9, 40, 1)), (8, 1, 4096, 128, (8, 8, 1)),
+    (32, 1, 65536, 128, (8, 32, 1)), (2, 1, 65536, 128, (1, 2, 128)), (8, 4, 65536, 128, (8, 8, 1)),
+    (8, 4, 8192, 128, (2, 8, 64)), (32, 4, 4096, 128, (4, 32, 32)), (64, 4, 2048, 128, (8, 64, 16)),
+    (128, 4, 1024, 128, (1, 0, 1)), (32, 4, 6144, 128, (8, 32, 16)), (1, 8, 4096, 128, (1, 1, 32))])
+def test_heads_go_as_an_h200_was_fastest_with(heads, group, N, D, waves):
+    """TOGETHER, IN_WAVES and WAVE, with a causal mask."""
+    about = {"H": heads * group, "H_K": heads, "D": D, "dtype": torch.bfloat16, "device": H200}
+    p = Problem.example(**about, N_Q=N, N_K=N, window=CAUSAL)
+    assert gluon._beside(p) == waves
+    assert gluon._beside(Problem.example(**about, N_Q=N, N_K=N))[1:] == (0, 1)
+    if group > 1:                                           # most of what is seen is a rectangle
+        p = Problem.example(**about, N_Q=N, N_K=2 * N, window=CAUSAL)
+        assert gluon._beside(p) == (min(heads, 8), heads, 1)
+
+
+@pytest.mark.parametrize("sms", [1, 78, 108, 132])
+def test_waves_fill_the_sms_and_never_more(sms):
+    for tiles, heads in itertools.product(range(1, 300), (1, 3, 8, 64)):
+        beside, size = gluon._wave(tiles, heads, sms)
+        assert 1 <= size <= tiles and 1 <= beside <= heads and beside * size <= sms
+        if heads == 64 and tiles >= sms > 1:
+            assert beside * size >= 0.9 * sms
 
 
 def test_a_backward_brings_its_grids_and_the_heads_that_go_together(hopper):

@@ -1,5 +1,6 @@
 """The Gluon backward kernels run on the CPU: accuracy, orders, counts, and who waits for whom."""
 
+import itertools
 import random
 from types import SimpleNamespace
 
@@ -82,17 +83,18 @@ def test_every_order_gives_the_same_gradients(part, written, causal):
     orders(kernel, grid, arguments, written, seeds=range(3), meanings=meaning_of)
 
 
-@pytest.mark.parametrize("D, causal, window, rising", [
-    (32, False, None, 0), (64, False, None, 0), (64, True, None, 0), (64, True, None, 1),
-    (128, True, None, 2), (128, False, (40, 10), 0)])
-def test_every_order_gives_the_same_sums(D, causal, window, rising, monkeypatch):
-    """Tasks in all orders, each from locks that are 0 again; `rising` of the two heads."""
-    monkeypatch.setattr(gluon, "L2_RISING_BYTES", rising * 8 * 200 * D)
+@pytest.mark.parametrize("D, causal, window, waves", [
+    (32, False, None, (1, 0, 1)), (64, False, None, (1, 0, 1)), (64, True, None, (1, 0, 1)),
+    (64, True, None, (1, 1, 1)), (128, True, None, (2, 2, 1)), (128, True, None, (1, 2, 2)),
+    (64, True, None, (2, 2, 3)), (128, False, (40, 10), (1, 0, 1))])
+def test_every_order_gives_the_same_sums(D, causal, window, waves, monkeypatch):
+    """Tasks in all orders, each from locks that are 0 again; some of the two heads in waves."""
+    monkeypatch.setattr(gluon, "_beside", lambda p: waves)
     given = problem(Shape(1, 2, 1 + causal, 200, 300, D, causal, window), torch.bfloat16)
     found = []
     for order in ("late", "early", 0, 1, 2):
         kernel, grid, arguments = arguments_of(given, "fused")
-        assert arguments["RISING"] == rising
+        assert tuple(arguments[name] for name in ("TOGETHER", "IN_WAVES", "WAVE")) == waves
         run(kernel, grid, arguments, order=order, meanings=meaning_of)
         found.append([arguments[name].base.clone() for name in ("sum_desc", "dk_desc", "dv_desc")])
     for others in found[1:]:
@@ -129,36 +131,42 @@ def whole(n):
     return Tensor(np.int64(n), gl.int32)
 
 
-@pytest.mark.parametrize("mask", ["none", "causal", "rising", "window"])
+@pytest.mark.parametrize("mask", ["none", "causal", "rising", "waves", "window"])
 def test_of_every_sum_the_turns_are_0_1_2_in_the_order_of_the_numbers(mask):
     """So a program waits only for those that took their numbers before it: none waits in a circle.
 
-    The kernel's own functions, for hundreds of lengths: of each query tile's sums, key tiles from the
-    last to the first must find the turns 0, 1, 2, …, and from the first to the last in heads that rise.
+    The kernel's own functions, for hundreds of lengths: every head has each of its key tiles once, and
+    of each query tile's sums programs must find the turns 0, 1, 2, … in the order of their numbers.
     """
     translate = Translator(Program("late", (0, 1)), meaning_of)
-    walk_of, turn_of = (translate.function(getattr(backward_fused, name).fn)
-                        for name in ("walk_of", "turn_of"))
-    draw = random.Random(mask)
+    walk_of, turn_of, seat_of = (translate.function(getattr(backward_fused, name).fn)
+                                 for name in ("walk_of", "turn_of", "seat_of"))
+    draw, causal = random.Random(mask), mask in ("causal", "rising", "waves")
     for _ in range(120):
         N_Q, N_K = draw.randint(1, 3000), draw.randint(1, 3000)
         window = (draw.randint(0, 900), draw.randint(0, 900)) if mask == "window" else None
-        o = SimpleNamespace(BLOCK_M=64, BLOCK_N=128, IS_CAUSAL=mask in ("causal", "rising"),
-                            RAGGED=N_K % 128 != 0)
+        o = SimpleNamespace(BLOCK_M=64, BLOCK_N=128, IS_CAUSAL=causal, RAGGED=N_K % 128 != 0)
         sizes = SimpleNamespace(N_Q=whole(N_Q), N_K=whole(N_K),
                                 window=window and tuple(map(whole, window)))
-        tiles, taken = -(-N_K // 128), {}
-        for tile in range(tiles) if mask == "rising" else reversed(range(tiles)):
-            begin, end, start, cut = map(int, walk_of(whole(tile), whole(tiles), sizes, o))
+        tiles, heads = -(-N_K // 128), draw.randint(1, 5)
+        waves = (draw.randint(1, heads), draw.randint(1, heads) if mask in ("rising", "waves") else 0,
+                 draw.randint(2, 9) if mask == "waves" else 1)
+        taken, seen = {}, set()
+        for number in range(heads * tiles):
+            head, tile, wave = seat_of(whole(number), whole(heads), whole(tiles), *map(whole, waves), o)
+            seen.add((int(head), int(tile)))
+            begin, end, start, cut = map(int, walk_of(tile, whole(tiles), sizes, o))
             assert 0 <= cut <= end - begin
             for j in range(end - begin):
                 m = start + j
                 around = m >= end
                 m -= (end - begin) * around
-                turn = turn_of(whole(m), whole(tile), whole(tiles), whole(end),
-                               Tensor(around, gl.int1), whole(int(mask == "rising")), sizes, o)
-                assert int(turn) == taken.get((around, m), 0), (N_Q, N_K, window, tile, m)
-                taken[around, m] = int(turn) + 1
+                turn = turn_of(whole(m), tile, whole(tiles), whole(end), Tensor(around, gl.int1),
+                               wave, sizes, o)
+                at = int(head), around, m
+                assert int(turn) == taken.get(at, 0), (N_Q, N_K, window, waves, number, m)
+                taken[at] = int(turn) + 1
+        assert seen == set(itertools.product(range(heads), range(tiles)))
 
 
 def test_the_passes_in_triton_do_what_their_twins_on_the_cpu_do():

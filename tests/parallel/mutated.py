@@ -19,15 +19,16 @@ patched = patcher(PATHS)
 
 
 FOLD = "into=(o[:, :, rows], lse[:, :, rows]), reserve=call.reserve)"
+DELTA = "ops.delta_of(o[:, heads], mine[2], None if dlse is None else dlse[:, heads])"
 GRADIENTS = "window, call.scale, call.impl, delta="
 MUTANTS = {mutant[0]: Mutant(*mutant) for mutant in (
     ("O is rounded at every step", "ring", FOLD, FOLD + "\no.copy_(o.to(q.dtype))", "rounding"),
     ("gradients travel in 16 bits", "ring", "return dkv", "return dkv.to(kv.dtype)", "rounding"),
     ("dQ is rounded at every step", "ring", "return dkv", "dq.copy_(dq.to(q.dtype))\nreturn dkv",
      "rounding"),
-    ("the gradient of lse is dropped", "ring", "ops.delta_of(o, do, dlse)", "ops.delta_of(o, do)",
+    ("the gradient of lse is dropped", "ring", "None if dlse is None else dlse[:, heads]", "None",
      "lse"),
-    ("delta is of nothing", "ring", "ops.delta_of(o, do, dlse)", "0 * lse", "ring"),
+    ("delta is of nothing", "ring", DELTA, "0 * lse[:, heads]", "ring"),
     ("no window in the backward pass", "ring", GRADIENTS, GRADIENTS.replace("window", "Window()"),
      "ring"),
     ("another scale in the backward pass", "ring", GRADIENTS, GRADIENTS.replace("call.scale", "1.0"),
@@ -36,6 +37,8 @@ MUTANTS = {mutant[0]: Mutant(*mutant) for mutant in (
     ("the heads that go round later take the keys of the first", "ring",
      "torch.stack([k[:, shared], v[:, shared]])",
      "torch.stack([k[:, :shared.stop - shared.start], v[:, shared]])", "turns"),
+    ("gradients that came home are another turn's", "ring", "dk[:, shared], dv[:, shared] = dkv",
+     "dk[:, :dkv.shape[2]], dv[:, :dkv.shape[2]] = dkv", "turns"),
     ("the last heads do not go round", "ring", "range(0, shared, few)", "range(0, shared - few, few)",
      "turns"),
     ("values are taken for keys", "ring", "ops.forward(q[:, :, rows], kv[0][:, :, keys],",

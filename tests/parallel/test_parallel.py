@@ -184,7 +184,7 @@ def test_a_planted_bug_is_noticed(pool, name):
 
 
 def test_the_list_of_bugs_is_long_and_uses_every_check():
-    assert len(mutated.MUTANTS) == 19
+    assert len(mutated.MUTANTS) == 20
     assert {mutant.check for mutant in mutated.MUTANTS.values()} == mutated.CHECKS.keys()
 
 

@@ -30,7 +30,7 @@ VARIANTS = {
     "longest_first": (_UNASKED, _ALWAYS, (_GIVE, "pass"), (
         "place_of(number, others, tiles, TOGETHER, True)",
         "place_of(number, others, tiles, TOGETHER, False)")),
-    "last_first": (("others = heads - RISING", "others = heads"),),
+    "last_first": (("others = heads - IN_WAVES", "others = heads"),),
 }
 ZEROED = ("unordered", "no_locks", "longest_first")         # nobody stores first, so they add to zeros
 # What must not be; only the last does no harm where one program runs after the other.

@@ -39,6 +39,7 @@ SCALES = ("Q_SCALE", "K_SCALE", "V_SCALE")
 SMS = 4                                                     # of the GPU that the interpreter is
 L2_SHARE_BYTES = 32 * 2**20                                 # of tiles that go by, at a time
 FUSED_SHARE_BYTES, L2_RISING_BYTES = 24 * 2**20, 40 * 2**20  # of a fused backward, and at a mask's end
+RISING_HEADS, RISING_STEPS, WAVE_TILES = 8, 8192, 12        # for grouped heads under a mask
 
 
 @functools.lru_cache(64)
@@ -143,24 +144,37 @@ def pipelined(p: Problem, c: GluonConfig) -> plans.Plan:
         lambda p: -(-p.N_Q // c.BLOCK_M) * p.B * p.H, {"num_warps": 4 * c.CONSUMERS}, blocks, describe)
 
 
-def _beside(p: Problem) -> tuple[int, int, int, int]:
-    """Return TOGETHER, IN_WAVES, BESIDE and WAVE of the fused kernel, by what an H200 was fastest with.
+def _beside(p: Problem) -> tuple[int, int, int]:
+    """Return TOGETHER, IN_WAVES and WAVE of the fused kernel, by what an H200 was fastest with.
 
     So few key tiles of a head are at work that each finds the lock of its query tile free; and what
     they share, Q, dO and the sums of dQ, stays in L2. Grouped heads share too much for that, as very
-    long ones do: all of them go in waves.
+    long ones do: they rise where that is long enough to hide its waits, or go in waves.
     """
     head_dim, query_tiles = head_dim_of(p), -(-p.N_Q // WARPGROUP_ROWS)
     head_bytes, heads, group = 8 * p.N_Q * head_dim, p.B * p.H_K, p.H // p.H_K
     together = -(-p.device.sms * 128 // (query_tiles * head_dim))
     together = max(1, min(together, FUSED_SHARE_BYTES // (head_bytes * group)))
     if not p.causal:
-        return together, 0, 1, 1
-    if group > 1 or head_bytes > L2_RISING_BYTES:
-        beside = min(heads, 8)
-        return together, heads, beside, max(1, p.device.sms // beside)
-    rising = min(L2_RISING_BYTES // head_bytes, heads)
-    return together, rising, max(1, rising), 1
+        return together, 0, 1
+    if group == 1 and head_bytes <= L2_RISING_BYTES:
+        rising = min(L2_RISING_BYTES // head_bytes, heads)
+        return (heads if rising == heads else together), rising, 1
+    beside, key_tiles = min(heads, RISING_HEADS), -(-p.N_K // sums.KEYS)
+    if beside * query_tiles * group >= RISING_STEPS or 2 * p.N_Q <= p.N_K:
+        return beside, heads, 1
+    if key_tiles < WAVE_TILES:
+        return 1, 0, 1
+    together, wave = _wave(key_tiles, heads, p.device.sms)
+    return together, heads, wave
+
+
+def _wave(tiles: int, heads: int, sms: int) -> tuple[int, int]:
+    """Return heads side by side, and key tiles of each: as few heads as fill nearly all SMs at once."""
+    waves = [(min(heads, sms // size), size) for size in
+             (-(-tiles // count) for count in range(-(-tiles // sms), tiles + 1))]
+    full = [wave for wave in waves if wave[0] * wave[1] >= 0.95 * sms]
+    return full[0] if full else max(waves, key=lambda wave: wave[0] * wave[1])
 
 
 def fused(p: Problem, c: GluonBackwardConfig) -> plans.Plan:
@@ -175,7 +189,7 @@ def fused(p: Problem, c: GluonBackwardConfig) -> plans.Plan:
         {"IS_CAUSAL": p.causal, "STAGES": c.STAGES},
         lambda p: {"H": p.H, "GROUP": p.H // p.H_K, "N_Q": p.N_Q, "N_K": p.N_K,
                    **dict(zip(("LEFT", "RIGHT"), p.sides or (None, None), strict=True)),
-                   **dict(zip(("TOGETHER", "IN_WAVES", "BESIDE", "WAVE"), _beside(p), strict=True)),
+                   **dict(zip(("TOGETHER", "IN_WAVES", "WAVE"), _beside(p), strict=True)),
                    "RAGGED": p.N_K % sums.KEYS != 0,
                    "INTO": (*p.layout[SUMS[1]].strides[:3], p.D) if p.into else None},
         lambda p: p.B * p.H_K * -(-p.N_K // sums.KEYS),

@@ -10,13 +10,11 @@ in one order: of a head the last key tile first. Programs take their numbers fro
 start, last key tiles first, and so wait only for programs that have started before them: whatever else
 runs on the GPU, the lowest number that has not ended waits for nobody. Without a mask a program starts
 at a query tile of its own and comes round, so that no two meet at one tile; what it adds after it has
-come round goes to a second sum, or programs would wait for one another in a circle. Under a causal mask
-a head's last key tile has the least to do: its programs follow one another closely without a wait, but
-the longest would end the kernel. So the last heads begin with their first key tile, and wait a little.
-Grouped heads and very long ones go in waves, a wave as many programs as there are SMs. Those of the
-first start together, each two query tiles after the one before, so the last key tile adds first; the
-longest program ends last, so the next wave begins with its longest, and the first key tile adds first:
-all end together. So nobody waits, no SM is idle, and what one reads the next finds in L2.
+come round goes to a second sum, or programs would wait for one another in a circle. Under a causal mask a head's last key tile has the least to do: its programs follow one
+another closely without a wait, but the longest would end the kernel. So the last heads rise: they begin
+with their first key tile, and wait a little. Or all heads go in waves of as many programs as there are
+SMs. Those of the first start together, each two query tiles after the one before: the last key tile
+adds first. The first one ends last: so the next wave rises, and all end together without a wait.
 """
 
 from triton.experimental import gluon
@@ -29,13 +27,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from flashlib.kernels.gluon.backward_parts import (
-    SAME,
-    Options,
-    Sizes,
-    place_of,
-    query_tiles,
-)
+from flashlib.kernels.gluon.backward_parts import SAME, Options, Sizes, place_of, query_tiles
 from flashlib.kernels.gluon.fused_parts import (
     BEGIN,
     GIVE,
@@ -93,27 +85,23 @@ def walk_of(tile, tiles, sizes, o):
 
 
 @gluon.jit
-def seat_of(number, heads, tiles, TOGETHER, waves, o):
+def seat_of(number, heads, tiles, TOGETHER, IN_WAVES, WAVE, o):
     """Return (head, tile, wave) of a program by its number; see the top of this file.
 
     wave: (start, stop, rising), which key tiles add between others, and whether the first adds first.
     """
     start, stop, rising = 0, tiles, 0
-    if not o.IS_CAUSAL:
-        head, tile = place_of(number, heads, tiles, TOGETHER, True)
+    others = heads - IN_WAVES
+    if number < others * tiles:
+        head, tile = place_of(number, others, tiles, TOGETHER, True)
     else:
-        IN_WAVES, BESIDE, WAVE = waves
-        others = heads - IN_WAVES
-        if number < others * tiles:
-            head, tile = place_of(number, others, tiles, TOGETHER, True)
-        else:
-            head, place = place_of(number - others * tiles, IN_WAVES, tiles, BESIDE, False)
-            start = place // WAVE * WAVE
-            stop = gl.minimum(start + WAVE, tiles)
-            rising = (head // BESIDE * gl.cdiv(tiles, WAVE) + start // WAVE) & 1
-            rising = gl.where(WAVE == 1, 1, rising)
-            tile = gl.where(rising > 0, place, start + stop - 1 - place)
-            head += others
+        beside = gl.where(others > 0, IN_WAVES, TOGETHER)
+        head, place = place_of(number - others * tiles, IN_WAVES, tiles, beside, False)
+        start = place // WAVE * WAVE
+        stop = gl.minimum(start + WAVE, tiles)
+        rising = gl.where(WAVE > 1, (head // beside * gl.cdiv(tiles, WAVE) + start // WAVE) & 1, 1)
+        tile = gl.where(rising > 0, place, start + stop - 1 - place)
+        head += others
     return head, tile, (start, stop, rising)
 
 
@@ -348,10 +336,10 @@ def ask(q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, tiles, bars, plac
 
 
 @gluon.jit(do_not_specialize=["H", "GROUP", "N_Q", "N_K", "LEFT", "RIGHT", "TOGETHER",
-                               "IN_WAVES", "BESIDE", "WAVE"])
+                               "IN_WAVES", "WAVE"])
 def flash_bwd_fused_hopper_kernel(q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, dk_desc,
                                   dv_desc, sum_desc, LOCKS, scale, scale_log2, H, GROUP, N_Q, N_K,
-                                  LEFT, RIGHT, TOGETHER, IN_WAVES, BESIDE, WAVE, INTO,
+                                  LEFT, RIGHT, TOGETHER, IN_WAVES, WAVE, INTO,
                                   IS_CAUSAL: gl.constexpr, RAGGED: gl.constexpr,
                                   STAGES: gl.constexpr):
     """Write dK and dV of one key tile of 128 rows, and add to the sums of dQ.
@@ -365,8 +353,8 @@ def flash_bwd_fused_hopper_kernel(q_desc, k_desc, v_desc, do_desc, lse_desc, del
         H: query heads.  GROUP: query heads per key head.  N_Q, N_K: lengths.
         LEFT, RIGHT: None, or row i sees keys i + N_K − N_Q − LEFT … i + N_K − N_Q + RIGHT.
         TOGETHER: key heads whose tiles are computed side by side.
-        IN_WAVES, BESIDE, WAVE: with a causal mask, how many of the last heads go in waves, how many of
-            those side by side, and how many key tiles of a head a wave has; of one, every wave rises.
+        IN_WAVES: with a causal mask, how many last heads go in waves: all, or those side by side.
+        WAVE: how many key tiles of a head go in a wave; if 1, every wave rises.
         INTO: None, or dk_desc and dv_desc are pointers to float32 sums to which a program adds, and
             this is the strides of batch, head and row of either, and D.
         RAGGED: 128 does not divide N_K.  STAGES: tiles of Q and of dO in flight.
@@ -382,7 +370,7 @@ def flash_bwd_fused_hopper_kernel(q_desc, k_desc, v_desc, do_desc, lse_desc, del
     key_heads = gl.num_programs(0) // key_tiles
     number = gl.atomic_add(LOCKS, 1)
     meet()                                                  # all have read it where it was handed on
-    head, tile, wave = seat_of(number, key_heads, key_tiles, TOGETHER, (IN_WAVES, BESIDE, WAVE), o)
+    head, tile, wave = seat_of(number, key_heads, key_tiles, TOGETHER, IN_WAVES, WAVE, o)
     place = head // (H // GROUP), head % (H // GROUP), tile
     walk = walk_of(tile, key_tiles, sizes, o)
     heads = key_heads * GROUP

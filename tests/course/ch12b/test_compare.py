@@ -21,7 +21,7 @@ def test_heads_are_put_side_by_side_as_the_launch_does(d, causal):
     p = Problem.of(q, q, q, q, q, window=CAUSAL if causal else FULL)
     p = replace(p, device=p.device._replace(capability=(9, 0), sms=132))
     sizes = BACKEND.plan(p, "backward", BACKEND.table(p, "backward"))["fused"].sizes(p)
-    assert (sizes["TOGETHER"], sizes["RISING"]) == (beside, rising if causal else 0)
+    assert (sizes["TOGETHER"], sizes["IN_WAVES"]) == (beside, rising if causal else 0)
 
 
 def test_every_case_is_recorded_and_stands_beside_a_simulation():

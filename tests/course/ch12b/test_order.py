@@ -36,16 +36,18 @@ def test_walk_and_turns_are_the_kernels(causal):
                 around = start + j >= end
                 m = start + j - (end - begin) * around
                 turns = [int(turn_of(whole(m), whole(tile), whole(tiles), whole(end),
-                                     Tensor(around, gl.int1), whole(rising), sizes, o))
+                                     Tensor(around, gl.int1),
+                                     (whole(0), whole(tiles), whole(rising)), sizes, o))
                          for rising in range(1 + causal)]
                 assert turns[1:] == [tile] * causal         # as `simulate` has it in heads that rise
                 theirs.append((m, turns[0], around))
             assert theirs == [tuple(v) for v in orders.apart(tile, tiles, causal)]
         for beside, rising in ((1, 0), (3, 0), (2, 4 * causal)):
-            seats = [tuple(map(int, seat_of(whole(n), whole(5), whole(tiles), whole(beside),
-                                            whole(rising), o))) for n in range(5 * tiles)]
-            assert [seat[:2] for seat in seats] == list(orders.numbers(tiles, 5, beside, rising))
-            assert all(bool(up) == (head >= 5 - rising) for head, _, up in seats)
+            seats = [seat_of(*map(whole, (n, 5, tiles, beside, rising, 1)), o)
+                     for n in range(5 * tiles)]
+            assert [(int(head), int(tile)) for head, tile, _ in seats] == list(
+                orders.numbers(tiles, 5, beside, rising))
+            assert all(bool(int(wave[2])) == (int(head) >= 5 - rising) for head, _, wave in seats)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -52,7 +52,7 @@ def test_who_takes_its_backward(hopper, D, auto, asked):
 
 
 @pytest.mark.parametrize("D, window, sums, waves", [
-    (32, FULL, 2, (0, 1)), (64, FULL, 2, (0, 1)), (128, CAUSAL, 1, (6, 1)),
+    (32, FULL, 2, (0, 1)), (64, FULL, 2, (0, 1)), (128, CAUSAL, 1, (0, 1)),
     (96, Window(9, 9), 1, (0, 1))])
 def test_a_fused_backward_brings_its_grids(hopper, D, window, sums, waves):
     q, k = half(2, 6, 300, D), half(2, 3, 1000, D)
@@ -75,14 +75,16 @@ H200 = Device("cuda", 0, (9, 0), 132, "NVIDIA H200")
     (128, 1, 4096, 64, (5, 20, 1)), (192, 1, 4096, 32, (9, 40, 1)), (8, 1, 4096, 128, (8, 8, 1)),
     (32, 1, 65536, 128, (8, 32, 1)), (2, 1, 65536, 128, (1, 2, 128)), (8, 4, 65536, 128, (8, 8, 1)),
     (8, 4, 8192, 128, (2, 8, 64)), (32, 4, 4096, 128, (4, 32, 32)), (64, 4, 2048, 128, (8, 64, 16)),
-    (128, 4, 1024, 128, (1, 0, 1)), (32, 4, 6144, 128, (8, 32, 16)), (1, 8, 4096, 128, (1, 1, 32))])
+    (128, 4, 1024, 128, (1, 0, 1)), (32, 4, 6144, 128, (8, 32, 16)), (1, 8, 4096, 128, (1, 1, 32)),
+    (8, 4, 2**18, 128, (8, 8, 1)),
+    (8, 4, 2**19, 128, (1, 0, 1))])
 def test_heads_go_as_an_h200_was_fastest_with(heads, group, N, D, waves):
     """TOGETHER, IN_WAVES and WAVE, with a causal mask."""
     about = {"H": heads * group, "H_K": heads, "D": D, "dtype": torch.bfloat16, "device": H200}
     p = Problem.example(**about, N_Q=N, N_K=N, window=CAUSAL)
     assert gluon._beside(p) == waves
     assert gluon._beside(Problem.example(**about, N_Q=N, N_K=N))[1:] == (0, 1)
-    if group > 1:                                           # most of what is seen is a rectangle
+    if group > 1 and 1024 < N < 2**18:                      # most of what is seen is a rectangle
         p = Problem.example(**about, N_Q=N, N_K=2 * N, window=CAUSAL)
         assert gluon._beside(p) == (min(heads, 8), heads, 1)
 
@@ -90,7 +92,7 @@ def test_heads_go_as_an_h200_was_fastest_with(heads, group, N, D, waves):
 @pytest.mark.parametrize("sms", [1, 78, 108, 132])
 def test_waves_fill_the_sms_and_never_more(sms):
     for tiles, heads in itertools.product(range(1, 300), (1, 3, 8, 64)):
-        beside, size = gluon._wave(tiles, heads, sms)
+        beside, _, size = gluon._wave(tiles, heads, sms)
         assert 1 <= size <= tiles and 1 <= beside <= heads and beside * size <= sms
         if heads == 64 and tiles >= sms > 1:
             assert beside * size >= 0.9 * sms

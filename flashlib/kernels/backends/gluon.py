@@ -149,7 +149,7 @@ def _beside(p: Problem) -> tuple[int, int, int]:
 
     So few key tiles of a head are at work that each finds the lock of its query tile free; and what
     they share, Q, dO and the sums of dQ, stays in L2. Grouped heads share too much for that, as very
-    long ones do: they rise where that is long enough to hide its waits, or go in waves.
+    long ones do: they rise where programs are long enough to hide its waits, or go in waves.
     """
     head_dim, query_tiles = head_dim_of(p), -(-p.N_Q // WARPGROUP_ROWS)
     head_bytes, heads, group = 8 * p.N_Q * head_dim, p.B * p.H_K, p.H // p.H_K
@@ -157,24 +157,24 @@ def _beside(p: Problem) -> tuple[int, int, int]:
     together = max(1, min(together, FUSED_SHARE_BYTES // (head_bytes * group)))
     if not p.causal:
         return together, 0, 1
-    if group == 1 and head_bytes <= L2_RISING_BYTES:
-        rising = min(L2_RISING_BYTES // head_bytes, heads)
+    rising = min(L2_RISING_BYTES // head_bytes, heads)
+    if group == 1 and rising > 0:
         return (heads if rising == heads else together), rising, 1
     beside, key_tiles = min(heads, RISING_HEADS), -(-p.N_K // sums.KEYS)
-    if beside * query_tiles * group >= RISING_STEPS or 2 * p.N_Q <= p.N_K:
-        return beside, heads, 1
-    if key_tiles < WAVE_TILES:
+    steps = query_tiles * group                             # of a head's first key tile
+    if steps > 2 * RISING_STEPS or key_tiles < WAVE_TILES:
         return 1, 0, 1
-    together, wave = _wave(key_tiles, heads, p.device.sms)
-    return together, heads, wave
+    if beside * steps >= RISING_STEPS or 2 * p.N_Q <= p.N_K:
+        return beside, heads, 1
+    return _wave(key_tiles, heads, p.device.sms)
 
 
-def _wave(tiles: int, heads: int, sms: int) -> tuple[int, int]:
-    """Return heads side by side, and key tiles of each: as few heads as fill nearly all SMs at once."""
-    waves = [(min(heads, sms // size), size) for size in
+def _wave(tiles: int, heads: int, sms: int) -> tuple[int, int, int]:
+    """Return what `_beside` does, for waves: of as few heads as fill nearly all SMs."""
+    waves = [(min(heads, sms // size), heads, size) for size in
              (-(-tiles // count) for count in range(-(-tiles // sms), tiles + 1))]
-    full = [wave for wave in waves if wave[0] * wave[1] >= 0.95 * sms]
-    return full[0] if full else max(waves, key=lambda wave: wave[0] * wave[1])
+    full = [wave for wave in waves if wave[0] * wave[2] >= 0.95 * sms]
+    return full[0] if full else max(waves, key=lambda wave: wave[0] * wave[2])
 
 
 def fused(p: Problem, c: GluonBackwardConfig) -> plans.Plan:

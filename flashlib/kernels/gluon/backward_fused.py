@@ -10,11 +10,12 @@ in one order: of a head the last key tile first. Programs take their numbers fro
 start, last key tiles first, and so wait only for programs that have started before them: whatever else
 runs on the GPU, the lowest number that has not ended waits for nobody. Without a mask a program starts
 at a query tile of its own and comes round, so that no two meet at one tile; what it adds after it has
-come round goes to a second sum, or programs would wait for one another in a circle. Under a causal mask a head's last key tile has the least to do: its programs follow one
-another closely without a wait, but the longest would end the kernel. So the last heads rise: they begin
-with their first key tile, and wait a little. Or all heads go in waves of as many programs as there are
-SMs. Those of the first start together, each two query tiles after the one before: the last key tile
-adds first. The first one ends last: so the next wave rises, and all end together without a wait.
+come round goes to a second sum, or programs would wait for one another in a circle. Under a causal mask
+a head's last key tile has the least to do: its programs follow one another closely without a wait, but
+the longest would end the kernel. So the last heads rise: they begin with their first key tile, and wait
+a little. Or all heads go in waves of as many programs as there are SMs. Those of the first start
+together, each two query tiles after the one before: the last key tile adds first. The first one ends
+last: so the next wave rises, and all end together without a wait.
 """
 
 from triton.experimental import gluon

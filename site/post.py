@@ -11,6 +11,7 @@ from pathlib import Path
 import edition
 import front
 import search_index
+import slim
 from PIL import Image, ImageChops
 from tongue import CHINESE, ENGLISH, catalogue
 
@@ -25,31 +26,8 @@ UNUSED = (
     "_static/styles/furo-extensions.css.map", "_static/scripts/furo.js.map",
     "_static/scripts/furo-extensions.js")
 
-# KaTeX's fonts for letters that few courses use, and the classes that ask for them.
-RARE = {"Caligraphic": "mathcal", "Fraktur": "mathfrak|textfrak", "SansSerif": "mathsf|textsf",
-        "Script": "mathscr|textscr", "Typewriter": "mathtt|texttt"}
-
 # Of K, S and P in figures (flashlib.course.plots.theme).
 LIGHT_HUES = ((221, 204, 119), (136, 204, 238), (153, 153, 51))
-
-# Lengths that KaTeX writes into an element, behind its classes or without any.
-LENGTHS = re.compile(r'((?<=[a-z0-9])"|<span) style="((?:[a-z-]+:-?[0-9.]+em;)+)"')
-
-
-# Comments of a style sheet but a license, then the spaces that mean nothing; strings stay as they are.
-KEPT = r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|/\*!.*?\*/)"""
-COMMENTS = re.compile(KEPT + r"|/\*.*?\*/", re.S)
-SPACES = re.compile(KEPT + r"|\s*([{};])\s*|\s+", re.S)
-
-
-def slim(style):
-    """Return a style sheet without comments and idle spaces."""
-    style = COMMENTS.sub(lambda found: found[1] or " ", style)
-    return SPACES.sub(lambda found: found[1] or found[2] or " ", style).strip()
-
-
-# The colors of a terminal's output: MyST-NB's style sheet has hundreds of them, 30 kB in all.
-ANSI = re.compile(r"[^{}]*\.-Color[^{}]*\{[^{}]*\}")
 
 
 def in_few_colors(image):
@@ -150,19 +128,9 @@ def finish(root, books, *, address="", languages=(ENGLISH, CHINESE)):
         searched = {name: pages[name] for name in addresses(order[:-1], language)}
         index = search_index.script(searched, language)
         (root / edition.index_of(language)).write_text(index, "utf-8")
-    fonts = root / "_static" / "katex" / "fonts"
-    for name, used in RARE.items():
-        if not any(re.search(rf'class="[^"]*\b(?:{used})\b', text) for text in pages.values()):
-            for font in fonts.glob(f"KaTeX_{name}-*"):
-                font.unlink()
-    with (root / "_static" / "katex" / "katex.min.css").open("a", encoding="utf-8") as sheet:
-        sheet.write(name_lengths(pages))
+    styled(root, pages)
     for name, text in pages.items():
         (root / name).write_text(text, "utf-8")
-    colored = any("-Color-" in text for text in pages.values())
-    for path in (root / "_static").rglob("*.css"):
-        style = slim(path.read_text("utf-8"))
-        path.write_text(style if colored else ANSI.sub("", style), "utf-8")
     for name in ("course.js", "search.js"):                 # no string of theirs goes over a line's end
         path = root / "_static" / name
         path.write_text(re.sub(r"(?m)^\s*//.*\n|^[ \t]+", "", path.read_text("utf-8")), "utf-8")
@@ -170,6 +138,25 @@ def finish(root, books, *, address="", languages=(ENGLISH, CHINESE)):
     button.write_text(button.read_text("utf-8").replace("'zh-CN'", f"'{CHINESE.html}'"), "utf-8")
     if address:
         publish(root, [name for language in languages for name in addresses(order, language)], address)
+
+
+def styled(root, pages):
+    """Make style sheets and pages small together, and drop the fonts that no formula wants."""
+    sheets = {path: slim.sheet(path.read_text("utf-8")) for path in (root / "_static").rglob("*.css")}
+    if not any("-Color-" in text for text in pages.values()):
+        sheets = {path: slim.ANSI.sub("", style) for path, style in sheets.items()}
+    colors, katex = root / "_static" / "pygments.css", root / "_static" / "katex"
+    sheets[colors], same = slim.shades(sheets[colors])
+    others = "".join(style for path, style in sheets.items() if path.parent != katex)
+    small, sheets[katex / "katex.min.css"] = slim.named(
+        {name: slim.code(text, same) for name, text in pages.items()},
+        slim.Sheet(sheets[katex / "katex.min.css"]), set(slim.CLASS.findall(others)))
+    pages |= small
+    for path, style in sheets.items():
+        path.write_text(style, "utf-8")
+    for font in (katex / "fonts").glob("*.woff2"):
+        if font.name not in sheets[katex / "katex.min.css"]:
+            font.unlink()
 
 
 def addresses(names, language):
@@ -237,20 +224,6 @@ def unindented(text):
     parts = re.split(r"(<pre.*?</pre>)", text, flags=re.S)
     parts[::2] = (re.sub(r"\s*\n\s*", "\n", part) for part in parts[::2])
     return "".join(parts).replace("<span></span>", "")
-
-
-def name_lengths(pages):
-    """Put a class in place of each length that KaTeX wrote into a formula; return the classes' CSS.
-
-    A page repeats the same few lengths thousands of times.
-    """
-    found = Counter(style for text in pages.values() for _, style in LENGTHS.findall(text))
-    names = {style: f"l{n}" for n, (style, _) in enumerate(found.most_common())}
-    for page, text in pages.items():
-        pages[page] = LENGTHS.sub(
-            lambda found: (" " if found[1] == '"' else '<span class="') + names[found[2]] + '"', text)
-    important = {style: style.replace(";", "!important;") for style in names}
-    return "".join(f".katex .{name}{{{important[style]}}}" for style, name in names.items())
 
 
 def gallery(text, shown, up=""):

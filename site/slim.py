@@ -1,0 +1,189 @@
+"""What a page says in fewer bytes and shows the same: formulas, code, names, style sheets."""
+
+import re
+from collections import Counter
+from functools import cache
+from itertools import product
+from string import ascii_letters, digits
+
+# Comments of a style sheet but a license, then the spaces that mean nothing; strings stay as they are.
+KEPT = r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|/\*!.*?\*/)"""
+COMMENTS = re.compile(KEPT + r"|/\*.*?\*/", re.S)
+SPACES = re.compile(KEPT + r"|\s*([{};])\s*|\s+", re.S)
+RULE = re.compile(r"([^{}]+)\{([^{}]*)\}")
+FACE = re.compile(r"@font-face\{[^}]*\}")
+CLASS = re.compile(r"\.(-?[A-Za-z_][\w-]*)")
+
+# The source of each formula once more, and the name of a language that HTML knows.
+SPARE = re.compile(r'<annotation .*?</annotation>| xmlns="http://www.w3.org/1998/Math/MathML"', re.S)
+ALONE = re.compile(r"<mrow>(<(m[ino])\b[^>]*>[^<]*</\2>)</mrow>")
+TAG = re.compile(r"<(/?)(\w+)([^>]*?)(/?)>")
+SIZES = re.compile(r"\.(?:sizing|fontsize-ensurer)\.reset-size(\d+)\.size(\d+)")
+PART = re.compile(r'<i k="([^"]*)"(?: style="([^"]*)")?>')
+HUE = re.compile("t[A-Z]")
+
+# Code, and Pygments' classes for it; what stands there has the usual color in both styles.
+TOKEN = re.compile(r'<span class="([a-z][a-z0-9]{0,2})">([^<]*)</span>')
+COLOR = re.compile(r"(body[^{}]* )?\.highlight \.(\w+)\{([^{}]*)\}")
+# The colors of a terminal's output: MyST-NB's style sheet has hundreds of them, 30 kB in all.
+ANSI = re.compile(r"[^{}]*\.-Color[^{}]*\{[^{}]*\}")
+
+
+def sheet(style):
+    """Return a style sheet without comments and idle spaces."""
+    style = COMMENTS.sub(lambda found: found[1] or " ", style)
+    return SPACES.sub(lambda found: found[1] or found[2] or " ", style).strip()
+
+
+class Sheet:
+    """KaTeX's style sheet: which classes it names, alone or by their place, and which of them are used."""
+
+    def __init__(self, text):
+        self.faces = FACE.findall(text)
+        self.rules = [([SIZES.sub(r".sizing-\1-\2", one) for one in found[1].split(",")], found[2])
+                      for found in RULE.finditer(FACE.sub("", text))]
+        every = [one for selectors, _ in self.rules for one in selectors]
+        self.named = {name for one in every for name in CLASS.findall(one)}
+        self.parents = {name for one in every for name in re.findall(r"\.([\w-]+)>span", one)}
+        self.grandparents = {name for one in every for name in re.findall(r"\.([\w-]+)>span>span", one)}
+        placed = {name for one in every if not re.fullmatch(r"\.katex \.[\w-]+", one)
+                  for name in CLASS.findall(one)}
+        self.plain = {}
+        for selectors, told in self.rules:
+            for name in {one.rpartition(".")[2] for one in selectors} & self.named - placed:
+                self.plain[name] = self.plain.get(name, "") + f"{told};"
+
+    def wanted(self, names):
+        """Return the rules of the classes {old: new}."""
+        written = []
+        for selectors, told in self.rules:
+            selectors = [re.sub(r":not\(\.([\w-]+)\)", lambda found: found[0] * (found[1] in names), one)
+                         for one in selectors]
+            left = {CLASS.sub(lambda found: "." + names[found[1]], one).replace("span", "i")
+                    for one in selectors if names.keys() >= set(CLASS.findall(one))}
+            if left:
+                written.append(f'{",".join(sorted(left))}{{{told}}}')
+        return written
+
+
+@cache
+def katex(path):
+    return Sheet(path.read_text("utf-8"))
+
+
+def formula(markup, style):
+    """Return a formula of KaTeX's without what nobody sees: spans and classes that mean nothing.
+
+    What is left of the spans are <i k="classes">, until `named` knows the classes of all pages.
+    """
+    math, text = SPARE.sub("", markup).split('<span class="katex-html"')
+    math = re.sub(r"<semantics><mrow>(.*)</mrow></semantics>", r"\1", math)
+    stack = [("", "", set(), []), ("", "", set(), [])]      # (opens, closes, classes, what is inside)
+    text = f'<span class="katex-html"{text}'
+    last = 0
+    for found in TAG.finditer(text):
+        stack[-1][3].append(text[last:found.start()])
+        last = found.end()
+        closes, tag, told, empty = found.groups()
+        if not closes and tag == "span":
+            classes = re.search(r'class="([^"]*)"', told)
+            stack.append((*opened(classes[1].split() if classes else [], told, style), []))
+        elif not closes or tag != "span":                   # of a drawing
+            stack[-1][3].append(found[0].replace(' xmlns="http://www.w3.org/2000/svg"', ""))
+        elif len(stack) > 2:
+            opens, closing, classes, inside = stack.pop()
+            if not opens and (style.parents & stack[-1][2] or style.grandparents & stack[-2][2]):
+                opens, closing = "<i>", "</i>"
+            stack[-1][3].append(f'{opens}{"".join(inside)}{closing}')
+        else:                                               # of what is around formula and text
+            stack[-1][3].append(found[0])
+    return ALONE.sub(r"\1", math) + "".join(stack[-1][3]) + text[last:]
+
+
+def opened(classes, told, style):
+    """Return how a span of KaTeX's is opened and closed, and its classes that are named anywhere."""
+    if any(name.startswith("katex") for name in classes):
+        return f"<span{told}>", "</span>", set(classes)
+    if {"sizing", "fontsize-ensurer"} & set(classes):
+        sizes = [re.fullmatch(r"(?:reset-)?size(\d+)", name) for name in classes]
+        classes = ["sizing-" + "-".join(size[1] for size in sizes if size),
+                   *(name for name, size in zip(classes, sizes, strict=True) if not size)]
+    classes = [name for name in classes if name in style.named or HUE.fullmatch(name)]
+    length = re.search(r' style="[^"]*"', told)
+    if not classes and not length:
+        return "", "", set()
+    return f'<i k="{" ".join(classes)}"{length[0] if length else ""}>', "</i>", set(classes)
+
+
+def shortest(taken):
+    """Yield names for classes that no other style sheet has."""
+    for name in (*ascii_letters, *map("".join, product(ascii_letters, ascii_letters + digits))):
+        if name not in taken:
+            yield name
+
+
+def named(pages, style, taken):
+    """Write formulas' parts with the shortest names of classes; return (pages, KaTeX's style sheet).
+
+    What means the same in every place is one class: a letter's font with its lengths, say.
+    """
+    count, parts = Counter(), {}
+    for text in pages.values():
+        count.update(PART.findall(text))
+    for classes, lengths in count:
+        told = [style.plain[name] for name in classes.split() if name in style.plain]
+        told += [f"{length}!important;" for length in lengths.split(";") if length]
+        rest = [name for name in classes.split() if name not in style.plain]
+        parts[classes, lengths] = [*(["".join(told)] if told else []), *rest]
+    often = Counter()
+    for part, n in count.items():
+        often.update(dict.fromkeys(parts[part], n))
+    free = shortest(taken)
+    names = {name: name for name in often if HUE.fullmatch(name)}
+    names |= {name: next(free) for name, _ in often.most_common() if name not in names}
+
+    def one(found):
+        classes = " ".join(names[name] for name in parts[found[1], found[2] or ""])
+        return f'<i class="{classes}">' if " " in classes else f"<i class={classes}>"
+
+    frame = {name: name for name in ("katex", "katex-html", "katex-mathml", "katex-display")}
+    rules = style.wanted(names | frame)
+    rules += [f".katex .{new}{{{told}}}" for told, new in names.items() if ":" in told]
+    written = "".join([".katex i{font-style:inherit}", *rules])
+    families = set(re.findall(r"KaTeX_\w+", written))
+    faces = [face for face in style.faces if re.search(r"font-family:[\"']?(\w+)", face)[1] in families]
+    return {name: PART.sub(one, text) for name, text in pages.items()}, "".join([*faces, written])
+
+
+def shades(style):
+    """Return Pygments' style sheet with one class for each pair of colors, and {class: that one}."""
+    light, dark = {}, {}
+    for before, name, told in COLOR.findall(style):
+        (dark if before else light).setdefault(name, told.strip())
+    usual = [re.search(rf"{before}\.highlight\{{[^}}]*(?<!-)(color: ?#\w+)", style)[1].lower()
+             for before in ("(?<!] )", "] ")]
+    heads, same = {}, {}
+    for name in light:
+        pair = light[name].lower(), dark.get(name, "").lower()
+        same[name] = None if list(pair) == usual or name == "o" else heads.setdefault(pair, name)
+    spare = {name for name, head in same.items() if head != name}
+    left = COLOR.sub(lambda found: "" if found[2] in spare else found[0], style)
+    return f"{left}.highlight i{{font-style:inherit}}", same
+
+
+def code(text, same):
+    """Return a page's code with few and short tags: neighbours of one color stand in one."""
+    def pre(found):
+        tokens = TOKEN.sub(one, found[0])
+        return re.sub(r"<i class=(\w+)>[^<]*</i>(?:\s*<i class=\1>[^<]*</i>)+", run, tokens)
+
+    def run(found):
+        return f'<i class={found[1]}>{re.sub("<[^>]*>", "", found[0])}</i>'
+
+    def one(found):
+        head = same.get(found[1], found[1])
+        if found[1] not in same:
+            return found[0]
+        return f"<i class={head}>{found[2]}</i>" if head else found[2]
+
+    return re.sub(r"<pre.*?</pre>", pre, text, flags=re.S)

@@ -1,6 +1,5 @@
-"""After Sphinx: lossless WebP for PNG, roles for screen readers, the gallery, the search's index."""
+"""After Sphinx: small pictures and pages, roles for screen readers, the gallery, the search's index."""
 
-import hashlib
 import html
 import json
 import re
@@ -10,9 +9,9 @@ from pathlib import Path
 
 import edition
 import front
+import pictures
 import search_index
 import slim
-from PIL import Image, ImageChops
 from tongue import CHINESE, ENGLISH, catalogue
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
@@ -25,67 +24,6 @@ UNUSED = (
     "_static/minus.png", "_static/plus.png", "_static/styles/furo.css.map",
     "_static/styles/furo-extensions.css.map", "_static/scripts/furo.js.map",
     "_static/scripts/furo-extensions.js")
-
-# Of K, S and P in figures (flashlib.course.plots.theme).
-LIGHT_HUES = ((221, 204, 119), (136, 204, 238), (153, 153, 51))
-
-
-def in_few_colors(image):
-    """Return a picture in 64 colors if no pixel's channel moves by more than an eighth, else itself."""
-    few = image.quantize(64, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).convert("RGB")
-    moved = max(most for _, most in ImageChops.difference(few, image).getextrema())
-    return few if moved <= 32 else image
-
-
-def shows_tensors(path):
-    """Tell whether a picture has areas in the hues of K, S or P, too light to be turned round."""
-    image = Image.open(path)
-    image.seek(getattr(image, "n_frames", 1) - 1)
-    image = image.convert("RGB")
-    found = sum(count for count, color in image.getcolors(1 << 24)
-                if any(max(map(abs, map(int.__sub__, color, hue))) <= 6 for hue in LIGHT_HUES))
-    return found > 0.002 * image.width * image.height
-
-
-def to_webp(path, small):
-    """Write a PNG as WebP, a still one in few colors, and a small one; return (name, size, frames)."""
-    image = Image.open(path)
-    new = path.with_name(f"{path.stem[:12]}.webp")          # a page says it often: no whole hash
-    count = getattr(image, "n_frames", 1)
-    if count == 1:
-        last = image.convert("RGB")
-        in_few_colors(last).save(new, "WEBP", lossless=True, method=4, quality=100)
-    else:
-        frames, times = [], []
-        for n in range(count):
-            image.seek(n)
-            frames.append(image.convert("RGB"))
-            times.append(round(image.info["duration"]))
-        last = frames[-1]
-        frames[0].save(new, "WEBP", save_all=True, append_images=frames[1:], duration=times,
-                       loop=image.info.get("loop", 0), lossless=True, method=4,
-                       minimize_size=True)
-        still = new.with_suffix(".still.webp")
-        in_few_colors(last).save(still, "WEBP", lossless=True, method=4, quality=100)
-    last.thumbnail((220, 220))
-    last.save(small / new.name, "WEBP", quality=35, method=6)
-    path.unlink()
-    return new.name, image.size, count
-
-
-def convert(folder):
-    """Convert each different picture once; return {PNG: (new name, size, frames, tensors)}."""
-    (folder / "small").mkdir()
-    by_content, pictures = {}, {}
-    for path in sorted(folder.glob("*.png")):
-        content = hashlib.sha256(path.read_bytes()).digest()
-        if content in by_content:
-            path.unlink()
-        else:
-            tensors = shows_tensors(path)
-            by_content[content] = *to_webp(path, folder / "small"), tensors
-        pictures[path.name] = by_content[content]
-    return pictures
 
 
 def gather(root, languages):
@@ -111,7 +49,7 @@ def finish(root, books, *, address="", languages=(ENGLISH, CHINESE)):
     """Turn Sphinx's outputs, in the folder `root` and for Chinese in one inside it, into the site."""
     address = address.rstrip("/")
     gather(root, languages)
-    pictures = convert(root / "_images")
+    drawn = pictures.convert(root / "_images")
     chapters = [f"{book.path.stem}.html" for book in books]
     order = ["index.html", *chapters, "questions.html", "glossary.html", "figures.html"]
     pages = {}
@@ -120,7 +58,7 @@ def finish(root, books, *, address="", languages=(ENGLISH, CHINESE)):
         shown = {}
         for name in sorted(path.name for path in (root / language.folder).glob("*.html")):
             text = (root / language.folder / name).read_text("utf-8")
-            text, shown[name.removesuffix(".html")] = repair(text, pictures)
+            text, shown[name.removesuffix(".html")] = repair(text, drawn)
             text = edition.finish(name, text, language, address=address, words=words)
             pages[language.folder + name] = text
         name = f"{language.folder}figures.html"
@@ -173,7 +111,7 @@ def spoken(root, language):
     return path.exists()
 
 
-def repair(text, pictures):
+def repair(text, drawn):
     """Return a page with its pictures and the roles that axe-core asks for, and [(id, file, title)]."""
     headings = re.finditer(r'<h[1-3]>(.*?)<a class="headerlink"', text, re.S)
     titles = [(heading.start(), re.sub("<[^>]*>", "", heading[1])) for heading in headings]
@@ -181,7 +119,7 @@ def repair(text, pictures):
 
     def img(found):
         name = re.search(r'src="_images/([^"]+)"', found[0])[1]
-        new, (width, height), frames, tensors = pictures[name]
+        new, (width, height), frames, tensors = drawn[name]
         set_to = re.search(r"width: (\d+)px", found[0])
         wide = int(set_to[1]) if set_to else width // 2
         alt = re.search(r'alt="([^"]*)"', found[0])[1]

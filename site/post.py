@@ -66,7 +66,7 @@ def finish(root, books, *, address="", languages=(ENGLISH, CHINESE)):
         searched = {name: pages[name] for name in addresses(order[:-1], language)}
         index = search_index.script(searched, language)
         (root / edition.index_of(language)).write_text(index, "utf-8")
-    styled(root, pages)
+    styled(root, pages, languages)
     for name, text in pages.items():
         (root / name).write_text(text, "utf-8")
     for name in ("course.js", "search.js"):                 # no string of theirs goes over a line's end
@@ -78,22 +78,35 @@ def finish(root, books, *, address="", languages=(ENGLISH, CHINESE)):
         publish(root, [name for language in languages for name in addresses(order, language)], address)
 
 
-def styled(root, pages):
+def styled(root, pages, languages):
     """Make style sheets and pages small together, and drop the fonts that no formula wants."""
-    sheets = {path: slim.sheet(path.read_text("utf-8")) for path in (root / "_static").rglob("*.css")}
+    static, katex = root / "_static", root / "_static" / "katex"
+    sheets = {path: slim.sheet(path.read_text("utf-8")) for path in static.rglob("*.css")}
     if not any("-Color-" in text for text in pages.values()):
         sheets = {path: slim.ANSI.sub("", style) for path, style in sheets.items()}
-    colors, katex = root / "_static" / "pygments.css", root / "_static" / "katex"
-    sheets[colors], same = slim.shades(sheets[colors])
-    others = "".join(style for path, style in sheets.items() if path.parent != katex)
-    small, sheets[katex / "katex.min.css"] = slim.named(
-        {name: slim.code(text, same) for name, text in pages.items()},
-        slim.Sheet(sheets[katex / "katex.min.css"]), set(slim.CLASS.findall(others)))
+    for language in languages:                              # the theme writes its colors into each page
+        own = [name for name in pages if name.startswith(language.folder) or not language.folder]
+        inline = re.search(r"(?s)<style>\s*(body \{.*?)</style>", pages[own[0]])
+        path = static / ("chinese.css" if language.folder else "course.css")
+        sheets[path] += slim.sheet(inline[1])
+        pages |= {name: pages[name].replace(inline[0], "") for name in own}
+    scripts = "".join(path.read_text("utf-8") for path in static.rglob("*.js"))
+    strings = re.findall(r"""(?s)"[^"\n]*"|'[^'\n]*'|`[^`]*`""", scripts)
+    said = set(re.findall(r"[\w-]+", " ".join(strings)))
+    formulas = sheets.pop(katex / "katex.min.css")
+    classes = said.union(*(found.split() for text in pages.values()
+                           for found in re.findall(r' (?:class|k)="([^"]*)"', text)))
+    sheets = {path: slim.living(style, classes) for path, style in sheets.items()}
+    taken = set(slim.CLASS.findall("".join(sheets.values())))
+    small, sheets[static / "pygments.css"] = slim.code(pages, sheets[static / "pygments.css"])
+    small = {name: slim.icons(slim.unnamed(text, taken | said | {"notranslate", "math"}))
+             for name, text in small.items()}
+    small, formulas = slim.named(small, slim.Sheet(formulas), taken)
     pages |= small
-    for path, style in sheets.items():
+    for path, style in (sheets | {katex / "katex.min.css": formulas}).items():
         path.write_text(style, "utf-8")
     for font in (katex / "fonts").glob("*.woff2"):
-        if font.name not in sheets[katex / "katex.min.css"]:
+        if font.name not in formulas:
             font.unlink()
 
 

@@ -19,11 +19,14 @@ SPARE = re.compile(r'<annotation .*?</annotation>| xmlns="http://www.w3.org/1998
 ALONE = re.compile(r"<mrow>(<(m[ino])\b[^>]*>[^<]*</\2>)</mrow>")
 TAG = re.compile(r"<(/?)(\w+)([^>]*?)(/?)>")
 SIZES = re.compile(r"\.(?:sizing|fontsize-ensurer)\.reset-size(\d+)\.size(\d+)")
-PART = re.compile(r'<i k="([^"]*)"(?: style="([^"]*)")?>')
+PART = re.compile(r'<i k="([^"]*)"(?: style="([^"]*)")?')
+LEAF = re.compile(PART.pattern + r">([^<]*)</i>")
 HUE = re.compile("t[A-Z]")
 
 # Code, and Pygments' classes for it; what stands there has the usual color in both styles.
 TOKEN = re.compile(r'<span class="([a-z][a-z0-9]{0,2})">([^<]*)</span>')
+ONE = r"<i class=(\w+)>[^<]*</i>"
+PRE = re.compile(r"<pre.*?</pre>", re.S)
 COLOR = re.compile(r"(body[^{}]* )?\.highlight \.(\w+)\{([^{}]*)\}")
 # The colors of a terminal's output: MyST-NB's style sheet has hundreds of them, 30 kB in all.
 ANSI = re.compile(r"[^{}]*\.-Color[^{}]*\{[^{}]*\}")
@@ -59,7 +62,7 @@ class Sheet:
         for selectors, told in self.rules:
             selectors = [re.sub(r":not\(\.([\w-]+)\)", lambda found: found[0] * (found[1] in names), one)
                          for one in selectors]
-            left = {CLASS.sub(lambda found: "." + names[found[1]], one).replace("span", "i")
+            left = {CLASS.sub(lambda found: "." + names[found[1]], one).replace("span", ":is(b,i)")
                     for one in selectors if names.keys() >= set(CLASS.findall(one))}
             if left:
                 written.append(f'{",".join(sorted(left))}{{{told}}}')
@@ -78,6 +81,7 @@ def formula(markup, style):
     """
     math, text = SPARE.sub("", markup).split('<span class="katex-html"')
     math = re.sub(r"<semantics><mrow>(.*)</mrow></semantics>", r"\1", math)
+    math = math.replace('<span class="katex-mathml">', '<i k="katex-mathml">').replace("</span>", "</i>")
     stack = [("", "", set(), []), ("", "", set(), [])]      # (opens, closes, classes, what is inside)
     text = f'<span class="katex-html"{text}'
     last = 0
@@ -90,7 +94,7 @@ def formula(markup, style):
             stack.append((*opened(classes[1].split() if classes else [], told, style), []))
         elif not closes or tag != "span":                   # of a drawing
             stack[-1][3].append(found[0].replace(' xmlns="http://www.w3.org/2000/svg"', ""))
-        elif len(stack) > 2:
+        elif len(stack) > 2:                                # of a part of the formula
             opens, closing, classes, inside = stack.pop()
             if not opens and (style.parents & stack[-1][2] or style.grandparents & stack[-2][2]):
                 opens, closing = "<i>", "</i>"
@@ -102,8 +106,8 @@ def formula(markup, style):
 
 def opened(classes, told, style):
     """Return how a span of KaTeX's is opened and closed, and its classes that are named anywhere."""
-    if any(name.startswith("katex") for name in classes):
-        return f"<span{told}>", "</span>", set(classes)
+    if "katex-html" in classes:
+        return '<i k="katex-html" aria-hidden=true>', "</i>", set(classes)
     if {"sizing", "fontsize-ensurer"} & set(classes):
         sizes = [re.fullmatch(r"(?:reset-)?size(\d+)", name) for name in classes]
         classes = ["sizing-" + "-".join(size[1] for size in sizes if size),
@@ -138,25 +142,48 @@ def named(pages, style, taken):
     often = Counter()
     for part, n in count.items():
         often.update(dict.fromkeys(parts[part], n))
-    free = shortest(taken)
     names = {name: name for name in often if HUE.fullmatch(name)}
+    leaves = Counter(found[:2] for text in pages.values() for found in LEAF.findall(text))
+    bold = next((part for part, _ in leaves.most_common() if not set(parts[part]) & style.named), None)
+    free = shortest(taken)
     names |= {name: next(free) for name, _ in often.most_common() if name not in names}
+
+    def leaf(found):
+        return f"<b>{found[3]}</b>" if (found[1], found[2] or "") == bold else found[0]
 
     def one(found):
         classes = " ".join(names[name] for name in parts[found[1], found[2] or ""])
-        return f'<i class="{classes}">' if " " in classes else f"<i class={classes}>"
+        return f'<i class="{classes}"' if " " in classes else f"<i class={classes}"
 
-    frame = {name: name for name in ("katex", "katex-html", "katex-mathml", "katex-display")}
-    rules = style.wanted(names | frame)
+    rules = style.wanted(names | {"katex": "katex", "katex-display": "katex-display"})
     rules += [f".katex .{new}{{{told}}}" for told, new in names.items() if ":" in told]
+    rules += [f".katex b{{font-weight:inherit;{told}}}" for told in parts.get(bold, ())]
     written = "".join([".katex i{font-style:inherit}", *rules])
-    families = set(re.findall(r"KaTeX_\w+", written))
-    faces = [face for face in style.faces if re.search(r"font-family:[\"']?(\w+)", face)[1] in families]
-    return {name: PART.sub(one, text) for name, text in pages.items()}, "".join([*faces, written])
+    faces = "".join(face for face in style.faces if face_of(face) in asked(rules))
+    pages = {name: PART.sub(one, LEAF.sub(leaf, text)) for name, text in pages.items()}
+    return pages, faces + written
 
 
-def shades(style):
-    """Return Pygments' style sheet with one class for each pair of colors, and {class: that one}."""
+def face_of(told):
+    """Return which of KaTeX's fonts a face is or a rule asks for: (family, bold, slanted)."""
+    family = re.search(r"KaTeX_\w+(?![\w-]*\.)", told)
+    return (family[0] if family else "", bool(re.search("font-weight:(bold|700)", told)),
+            bool(re.search("font-style:italic", told)))
+
+
+def asked(rules):
+    """Return the fonts that rules ask for; a rule that names no family may stand within any."""
+    faces = {face_of(rule) for rule in rules}
+    families = {family for family, *_ in faces if family}
+    return faces | {(family, *look) for family in families for none, *look in faces
+                    if not none and any(look)}
+
+
+def code(pages, style):
+    """Return pages with few and short tags in their code, and Pygments' style sheet for these.
+
+    Neighbours of one color stand in one tag; the two colors that come most have a tag of their own.
+    """
     light, dark = {}, {}
     for before, name, told in COLOR.findall(style):
         (dark if before else light).setdefault(name, told.strip())
@@ -166,24 +193,58 @@ def shades(style):
     for name in light:
         pair = light[name].lower(), dark.get(name, "").lower()
         same[name] = None if list(pair) == usual or name == "o" else heads.setdefault(pair, name)
-    spare = {name for name, head in same.items() if head != name}
-    left = COLOR.sub(lambda found: "" if found[2] in spare else found[0], style)
-    return f"{left}.highlight i{{font-style:inherit}}", same
 
-
-def code(text, same):
-    """Return a page's code with few and short tags: neighbours of one color stand in one."""
-    def pre(found):
-        tokens = TOKEN.sub(one, found[0])
-        return re.sub(r"<i class=(\w+)>[^<]*</i>(?:\s*<i class=\1>[^<]*</i>)+", run, tokens)
+    def token(found):
+        head = same.get(found[1], "")
+        return found[0] if head == "" else f"<i class={head}>{found[2]}</i>" if head else found[2]
 
     def run(found):
         return f'<i class={found[1]}>{re.sub("<[^>]*>", "", found[0])}</i>'
 
-    def one(found):
-        head = same.get(found[1], found[1])
-        if found[1] not in same:
-            return found[0]
-        return f"<i class={head}>{found[2]}</i>" if head else found[2]
+    def pre(found):
+        return re.sub(rf"{ONE}(?:\s*<i class=\1>[^<]*</i>)+", run, TOKEN.sub(token, found[0]))
 
-    return re.sub(r"<pre.*?</pre>", pre, text, flags=re.S)
+    pages = {name: PRE.sub(pre, text) for name, text in pages.items()}
+    count = Counter(name for text in pages.values() for block in PRE.findall(text)
+                    for name in re.findall(ONE, block))
+    tags = {name: tag for (name, _), tag in zip(count.most_common(2), "bi", strict=False)}
+
+    def short(found):
+        tag = tags.get(found[1])
+        return re.sub(r"<i.*?>(.*)</i>", rf"<{tag}>\1</{tag}>", found[0], flags=re.S) if tag else found[0]
+
+    def rule(found):
+        if same[found[2]] != found[2] or found[2] not in count:
+            return ""
+        return f'{found[1] or ""}.highlight {tags.get(found[2], "." + found[2])}{{{found[3]}}}'
+
+    style = ".highlight :is(b,i){font-style:inherit;font-weight:inherit}" + COLOR.sub(rule, style)
+    return {name: PRE.sub(lambda found: re.sub(ONE, short, found[0]), text)
+            for name, text in pages.items()}, style
+
+
+def unnamed(text, names):
+    """Return a page without classes that no style sheet and no script names, and spans of none."""
+    def one(found):
+        left = [name for name in found[1].split() if name in names or name.startswith("highlight-")]
+        return f' class="{" ".join(left)}"' if left else ""
+
+    text = re.sub(r' class="([^"]*)"', one, text)
+    return re.sub(r'(<code[^>]*>)<span class="pre">([^<]*)</span></code>', r"\1\2</code>", text)
+
+
+def icons(text):
+    """Return a page without the drawings of its frame that it does not use."""
+    text = text.replace(' xmlns="http://www.w3.org/2000/svg"', "")
+    return re.sub(r'(?s)<symbol id="([^"]*)".*?</symbol>\s*',
+                  lambda found: found[0] if f'"#{found[1]}"' in text else "", text)
+
+
+def living(style, names):
+    """Return a style sheet without the rules all of whose selectors want classes that nothing has."""
+    def rule(found):
+        outside = re.sub(r"\([^()]*\)", "", re.sub(r"\([^()]*\)", "", found[1]))
+        dead = all(set(CLASS.findall(one)) - names for one in outside.split(","))
+        return "" if dead and "@" not in found[1] and "(" not in outside else found[0]
+
+    return re.sub(r"@media[^{}]*\{\}", "", RULE.sub(rule, style))

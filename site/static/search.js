@@ -1,4 +1,4 @@
-// The dialog of the search; search-index.js has one entry [page, anchor, chapter, heading, text] a section.
+// The dialog of the search; search-index.js has, packed, all pages, anchors, chapters, headings and texts of sections.
 window.courseSearch = (() => {
   "use strict";
   const { content_root: base, index = "_static/search-index.js" } = document.documentElement.dataset;
@@ -165,8 +165,12 @@ window.courseSearch = (() => {
       count.textContent = say("Reading the index …");
       const script = document.createElement("script");
       script.src = base + index;
-      script.addEventListener("load", () => {
-        sections = window.COURSE_INDEX.map((entry) => ({ entry, low: entry[4].toLowerCase() }));
+      script.addEventListener("load", async () => {
+        const bytes = Uint8Array.from(atob(window.COURSE_INDEX), (sign) => sign.charCodeAt(0));
+        const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+        const columns = await new Response(stream).json();
+        sections = columns[0].map((_, n) => columns.map((column) => column[n]))
+          .map((entry) => ({ entry, low: entry[4].toLowerCase() }));
         search();
       });
       document.head.append(script);

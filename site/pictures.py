@@ -10,7 +10,7 @@ from PIL import Image
 # Of K, S and P in figures (flashlib.course.plots.theme).
 LIGHT_HUES = ((221, 204, 119), (136, 204, 238), (153, 153, 51))
 # A color that has this share of a picture stays as it is; one of a rim may move by as much in a channel.
-AREA, RIM = 0.0005, 16
+AREA, RIM = 0.0005, 24
 
 
 def colors(image):

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import edition
+import fonts
 import front
 import pictures
 import search_index
@@ -99,15 +100,24 @@ def styled(root, pages, languages):
     sheets = {path: slim.living(style, classes) for path, style in sheets.items()}
     taken = set(slim.CLASS.findall("".join(sheets.values())))
     small, sheets[static / "pygments.css"] = slim.code(pages, sheets[static / "pygments.css"])
-    small = {name: slim.icons(slim.unnamed(text, taken | said | {"notranslate", "math"}))
+    for language in languages:
+        script = root / (f"{language.folder}_words.js" if language.folder else "_static/course.js")
+        if not script.exists():                             # then the English ones do
+            continue
+        drawn = json.dumps(slim.switches(pages[f"{language.folder}index.html"]), ensure_ascii=False)
+        script.write_text(f"window.COURSE_SWITCHES??={drawn};\n{script.read_text('utf-8')}", "utf-8")
+    small = {name: slim.frame(slim.unnamed(text, taken | said | {"notranslate", "math"}))
              for name, text in small.items()}
     small, formulas = slim.named(small, slim.Sheet(formulas), taken)
-    pages |= small
+    pages |= {name: slim.bare(text) for name, text in small.items()}
     for path, style in (sheets | {katex / "katex.min.css": formulas}).items():
         path.write_text(style, "utf-8")
-    for font in (katex / "fonts").glob("*.woff2"):
-        if font.name not in formulas:
+    signs = set(html.unescape("".join([*pages.values(), scripts])))
+    for font in static.rglob("*.woff2"):
+        if font.parent.parent == katex and font.name not in formulas:
             font.unlink()
+        else:
+            fonts.subset(font, signs)
 
 
 def addresses(names, language):

@@ -91,10 +91,10 @@ def script(pages, language=ENGLISH):
                 entries.append([name, anchor if n else "", found[0][1], heading, text])
     columns = list(zip(*entries, strict=True))
     text = json.dumps(columns, ensure_ascii=False, separators=(",", ":"))
-    return f'window.COURSE_INDEX="{base64.b64encode(zlib.compress(text.encode(), 9)).decode()}";\n'
+    return f'window.COURSE_INDEX="{base64.b85encode(zlib.compress(text.encode(), 9)).decode()}";\n'
 
 
 def entries(script):
     """Return the entries of an index, as search.js reads them."""
-    packed = base64.b64decode(script.partition('"')[2].partition('"')[0])
+    packed = base64.b85decode(script.partition('"')[2].rpartition('"')[0])
     return [list(entry) for entry in zip(*json.loads(zlib.decompress(packed)), strict=True)]

@@ -30,12 +30,22 @@ PRE = re.compile(r"<pre.*?</pre>", re.S)
 COLOR = re.compile(r"(body[^{}]* )?\.highlight \.(\w+)\{([^{}]*)\}")
 # The colors of a terminal's output: MyST-NB's style sheet has hundreds of them, 30 kB in all.
 ANSI = re.compile(r"[^{}]*\.-Color[^{}]*\{[^{}]*\}")
+SWITCH = re.compile(r'(?s)<symbol id="svg-(?:sun|moon)[^"]*".*?</symbol>')
+# Tags that begin or end a block: there a line's end means nothing. And values that need no quotes.
+BLOCK = r"</?(?:div|p|ul|ol|li|section|h\d|table|thead|tbody|tr|t[hd]|details|summary|dl|d[td]|aside|header|footer)"
+IDLE = re.compile(rf"\n(?={BLOCK}\b)|(?<=>)\n(?=<(?:link|meta|script|title|/head|/body|body)\b)")
+VALUE = re.compile(r"""( [\w-]+=)"([^\s"'=<>`/]+)"(?=[ >])""")
 
 
 def sheet(style):
     """Return a style sheet without comments and idle spaces."""
     style = COMMENTS.sub(lambda found: found[1] or " ", style)
     return SPACES.sub(lambda found: found[1] or found[2] or " ", style).strip()
+
+
+# What a place tells as well as a class does: the rows of a table that stacks parts, and what is in them.
+PLACES = {"vlist-r": ".vlist-t>*", "vlist": ".vlist-t>*>:first-child", "vlist-s": ".vlist-t>*>:nth-child(2)",
+          "pstrut": ":first-child"}
 
 
 class Sheet:
@@ -49,11 +59,14 @@ class Sheet:
         self.named = {name for one in every for name in CLASS.findall(one)}
         self.parents = {name for one in every for name in re.findall(r"\.([\w-]+)>span", one)}
         self.grandparents = {name for one in every for name in re.findall(r"\.([\w-]+)>span>span", one)}
+        self.rules = [([CLASS.sub(lambda found: PLACES.get(found[1], found[0]), one) for one in selectors],
+                       told) for selectors, told in self.rules]
+        every = [one for selectors, _ in self.rules for one in selectors]
         placed = {name for one in every if not re.fullmatch(r"\.katex \.[\w-]+", one)
                   for name in CLASS.findall(one)}
         self.plain = {}
         for selectors, told in self.rules:
-            for name in {one.rpartition(".")[2] for one in selectors} & self.named - placed:
+            for name in {name for one in selectors for name in CLASS.findall(one)} - placed - {"katex"}:
                 self.plain[name] = self.plain.get(name, "") + f"{told};"
 
     def wanted(self, names):
@@ -116,7 +129,9 @@ def opened(classes, told, style):
     length = re.search(r' style="[^"]*"', told)
     if not classes and not length:
         return "", "", set()
-    return f'<i k="{" ".join(classes)}"{length[0] if length else ""}>', "</i>", set(classes)
+    own = " ".join(name for name in classes if name not in PLACES)
+    names = f' k="{own}"' if own or length else ""
+    return f'<i{names}{length[0] if length else ""}>', "</i>", set(classes)
 
 
 def shortest(taken):
@@ -224,20 +239,45 @@ def code(pages, style):
 
 
 def unnamed(text, names):
-    """Return a page without classes that no style sheet and no script names, and spans of none."""
+    """Return a page without classes that no style sheet and no script names, where they mean nothing."""
     def one(found):
-        left = [name for name in found[1].split() if name in names or name.startswith("highlight-")]
-        return f' class="{" ".join(left)}"' if left else ""
+        tag, classes = found[1], found[3].split()
+        if tag not in ("table", "hr"):
+            classes = [name for name in classes if name != "docutils"]
+        left = [re.sub("^highlight-.*", "highlight-", name) for name in classes
+                if name in names or name.startswith("highlight-")]
+        return f'<{tag}{found[2]}class="{" ".join(left)}"' if left else f"<{tag}{found[2].rstrip()}"
 
-    text = re.sub(r' class="([^"]*)"', one, text)
+    head, article, rest = text.partition("<article")
+    rest, end, foot = rest.rpartition("</article>")
+    rest = re.sub(r'<a class="reference(?: internal)?" (?=href=[^>]*>(?!\s*<img))', "<a ", rest)
+    text = re.sub(r'<(\w+)(\s(?:[^<>]*\s)?)class="([^"]*)"', one, f"{head}{article}{rest}{end}{foot}")
     return re.sub(r'(<code[^>]*>)<span class="pre">([^<]*)</span></code>', r"\1\2</code>", text)
 
 
-def icons(text):
-    """Return a page without the drawings of its frame that it does not use."""
-    text = text.replace(' xmlns="http://www.w3.org/2000/svg"', "")
-    return re.sub(r'(?s)<symbol id="([^"]*)".*?</symbol>\s*',
-                  lambda found: found[0] if f'"#{found[1]}"' in text else "", text)
+def switches(text):
+    """Return the drawings of a page's switch between light and dark, which is hidden without a script."""
+    return re.sub(r' xmlns="[^"]*"|\sclass="[^"]*"|\n', "", "".join(SWITCH.findall(text)))
+
+
+def frame(text):
+    """Return a page whose head and icons say nothing twice; of its switch, course.js has the drawings."""
+    head, body, rest = text.partition("<body")
+    head = re.sub(r'<!-- Generated.*?-->\s*|(?<=")\s*/(?=>)| type="text/css"|(?<=" )title="[^"]*" ', "", head)
+    head = head.replace('<meta name="viewport" content="width=device-width, initial-scale=1">', "")
+    rest = re.sub(r' xmlns="http://www.w3.org/2000/svg"|<path stroke="none" d="M0 0h24v24H0z" fill="none" />\s*',
+                  "", rest)
+    rest = re.sub(r'(?s)<symbol id="([^"]*)".*?</symbol>\s*',
+                  lambda found: found[0] if f'"#{found[1]}"' in rest and not SWITCH.search(found[0]) else "",
+                  rest)
+    return head + body + rest
+
+
+def bare(text):
+    """Return a page without line ends before blocks, and without quotes around plain values."""
+    parts = re.split(r"(<pre.*?</pre>)", text, flags=re.S)
+    parts[::2] = (IDLE.sub("", part) for part in parts[::2])
+    return re.sub(r"<\w[^>]*>", lambda tag: VALUE.sub(r"\1\2", tag[0]), "".join(parts))
 
 
 def living(style, names):

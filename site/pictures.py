@@ -1,4 +1,4 @@
-"""The notebooks' pictures as the site shows them: WebP in few colors, and small ones for the gallery."""
+"""The notebooks' pictures as the site shows them: WebP in few colors, and small for the gallery."""
 
 import hashlib
 import os
@@ -9,7 +9,7 @@ from PIL import Image
 
 # Of K, S and P in figures (flashlib.course.plots.theme).
 LIGHT_HUES = ((221, 204, 119), (136, 204, 238), (153, 153, 51))
-# A color that has this share of a picture stays as it is; one of a rim may move by as much in a channel.
+# A color with this share of a picture stays as it is; one of a rim may move by as much in a channel.
 AREA, RIM = 0.0005, 24
 
 
@@ -40,7 +40,7 @@ def painted(frame, moved):
     few = frame.convert("P", palette=Image.Palette.ADAPTIVE, colors=256)
     palette = few.getpalette("RGB")
     old = list(zip(*(palette[n::3] for n in range(3)), strict=True))
-    if not colors(frame).keys() <= set(old):                             # the palette has not all of them
+    if not colors(frame).keys() <= set(old):         # the palette has not all of them
         new = frame.copy()
         new.putdata([moved[pixel] for pixel in frame.getdata()])
         return new
@@ -56,7 +56,7 @@ def shows_tensors(image):
 
 
 def to_webp(path, small):
-    """Write a PNG as WebP, of a film a still too, and a small one; return (name, size, frames, tensors)."""
+    """Write a PNG as WebP, a film's still, and a small one; return (name, size, frames, tensors)."""
     image = Image.open(path)
     new = path.with_name(f"{path.stem[:12]}.webp")          # a page says it often: no whole hash
     frames, times = [], []

@@ -78,7 +78,7 @@ def _tidy(text):
 
 
 def script(pages, language=ENGLISH):
-    """Return the index of {address: HTML}, packed, as a classic script, which also loads from a folder."""
+    """Return the index of {address: HTML}, packed, as a classic script: it loads from a folder, too."""
     say = language.say
     glossary = f"{language.folder}glossary.html"
     entries = [[glossary, term.key, say("Glossary"), say(term.name), say(term.text)] for term in TERMS]

@@ -17,7 +17,7 @@ CLASS = re.compile(r"\.(-?[A-Za-z_][\w-]*)")
 # The source of each formula once more, and the name of a language that HTML knows.
 SPARE = re.compile(r'<annotation .*?</annotation>| xmlns="http://www.w3.org/1998/Math/MathML"', re.S)
 ALONE = re.compile(r"<mrow>(<(m[ino])\b[^>]*>[^<]*</\2>)</mrow>")
-TAG = re.compile(r"<(/?)(\w+)([^>]*?)(/?)>")
+TAG = re.compile(r"<(/?)(\w+)([^>]*)>")
 SIZES = re.compile(r"\.(?:sizing|fontsize-ensurer)\.reset-size(\d+)\.size(\d+)")
 PART = re.compile(r'<i k="([^"]*)"(?: style="([^"]*)")?')
 LEAF = re.compile(PART.pattern + r">([^<]*)</i>")
@@ -32,7 +32,8 @@ COLOR = re.compile(r"(body[^{}]* )?\.highlight \.(\w+)\{([^{}]*)\}")
 ANSI = re.compile(r"[^{}]*\.-Color[^{}]*\{[^{}]*\}")
 SWITCH = re.compile(r'(?s)<symbol id="svg-(?:sun|moon)[^"]*".*?</symbol>')
 # Tags that begin or end a block: there a line's end means nothing. And values that need no quotes.
-BLOCK = r"</?(?:div|p|ul|ol|li|section|h\d|table|thead|tbody|tr|t[hd]|details|summary|dl|d[td]|aside|header|footer)"
+BLOCK = (r"</?(?:div|p|[uod]l|li|d[td]|section|h\d|table|thead|tbody|tr|t[hd]|details|summary|aside"
+         "|header|footer)")
 IDLE = re.compile(rf"\n(?={BLOCK}\b)|(?<=>)\n(?=<(?:link|meta|script|title|/head|/body|body)\b)")
 VALUE = re.compile(r"""( [\w-]+=)"([^\s"'=<>`/]+)"(?=[ >])""")
 
@@ -43,13 +44,13 @@ def sheet(style):
     return SPACES.sub(lambda found: found[1] or found[2] or " ", style).strip()
 
 
-# What a place tells as well as a class does: the rows of a table that stacks parts, and what is in them.
-PLACES = {"vlist-r": ".vlist-t>*", "vlist": ".vlist-t>*>:first-child", "vlist-s": ".vlist-t>*>:nth-child(2)",
-          "pstrut": ":first-child"}
+# What a place tells as well as a class does: the rows of a table that stacks parts, what is in them.
+PLACES = {"vlist-r": ".vlist-t>*", "vlist": ".vlist-t>*>:first-child",
+          "vlist-s": ".vlist-t>*>:nth-child(2)", "pstrut": ":first-child"}
 
 
 class Sheet:
-    """KaTeX's style sheet: which classes it names, alone or by their place, and which of them are used."""
+    """KaTeX's style sheet: which classes it names, alone or by their place, and which are used."""
 
     def __init__(self, text):
         self.faces = FACE.findall(text)
@@ -59,8 +60,8 @@ class Sheet:
         self.named = {name for one in every for name in CLASS.findall(one)}
         self.parents = {name for one in every for name in re.findall(r"\.([\w-]+)>span", one)}
         self.grandparents = {name for one in every for name in re.findall(r"\.([\w-]+)>span>span", one)}
-        self.rules = [([CLASS.sub(lambda found: PLACES.get(found[1], found[0]), one) for one in selectors],
-                       told) for selectors, told in self.rules]
+        self.rules = [([CLASS.sub(lambda found: PLACES.get(found[1], found[0]), one)
+                        for one in selectors], told) for selectors, told in self.rules]
         every = [one for selectors, _ in self.rules for one in selectors]
         placed = {name for one in every if not re.fullmatch(r"\.katex \.[\w-]+", one)
                   for name in CLASS.findall(one)}
@@ -73,8 +74,8 @@ class Sheet:
         """Return the rules of the classes {old: new}."""
         written = []
         for selectors, told in self.rules:
-            selectors = [re.sub(r":not\(\.([\w-]+)\)", lambda found: found[0] * (found[1] in names), one)
-                         for one in selectors]
+            selectors = [re.sub(r":not\(\.([\w-]+)\)",
+                                lambda found: found[0] * (found[1] in names), one) for one in selectors]
             left = {CLASS.sub(lambda found: "." + names[found[1]], one).replace("span", ":is(b,i)")
                     for one in selectors if names.keys() >= set(CLASS.findall(one))}
             if left:
@@ -94,14 +95,15 @@ def formula(markup, style):
     """
     math, text = SPARE.sub("", markup).split('<span class="katex-html"')
     math = re.sub(r"<semantics><mrow>(.*)</mrow></semantics>", r"\1", math)
-    math = math.replace('<span class="katex-mathml">', '<i k="katex-mathml">').replace("</span>", "</i>")
+    math = math.replace('<span class="katex-mathml">', '<i k="katex-mathml">')
+    math = math.replace("</span>", "</i>")
     stack = [("", "", set(), []), ("", "", set(), [])]      # (opens, closes, classes, what is inside)
     text = f'<span class="katex-html"{text}'
     last = 0
     for found in TAG.finditer(text):
         stack[-1][3].append(text[last:found.start()])
         last = found.end()
-        closes, tag, told, empty = found.groups()
+        closes, tag, told = found.groups()
         if not closes and tag == "span":
             classes = re.search(r'class="([^"]*)"', told)
             stack.append((*opened(classes[1].split() if classes else [], told, style), []))
@@ -225,8 +227,8 @@ def code(pages, style):
     tags = {name: tag for (name, _), tag in zip(count.most_common(2), "bi", strict=False)}
 
     def short(found):
-        tag = tags.get(found[1])
-        return re.sub(r"<i.*?>(.*)</i>", rf"<{tag}>\1</{tag}>", found[0], flags=re.S) if tag else found[0]
+        tag, inside = tags.get(found[1]), found[0].partition(">")[2].removesuffix("</i>")
+        return f"<{tag}>{inside}</{tag}>" if tag else found[0]
 
     def rule(found):
         if same[found[2]] != found[2] or found[2] not in count:
@@ -239,7 +241,7 @@ def code(pages, style):
 
 
 def unnamed(text, names):
-    """Return a page without classes that no style sheet and no script names, where they mean nothing."""
+    """Return a page without classes that no style sheet and no script names, or not in that place."""
     def one(found):
         tag, classes = found[1], found[3].split()
         if tag not in ("table", "hr"):
@@ -256,20 +258,19 @@ def unnamed(text, names):
 
 
 def switches(text):
-    """Return the drawings of a page's switch between light and dark, which is hidden without a script."""
+    """Return the drawings of a page's switch between light and dark, hidden without a script."""
     return re.sub(r' xmlns="[^"]*"|\sclass="[^"]*"|\n', "", "".join(SWITCH.findall(text)))
 
 
 def frame(text):
-    """Return a page whose head and icons say nothing twice; of its switch, course.js has the drawings."""
+    """Return a page whose head and icons say nothing twice; its switch is drawn by course.js."""
     head, body, rest = text.partition("<body")
-    head = re.sub(r'<!-- Generated.*?-->\s*|(?<=")\s*/(?=>)| type="text/css"|(?<=" )title="[^"]*" ', "", head)
+    head = re.sub(r'<!-- Generated.*?-->\s*|(?<=")\s*/(?=>)| type="text/css"|(?<=" )title="[^"]*" ', "",
+                  head)
     head = head.replace('<meta name="viewport" content="width=device-width, initial-scale=1">', "")
-    rest = re.sub(r' xmlns="http://www.w3.org/2000/svg"|<path stroke="none" d="M0 0h24v24H0z" fill="none" />\s*',
-                  "", rest)
+    rest = SWITCH.sub("", rest.replace(' xmlns="http://www.w3.org/2000/svg"', ""))
     rest = re.sub(r'(?s)<symbol id="([^"]*)".*?</symbol>\s*',
-                  lambda found: found[0] if f'"#{found[1]}"' in rest and not SWITCH.search(found[0]) else "",
-                  rest)
+                  lambda found: found[0] if f'"#{found[1]}"' in rest else "", rest)
     return head + body + rest
 
 

@@ -3,7 +3,6 @@
 import gzip
 import html
 import itertools
-import json
 import re
 from pathlib import Path
 

@@ -22,7 +22,8 @@ HTML_GZ, SCRIPTS_GZ, PICTURES, SITE = 60_000, 40_000, 900_000, 10_000_000
 def text(name):
     """Return a page with quotes around all values."""
     page = (BUILT / f"{name}.html").read_text("utf-8")
-    return re.sub(r"<\w[^>]*>", lambda tag: re.sub(r'( [\w-]+=)([^\s"\'=<>]+)(?=[ >])', r'\1"\2"', tag[0]), page)
+    value = re.compile(r"""( [\w-]+=)([^\s"'=<>]+)(?=[ >])""")
+    return re.sub(r"<\w[^>]*>", lambda tag: value.sub(r'\1"\2"', tag[0]), page)
 
 
 def notebook(name, folder=""):

@@ -284,7 +284,8 @@ def bare(text):
 def living(style, names):
     """Return a style sheet without the rules all of whose selectors want classes that nothing has."""
     def rule(found):
-        outside = re.sub(r"\([^()]*\)", "", re.sub(r"\([^()]*\)", "", found[1]))
+        outside = re.sub(r"/\*.*?\*/", "", found[1], flags=re.S)       # a license may stand before it
+        outside = re.sub(r"\([^()]*\)", "", re.sub(r"\([^()]*\)", "", outside))
         dead = all(set(CLASS.findall(one)) - names for one in outside.split(","))
         return "" if dead and "@" not in found[1] and "(" not in outside else found[0]
 

@@ -8,6 +8,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+DRAWN = ("#svg-sun", "#svg-moon")                           # by course.js
+
 
 class Page(HTMLParser):
     """What one page has and wants."""
@@ -24,7 +26,7 @@ class Page(HTMLParser):
                 self.twice.append(given["id"])
             self.ids.add(given["id"])
         for name in ("href", "src", "data-still"):
-            if given.get(name):
+            if given.get(name) and not (tag == "use" and given[name].startswith(DRAWN)):
                 self.links.append(given[name])
         if tag == "img":
             self.images.append(given)

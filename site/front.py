@@ -53,7 +53,8 @@ def facts(book):
     parts = [f'<span>{say("{{n}} min to read", n=book.row.minutes)}</span>']
     if book.solve:
         parts.append(f'<span>{say("{{n}} min of exercises", n=book.solve)}</span>')
-    away = [f'<a href="notebooks/{name}" download>{say("Download the notebook")}</a>',
+    packed = f"notebooks/{book.path.stem}.zip"
+    away = [f'<a href="{packed}" download>{say("Download the notebook")} (zip)</a>',
             f'<a href="index.html#course">{say("How to run it")}</a>']
     if book.repository:
         away.append(f'<a href="https://colab.research.google.com/github/{book.repository}/blob/colab/'

@@ -1,6 +1,5 @@
-"""After Sphinx: lossless WebP for PNG, roles for screen readers, the gallery, the search's index."""
+"""After Sphinx: small pictures and pages, roles for screen readers, the gallery, the search's index."""
 
-import hashlib
 import html
 import json
 import re
@@ -9,9 +8,11 @@ from collections import Counter
 from pathlib import Path
 
 import edition
+import fonts
 import front
+import pictures
 import search_index
-from PIL import Image, ImageChops
+import slim
 from tongue import CHINESE, ENGLISH, catalogue
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
@@ -24,90 +25,6 @@ UNUSED = (
     "_static/minus.png", "_static/plus.png", "_static/styles/furo.css.map",
     "_static/styles/furo-extensions.css.map", "_static/scripts/furo.js.map",
     "_static/scripts/furo-extensions.js")
-
-# KaTeX's fonts for letters that few courses use, and the classes that ask for them.
-RARE = {"Caligraphic": "mathcal", "Fraktur": "mathfrak|textfrak", "SansSerif": "mathsf|textsf",
-        "Script": "mathscr|textscr", "Typewriter": "mathtt|texttt"}
-
-# Of K, S and P in figures (flashlib.course.plots.theme).
-LIGHT_HUES = ((221, 204, 119), (136, 204, 238), (153, 153, 51))
-
-# Lengths that KaTeX writes into an element, behind its classes or without any.
-LENGTHS = re.compile(r'((?<=[a-z0-9])"|<span) style="((?:[a-z-]+:-?[0-9.]+em;)+)"')
-
-
-# Comments of a style sheet but a license, then the spaces that mean nothing; strings stay as they are.
-KEPT = r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|/\*!.*?\*/)"""
-COMMENTS = re.compile(KEPT + r"|/\*.*?\*/", re.S)
-SPACES = re.compile(KEPT + r"|\s*([{};])\s*|\s+", re.S)
-
-
-def slim(style):
-    """Return a style sheet without comments and idle spaces."""
-    style = COMMENTS.sub(lambda found: found[1] or " ", style)
-    return SPACES.sub(lambda found: found[1] or found[2] or " ", style).strip()
-
-
-# The colors of a terminal's output: MyST-NB's style sheet has hundreds of them, 30 kB in all.
-ANSI = re.compile(r"[^{}]*\.-Color[^{}]*\{[^{}]*\}")
-
-
-def in_few_colors(image):
-    """Return a picture in 64 colors if no pixel's channel moves by more than an eighth, else itself."""
-    few = image.quantize(64, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).convert("RGB")
-    moved = max(most for _, most in ImageChops.difference(few, image).getextrema())
-    return few if moved <= 32 else image
-
-
-def shows_tensors(path):
-    """Tell whether a picture has areas in the hues of K, S or P, too light to be turned round."""
-    image = Image.open(path)
-    image.seek(getattr(image, "n_frames", 1) - 1)
-    image = image.convert("RGB")
-    found = sum(count for count, color in image.getcolors(1 << 24)
-                if any(max(map(abs, map(int.__sub__, color, hue))) <= 6 for hue in LIGHT_HUES))
-    return found > 0.002 * image.width * image.height
-
-
-def to_webp(path, small):
-    """Write a PNG as WebP, a still one in few colors, and a small one; return (name, size, frames)."""
-    image = Image.open(path)
-    new = path.with_name(f"{path.stem[:12]}.webp")          # a page says it often: no whole hash
-    count = getattr(image, "n_frames", 1)
-    if count == 1:
-        last = image.convert("RGB")
-        in_few_colors(last).save(new, "WEBP", lossless=True, method=4, quality=100)
-    else:
-        frames, times = [], []
-        for n in range(count):
-            image.seek(n)
-            frames.append(image.convert("RGB"))
-            times.append(round(image.info["duration"]))
-        last = frames[-1]
-        frames[0].save(new, "WEBP", save_all=True, append_images=frames[1:], duration=times,
-                       loop=image.info.get("loop", 0), lossless=True, method=4,
-                       minimize_size=True)
-        still = new.with_suffix(".still.webp")
-        in_few_colors(last).save(still, "WEBP", lossless=True, method=4, quality=100)
-    last.thumbnail((220, 220))
-    last.save(small / new.name, "WEBP", quality=35, method=6)
-    path.unlink()
-    return new.name, image.size, count
-
-
-def convert(folder):
-    """Convert each different picture once; return {PNG: (new name, size, frames, tensors)}."""
-    (folder / "small").mkdir()
-    by_content, pictures = {}, {}
-    for path in sorted(folder.glob("*.png")):
-        content = hashlib.sha256(path.read_bytes()).digest()
-        if content in by_content:
-            path.unlink()
-        else:
-            tensors = shows_tensors(path)
-            by_content[content] = *to_webp(path, folder / "small"), tensors
-        pictures[path.name] = by_content[content]
-    return pictures
 
 
 def gather(root, languages):
@@ -133,7 +50,7 @@ def finish(root, books, *, address="", languages=(ENGLISH, CHINESE)):
     """Turn Sphinx's outputs, in the folder `root` and for Chinese in one inside it, into the site."""
     address = address.rstrip("/")
     gather(root, languages)
-    pictures = convert(root / "_images")
+    drawn = pictures.convert(root / "_images")
     chapters = [f"{book.path.stem}.html" for book in books]
     order = ["index.html", *chapters, "questions.html", "glossary.html", "figures.html"]
     pages = {}
@@ -142,7 +59,7 @@ def finish(root, books, *, address="", languages=(ENGLISH, CHINESE)):
         shown = {}
         for name in sorted(path.name for path in (root / language.folder).glob("*.html")):
             text = (root / language.folder / name).read_text("utf-8")
-            text, shown[name.removesuffix(".html")] = repair(text, pictures)
+            text, shown[name.removesuffix(".html")] = repair(text, drawn)
             text = edition.finish(name, text, language, address=address, words=words)
             pages[language.folder + name] = text
         name = f"{language.folder}figures.html"
@@ -150,19 +67,9 @@ def finish(root, books, *, address="", languages=(ENGLISH, CHINESE)):
         searched = {name: pages[name] for name in addresses(order[:-1], language)}
         index = search_index.script(searched, language)
         (root / edition.index_of(language)).write_text(index, "utf-8")
-    fonts = root / "_static" / "katex" / "fonts"
-    for name, used in RARE.items():
-        if not any(re.search(rf'class="[^"]*\b(?:{used})\b', text) for text in pages.values()):
-            for font in fonts.glob(f"KaTeX_{name}-*"):
-                font.unlink()
-    with (root / "_static" / "katex" / "katex.min.css").open("a", encoding="utf-8") as sheet:
-        sheet.write(name_lengths(pages))
+    styled(root, pages, languages)
     for name, text in pages.items():
         (root / name).write_text(text, "utf-8")
-    colored = any("-Color-" in text for text in pages.values())
-    for path in (root / "_static").rglob("*.css"):
-        style = slim(path.read_text("utf-8"))
-        path.write_text(style if colored else ANSI.sub("", style), "utf-8")
     for name in ("course.js", "search.js"):                 # no string of theirs goes over a line's end
         path = root / "_static" / name
         path.write_text(re.sub(r"(?m)^\s*//.*\n|^[ \t]+", "", path.read_text("utf-8")), "utf-8")
@@ -170,6 +77,47 @@ def finish(root, books, *, address="", languages=(ENGLISH, CHINESE)):
     button.write_text(button.read_text("utf-8").replace("'zh-CN'", f"'{CHINESE.html}'"), "utf-8")
     if address:
         publish(root, [name for language in languages for name in addresses(order, language)], address)
+
+
+def styled(root, pages, languages):
+    """Make style sheets and pages small together, and drop the fonts that no formula wants."""
+    static, katex = root / "_static", root / "_static" / "katex"
+    sheets = {path: slim.sheet(path.read_text("utf-8")) for path in static.rglob("*.css")}
+    if not any("-Color-" in text for text in pages.values()):
+        sheets = {path: slim.ANSI.sub("", style) for path, style in sheets.items()}
+    for language in languages:                              # the theme writes its colors into each page
+        own = [name for name in pages if name.startswith(language.folder) or not language.folder]
+        inline = re.search(r"(?s)<style>\s*(body \{.*?)</style>", pages[own[0]])
+        path = static / ("chinese.css" if language.folder else "course.css")
+        sheets[path] += slim.sheet(inline[1])
+        pages |= {name: pages[name].replace(inline[0], "") for name in own}
+    scripts = "".join(path.read_text("utf-8") for path in static.rglob("*.js"))
+    strings = re.findall(r"""(?s)"[^"\n]*"|'[^'\n]*'|`[^`]*`""", scripts)
+    said = set(re.findall(r"[\w-]+", " ".join(strings)))
+    formulas = sheets.pop(katex / "katex.min.css")
+    classes = said.union(*(found.split() for text in pages.values()
+                           for found in re.findall(r' (?:class|k)="([^"]*)"', text)))
+    sheets = {path: slim.living(style, classes) for path, style in sheets.items()}
+    taken = set(slim.CLASS.findall("".join(sheets.values())))
+    small, sheets[static / "pygments.css"] = slim.code(pages, sheets[static / "pygments.css"])
+    for language in languages:
+        script = root / (f"{language.folder}_words.js" if language.folder else "_static/course.js")
+        if not script.exists():                             # then the English ones do
+            continue
+        drawn = json.dumps(slim.switches(pages[f"{language.folder}index.html"]), ensure_ascii=False)
+        script.write_text(f"window.COURSE_SWITCHES??={drawn};\n{script.read_text('utf-8')}", "utf-8")
+    small = {name: slim.frame(slim.unnamed(text, taken | said | {"notranslate", "math"}))
+             for name, text in small.items()}
+    small, formulas = slim.named(small, slim.Sheet(formulas), taken)
+    pages |= {name: slim.bare(text) for name, text in small.items()}
+    for path, style in (sheets | {katex / "katex.min.css": formulas}).items():
+        path.write_text(style, "utf-8")
+    signs = set(html.unescape("".join([*pages.values(), scripts])))
+    for font in static.rglob("*.woff2"):
+        if font.parent.parent == katex and font.name not in formulas:
+            font.unlink()
+        else:
+            fonts.subset(font, signs)
 
 
 def addresses(names, language):
@@ -186,7 +134,7 @@ def spoken(root, language):
     return path.exists()
 
 
-def repair(text, pictures):
+def repair(text, drawn):
     """Return a page with its pictures and the roles that axe-core asks for, and [(id, file, title)]."""
     headings = re.finditer(r'<h[1-3]>(.*?)<a class="headerlink"', text, re.S)
     titles = [(heading.start(), re.sub("<[^>]*>", "", heading[1])) for heading in headings]
@@ -194,7 +142,7 @@ def repair(text, pictures):
 
     def img(found):
         name = re.search(r'src="_images/([^"]+)"', found[0])[1]
-        new, (width, height), frames, tensors = pictures[name]
+        new, (width, height), frames, tensors = drawn[name]
         set_to = re.search(r"width: (\d+)px", found[0])
         wide = int(set_to[1]) if set_to else width // 2
         alt = re.search(r'alt="([^"]*)"', found[0])[1]
@@ -237,20 +185,6 @@ def unindented(text):
     parts = re.split(r"(<pre.*?</pre>)", text, flags=re.S)
     parts[::2] = (re.sub(r"\s*\n\s*", "\n", part) for part in parts[::2])
     return "".join(parts).replace("<span></span>", "")
-
-
-def name_lengths(pages):
-    """Put a class in place of each length that KaTeX wrote into a formula; return the classes' CSS.
-
-    A page repeats the same few lengths thousands of times.
-    """
-    found = Counter(style for text in pages.values() for _, style in LENGTHS.findall(text))
-    names = {style: f"l{n}" for n, (style, _) in enumerate(found.most_common())}
-    for page, text in pages.items():
-        pages[page] = LENGTHS.sub(
-            lambda found: (" " if found[1] == '"' else '<span class="') + names[found[2]] + '"', text)
-    important = {style: style.replace(";", "!important;") for style in names}
-    return "".join(f".katex .{name}{{{important[style]}}}" for style, name in names.items())
 
 
 def gallery(text, shown, up=""):

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import sys
+import zipfile
 from pathlib import Path
 
 import answers
@@ -220,6 +221,12 @@ def bare(book):
     return json.dumps(book, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
+def pack(path, name, text):
+    """Write a zip of one file: what pages pack on their way stays as long as it is on a disk."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as packed:
+        packed.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED, 9)
+
+
 def outputs(book, name):
     """Yield (cell, picture as PNG, alternative text) of each picture that was drawn."""
     for cell in book["cells"]:
@@ -250,7 +257,7 @@ def write(out, *, repository="", language=ENGLISH):
     (extra / "notebooks").mkdir(parents=True)
     for book in books:
         (out / book.path.name).write_text(json.dumps(book.cells(), ensure_ascii=False), "utf-8")
-        (extra / "notebooks" / book.path.name).write_text(bare(book.book), "utf-8")
+        pack(extra / "notebooks" / f"{book.path.stem}.zip", book.path.name, bare(book.book))
         row = book.row
         question = say(row.question)
         about = say("{{question}} {{shows}}.", question=question, shows=say(row.shows))

@@ -1,7 +1,9 @@
 """The index of the search: one entry for each section of each page, with its text for excerpts."""
 
+import base64
 import json
 import re
+import zlib
 from html.parser import HTMLParser
 
 from terms import TERMS
@@ -27,7 +29,7 @@ class Sections(HTMLParser):
         if tag in _VOID:
             return
         given = dict(attributes)
-        classes = (given.get("class") or "").split()
+        classes = (given.get("class") or given.get("k") or "").split()     # k: slim.formula
         skip = tag in _SKIP_TAGS or any(name in _SKIP_CLASSES for name in classes)
         self.stack.append((tag, skip))
         self.skipped += skip
@@ -76,7 +78,7 @@ def _tidy(text):
 
 
 def script(pages, language=ENGLISH):
-    """Return the index of {address: HTML} as a classic script, which also loads from a folder."""
+    """Return the index of {address: HTML}, packed, as a classic script: it loads from a folder, too."""
     say = language.say
     glossary = f"{language.folder}glossary.html"
     entries = [[glossary, term.key, say("Glossary"), say(term.name), say(term.text)] for term in TERMS]
@@ -87,5 +89,12 @@ def script(pages, language=ENGLISH):
         for n, (anchor, heading, text) in enumerate(found):
             if heading:
                 entries.append([name, anchor if n else "", found[0][1], heading, text])
-    text = json.dumps(entries, ensure_ascii=False, separators=(",", ":"))
-    return f"window.COURSE_INDEX={text};\n"
+    columns = list(zip(*entries, strict=True))
+    text = json.dumps(columns, ensure_ascii=False, separators=(",", ":"))
+    return f'window.COURSE_INDEX="{base64.b85encode(zlib.compress(text.encode(), 9)).decode()}";\n'
+
+
+def entries(script):
+    """Return the entries of an index, as search.js reads them."""
+    packed = base64.b85decode(script.partition('"')[2].rpartition('"')[0])
+    return [list(entry) for entry in zip(*json.loads(zlib.decompress(packed)), strict=True)]

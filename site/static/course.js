@@ -381,6 +381,12 @@
     document.fonts.ready.then(keep);
   }
 
+  // The switch between light and dark has its drawings from here, once for all pages (slim.switches).
+  function switches() {
+    document.querySelector("body > svg").insertAdjacentHTML("beforeend", window.COURSE_SWITCHES);
+  }
+
+  switches();
   folded();
   guesses();
   explorers();

@@ -3,14 +3,13 @@
 import gzip
 import html
 import itertools
-import json
 import re
 from pathlib import Path
 
 import pytest
 
 from tests.site.test_browser import FIRST_LOAD_GZ, first_load
-from tests.site.test_pages import BUILT, CHAPTERS, PAGES, ROOT, text
+from tests.site.test_pages import BUILT, CHAPTERS, PAGES, ROOT, notebook, text
 
 pytestmark = pytest.mark.site
 
@@ -47,19 +46,19 @@ def test_styles_scripts_and_pictures_are_there_once():
     assert not (BUILT / "zh/_static").exists() and not (BUILT / "zh/_images").exists()
     assert not (BUILT / "zh/files").exists()
     kinds = {path.suffix for path in (BUILT / "zh").rglob("*") if path.is_file()}
-    assert kinds == {".html", ".ipynb", ".js"}
+    assert kinds == {".html", ".zip", ".js"}
 
 
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_a_chapter_has_its_parts_in_chinese(name, part):
     page = text(f"zh/{name}")
-    assert '<div class="question docutils container">' in page and "takeaway docutils container" in page
+    assert '<div class="question container">' in page and "takeaway container" in page
     assert len(re.findall(r"<span>(?:阅读|练习)约 \d+ 分钟</span>", page)) == 2
-    assert f'href="notebooks/{name}.ipynb" download' in page
+    assert f'href="notebooks/{name}.zip" download' in page
     assert "katex-error" not in page and "全部章节</a>" not in page
     assert page.count('class="term"') >= 6
     english = text(name)
-    for sign in ('<div class="answers docutils container">', "data-answer=", "data-explorer=",
+    for sign in ('<div class="answers container">', "data-answer=", "data-explorer=",
                  '<details class="fold">'):
         assert page.count(sign) == english.count(sign), sign
     assert "Commit first" not in page and "A solution" not in page and "A hint" not in page
@@ -92,7 +91,7 @@ def pages(part):
 
 def test_downloads_are_the_chinese_notebooks(part, zh):
     for name in CHAPTERS:
-        book = json.loads((BUILT / "zh/notebooks" / f"{name}.ipynb").read_text("utf-8"))
+        book = notebook(name, "zh")
         full = part("tongue").notebooks.translated(name.partition("_")[0], zh)
         texts = ["".join(cell["source"]) for cell in full["cells"]]
         assert [cell["source"] for cell in book["cells"]] == texts
@@ -120,13 +119,14 @@ def test_the_glossary_has_every_word_by_its_chinese_name(part, zh):
     assert tips and all(map(HAN.search, tips))
 
 
-def entries():
+@pytest.fixture
+def index(part):
     script = (BUILT / "zh/_search-index.js").read_text("utf-8")
-    return script, json.loads(script.removeprefix("window.COURSE_INDEX=").rstrip(";\n"))
+    return script, part("search_index").entries(script)
 
 
-def test_the_search_knows_every_section():
-    script, found = entries()
+def test_the_search_knows_every_section(index):
+    script, found = index
     assert len(found) > 300 and len(gzip.compress(script.encode())) < 250_000
     assert {page for page, *_ in found} == {f"zh/{name}.html" for name in PAGES if name != "figures"}
     for page, anchor, _, heading, _ in found:
@@ -156,8 +156,8 @@ def test_search_finds_chinese(words, least, opened):
     assert page.evaluate("CSS.highlights.get('found').size") > 0 and page.wrong == []
 
 
-def test_what_stands_nowhere_is_not_found(opened):
-    _, found = entries()
+def test_what_stands_nowhere_is_not_found(opened, index):
+    _, found = index
     assert not any("麒麟" in heading + told for *_, heading, told in found)
     assert any("缓存" in told for *_, told in found), "one pair of three is not enough"
     page = opened("zh/index.html")

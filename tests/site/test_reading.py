@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.site.test_pages import text
+
 pytestmark = pytest.mark.site
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -45,7 +47,7 @@ def settled(page):
 @pytest.mark.parametrize("number", ["06", "15"])
 def test_an_address_of_the_questions_lands(number, window, opened):
     """Both chapters have explorers, which come late and are tall."""
-    index = (BUILT / "questions.html").read_text("utf-8")
+    index = text("questions")
     places = sorted(set(re.findall(rf'href="({chapter(number)}\.html#[^"]+)"', index)))
     assert len(places) >= 4
     page = opened("questions.html", **window)

@@ -76,17 +76,16 @@ H200 = Device("cuda", 0, (9, 0), 132, "NVIDIA H200")
     (32, 1, 65536, 128, (8, 32, 1)), (2, 1, 65536, 128, (1, 2, 128)), (8, 4, 65536, 128, (8, 8, 1)),
     (8, 4, 8192, 128, (2, 8, 64)), (32, 4, 4096, 128, (4, 32, 32)), (64, 4, 2048, 128, (8, 64, 16)),
     (128, 4, 1024, 128, (1, 0, 1)), (32, 4, 6144, 128, (8, 32, 16)), (1, 8, 4096, 128, (1, 1, 32)),
-    (8, 4, 2**18, 128, (8, 8, 1)),
-    (8, 4, 2**19, 128, (1, 0, 1))])
+    (8, 4, 2**17, 128, (8, 8, 1)), (8, 4, 2**18, 128, (1, 0, 1))])
 def test_heads_go_as_an_h200_was_fastest_with(heads, group, N, D, waves):
     """TOGETHER, IN_WAVES and WAVE, with a causal mask."""
     about = {"H": heads * group, "H_K": heads, "D": D, "dtype": torch.bfloat16, "device": H200}
     p = Problem.example(**about, N_Q=N, N_K=N, window=CAUSAL)
     assert gluon._beside(p) == waves
     assert gluon._beside(Problem.example(**about, N_Q=N, N_K=N))[1:] == (0, 1)
-    if group > 1 and 1024 < N < 2**18:                      # most of what is seen is a rectangle
+    if group > 1 and N > 1024:                              # most of what is seen is a rectangle
         p = Problem.example(**about, N_Q=N, N_K=2 * N, window=CAUSAL)
-        assert gluon._beside(p) == (min(heads, 8), heads, 1)
+        assert (gluon._beside(p) == (min(heads, 8), heads, 1)) == (N * group <= 32768)
 
 
 @pytest.mark.parametrize("sms", [1, 78, 108, 132])

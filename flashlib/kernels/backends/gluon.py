@@ -147,24 +147,25 @@ def pipelined(p: Problem, c: GluonConfig) -> plans.Plan:
 def _beside(p: Problem) -> tuple[int, int, int]:
     """Return TOGETHER, IN_WAVES and WAVE of the fused kernel, by what an H200 was fastest with.
 
-    So few key tiles of a head are at work that each finds the lock of its query tile free; and what
-    they share, Q, dO and the sums of dQ, stays in L2. Grouped heads share too much for that, as very
-    long ones do: they rise where programs are long enough to hide its waits, or go in waves.
+    So few key tiles of a head are at work that each finds the lock of its query tile free, and Q, dO
+    and the sums of dQ stay in L2. Grouped or very long heads have too much of those: they rise where
+    programs are long enough to hide its waits, or go in waves.
     """
     head_dim, query_tiles = head_dim_of(p), -(-p.N_Q // WARPGROUP_ROWS)
     head_bytes, heads, group = 8 * p.N_Q * head_dim, p.B * p.H_K, p.H // p.H_K
     together = -(-p.device.sms * 128 // (query_tiles * head_dim))
     together = max(1, min(together, FUSED_SHARE_BYTES // (head_bytes * group)))
-    if not p.causal:
-        return together, 0, 1
-    rising = min(L2_RISING_BYTES // head_bytes, heads)
-    if group == 1 and rising > 0:
-        return (heads if rising == heads else together), rising, 1
+    rising = min(L2_RISING_BYTES // head_bytes, heads) if p.causal else 0
+    few = (heads if rising == heads else together), rising, 1
+    if not p.causal or (group == 1 and rising > 0):
+        return few
     beside, key_tiles = min(heads, RISING_HEADS), -(-p.N_K // sums.KEYS)
     steps = query_tiles * group                             # of a head's first key tile
-    if steps > 2 * RISING_STEPS or key_tiles < WAVE_TILES:
+    if steps > RISING_STEPS or key_tiles < WAVE_TILES:
         return 1, 0, 1
-    if beside * steps >= RISING_STEPS or 2 * p.N_Q <= p.N_K:
+    if 2 * p.N_Q <= p.N_K:                                  # most of what is seen is a rectangle
+        return (beside, heads, 1) if 16 * steps <= RISING_STEPS else few
+    if beside * steps >= RISING_STEPS:
         return beside, heads, 1
     return _wave(key_tiles, heads, p.device.sms)
 
@@ -173,8 +174,7 @@ def _wave(tiles: int, heads: int, sms: int) -> tuple[int, int, int]:
     """Return what `_beside` does, for waves: of as few heads as fill nearly all SMs."""
     waves = [(min(heads, sms // size), heads, size) for size in
              (-(-tiles // count) for count in range(-(-tiles // sms), tiles + 1))]
-    full = [wave for wave in waves if wave[0] * wave[2] >= 0.95 * sms]
-    return full[0] if full else max(waves, key=lambda wave: wave[0] * wave[2])
+    return max(waves, key=lambda wave: min(wave[0] * wave[2], 0.95 * sms))
 
 
 def fused(p: Problem, c: GluonBackwardConfig) -> plans.Plan:

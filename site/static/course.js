@@ -383,7 +383,7 @@
 
   // The switch between light and dark has its drawings from here, once for all pages (slim.switches).
   function switches() {
-    document.querySelector("body > svg").insertAdjacentHTML("beforeend", window.COURSE_SWITCHES);
+    document.querySelector("body > svg")?.insertAdjacentHTML("beforeend", window.COURSE_SWITCHES);
   }
 
   switches();

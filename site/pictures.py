@@ -18,11 +18,9 @@ def colors(image):
     return {color: n for n, color in image.getcolors(1 << 10) or image.getcolors(1 << 24)}
 
 
-def few_colors(frames):
-    """Return pictures without most of the shades between two areas, of which no eye tells the half."""
-    count = Counter()
-    for frame in frames:
-        count.update(colors(frame))
+def few_colors(image):
+    """Return a picture without most of the shades between two areas, of which no eye tells the half."""
+    count = Counter(colors(image))
     kept, moved = [], {}
     for color, n in count.most_common():
         far, near = min(((max(map(abs, map(int.__sub__, color, one))), one) for one in kept),
@@ -30,9 +28,7 @@ def few_colors(frames):
         if far > RIM or n >= AREA * count.total():
             kept.append(near := color)
         moved[color] = near
-    if len(kept) > 256:
-        return frames
-    return [painted(frame, moved) for frame in frames]
+    return image if len(kept) > 256 else painted(image, moved)
 
 
 def painted(frame, moved):
@@ -56,7 +52,7 @@ def shows_tensors(image):
 
 
 def to_webp(path, small):
-    """Write a PNG as WebP, a film's still, and a small one; return (name, size, frames, tensors)."""
+    """Write a PNG as WebP, a film to the pixel and its still; return (name, size, frames, tensors)."""
     image = Image.open(path)
     new = path.with_name(f"{path.stem[:12]}.webp")          # a page says it often: no whole hash
     frames, times = [], []
@@ -66,12 +62,12 @@ def to_webp(path, small):
         times.append(round(image.info.get("duration", 0)))
     last = frames[-1]
     tensors = shows_tensors(last)
-    frames = few_colors(frames)
+    still = few_colors(last)
     best = {"lossless": True, "method": 4, "quality": 100}
     if len(frames) > 1:
         frames[0].save(new, "WEBP", save_all=True, append_images=frames[1:], duration=times,
                        loop=image.info.get("loop", 0), minimize_size=True, **best)
-    frames[-1].save(new.with_suffix(".still.webp") if len(frames) > 1 else new, "WEBP", **best)
+    still.save(new.with_suffix(".still.webp") if len(frames) > 1 else new, "WEBP", **best)
     last.thumbnail((220, 220))
     last.save(small / new.name, "WEBP", quality=35, method=6)
     path.unlink()

@@ -28,8 +28,7 @@ from flashlib.machine.traffic import Moved, Traffic
 from flashlib.machine.values import HBMArray, Room, Tile, Value, squeezed
 
 KINDS = ("element", "stats", "accumulator", "mask", "half")
-EXPONENTIALS = (np.exp, np.exp2, np.expm1, np.logaddexp, np.logaddexp2, np.float_power,
-                np.tanh)
+EXPONENTIALS = (np.exp, np.exp2, np.expm1, np.logaddexp, np.logaddexp2, np.float_power, np.tanh)
 
 
 class SRAM:

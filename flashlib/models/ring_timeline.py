@@ -57,9 +57,8 @@ def ghost_program(s: Sharing, rank: int) -> Rank:
         return Ghost("dKV", source, s.dkv_bytes) if s.backward else None
 
     kv = Ghost("KV", rank, s.kv_bytes)
-    if s.backward:
-        return ring_backward(rank, s.P, [(kv, fold, lambda dkv: None)])
-    return ring_forward(rank, s.P, kv, fold)
+    return (ring_backward(rank, s.P, [(kv, fold, lambda dkv: None)]) if s.backward
+            else ring_forward(rank, s.P, kv, fold))
 
 
 def timeline(s: Sharing, rates: Rates | None = None, *, program: Callable[[int], Rank] | None = None,

@@ -58,8 +58,7 @@ def ring_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, group=N
         seen = window_of(causal, window)
         check_rows(q, k)
         check_layout(layout, ranks.P, ranks.P * q.shape[2])
-        options = Options("ring_attention", causal, seen, scale, layout, impl,
-                          needs_gradient(q, k, v))
+        options = Options("ring_attention", causal, seen, scale, layout, impl, needs_gradient(q, k, v))
     except (ValueError, TypeError, NotImplementedError) as error:
         refusal = error
     agree(ranks, {"q": q, "k": k, "v": v}, options, refusal)

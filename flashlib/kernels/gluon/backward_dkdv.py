@@ -29,14 +29,7 @@ from flashlib.kernels.gluon.backward_parts import (
     place_of,
     query_tiles,
 )
-from flashlib.kernels.gluon.parts import (
-    ROWS,
-    barriers,
-    load_tile,
-    mma_layout,
-    next_slot,
-    store_tile,
-)
+from flashlib.kernels.gluon.parts import ROWS, barriers, load_tile, mma_layout, next_slot, store_tile
 
 
 @aggregate

@@ -26,14 +26,7 @@ from flashlib.kernels.gluon.backward_parts import (
     of_rows,
     place_of,
 )
-from flashlib.kernels.gluon.parts import (
-    ROWS,
-    key_tiles,
-    load_tile,
-    mma_layout,
-    next_slot,
-    store_tile,
-)
+from flashlib.kernels.gluon.parts import ROWS, key_tiles, load_tile, mma_layout, next_slot, store_tile
 
 
 @gluon.jit
@@ -140,8 +133,7 @@ def flash_bwd_dq_hopper_kernel(q_desc, k_desc, v_desc, do_desc, LSE, DELTA, dq_d
     window = None if LEFT is None else (LEFT, RIGHT)
     sizes = Sizes(H, GROUP, N_Q, N_K, window)
     tiles = gl.cdiv(N_Q, 2 * ROWS)
-    head, tile = place_of(gl.program_id(0), gl.num_programs(0) // tiles, tiles, TOGETHER,
-                          IS_CAUSAL)
+    head, tile = place_of(gl.program_id(0), gl.num_programs(0) // tiles, tiles, TOGETHER, IS_CAUSAL)
     place = head // H, head % H, tile * 2 * ROWS
     gl.warp_specialize([
         (by_query, (dq_desc, LSE, DELTA, scale, scale_log2, shared, place, sizes, 0, o)),

@@ -340,9 +340,8 @@ def ask(q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, tiles, bars, plac
                                "IN_WAVES", "WAVE"])
 def flash_bwd_fused_hopper_kernel(q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, dk_desc,
                                   dv_desc, sum_desc, LOCKS, scale, scale_log2, H, GROUP, N_Q, N_K,
-                                  LEFT, RIGHT, TOGETHER, IN_WAVES, WAVE, INTO,
-                                  IS_CAUSAL: gl.constexpr, RAGGED: gl.constexpr,
-                                  STAGES: gl.constexpr):
+                                  LEFT, RIGHT, TOGETHER, IN_WAVES, WAVE, INTO, IS_CAUSAL: gl.constexpr,
+                                  RAGGED: gl.constexpr, STAGES: gl.constexpr):
     """Write dK and dV of one key tile of 128 rows, and add to the sums of dQ.
 
     Args:

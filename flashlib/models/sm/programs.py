@@ -277,12 +277,10 @@ def build(name: str | Callable = "pingpong_overlap", *, arbitration: str = SHARE
         for slot in range(sm.stages):
             barriers |= {f"{ring} full[{slot}]": 1, f"{ring} empty[{slot}]": sm.consumers}
     barriers |= {f"turn[{w}]": 2 for w in range(sm.consumers)}
-    units = {"copy": FIFO, "tensor": arbitration, "exp": SHARED, "alu": SHARED,
-             "shared": SHARED}
+    units = {"copy": FIFO, "tensor": arbitration, "exp": SHARED, "alu": SHARED, "shared": SHARED}
     gpu = hardware.get(options.get("gpu") or "H200")
     title = getattr(name, "__name__", "a program") if callable(name) else name
-    return Program(title, tuple(roles), barriers, units, sm.tiles, _asks(gpu, sm),
-                   gpu.sm.registers)
+    return Program(title, tuple(roles), barriers, units, sm.tiles, _asks(gpu, sm), gpu.sm.registers)
 
 
 def schedule_of(name: str | Callable = "pingpong_overlap", **options) -> Schedule:

@@ -20,6 +20,8 @@ from flashlib.course.bench.provenance import collect, options_for, write
 # (B, H, N, d)
 SHAPES = [(4, 48, 4096, 32), (16, 32, 1024, 64), (4, 32, 4096, 64), (1, 32, 16384, 64),
           (16, 16, 1024, 128), (4, 16, 4096, 128), (1, 16, 16384, 128), (4, 8, 4096, 256)]
+UNTABLED = [(4, 16, 4096, 80), (4, 16, 4096, 96), (4, 8, 4096, 160), (4, 8, 4096, 192),
+            (4, 16, 3001, 128), (4, 32, 3001, 64), (64, 16, 256, 128), (32, 16, 512, 64)]
 DRY = [(1, 2, 64, 32), (1, 2, 96, 64)]
 MODES = ("forward", "backward")
 QUICK = (4, 48, 4096, 32)
@@ -46,10 +48,7 @@ def caller(fn, tensors, causal, mode):
     """Return a function of no arguments that runs one pass; the backward's forward is done before."""
     *qkv, dO = tensors
     if mode == "forward":
-        def forward():
-            with torch.no_grad():
-                return fn(*qkv, causal)
-        return forward
+        return torch.no_grad()(lambda: fn(*qkv, causal))
     qkv = [x.detach().requires_grad_() for x in qkv]
     O = fn(*qkv, causal)
     return lambda: torch.autograd.grad(O, qkv, dO, retain_graph=True)
@@ -228,6 +227,7 @@ def main(argv=None):
     """Check, measure, print a table and write the CSV files."""
     options = options_for(
         __spec__, __doc__, argv, dry_run="toy sizes, on the CPU", rounds=3,
+        untabled={"action": "store_true", "help": "time shapes that no table of tiles was made for"},
         only={"nargs": "+", "default": [], "choices": list(peers.NAMES),
               "help": "time ours against these alone"},
         mode={"nargs": "+", "default": MODES, "choices": MODES, "help": "time these passes"},
@@ -237,7 +237,8 @@ def main(argv=None):
     if options.quick:
         quick(tuple(options.quick), device)
         return
-    shapes, (found, _) = DRY if options.dry_run else SHAPES, taking_part(device, options.only)
+    shapes = DRY if options.dry_run else UNTABLED if options.untabled else SHAPES
+    found, _ = taking_part(device, options.only)
     shapes = [shape for shape in shapes if shape[3] in (options.dims or [shape[3]])]
     if device == "cuda":
         compiled = [name for name in ("triton_tutorial", "flex", "fa4", "fa4_deterministic", "ours",
@@ -259,8 +260,7 @@ def main(argv=None):
         **{f"overhead_us_{name}": f"{us:.1f}" for name, us in cost.items()},
         overhead="CPU time of a forward call, eager, no gradient, (B, H, N, d) = (1, 4, 128, 64)",
         **{f"impl_{name}": peers.NAMES[name] for name in timed}, **notes_of(absent), **roofs)
-    for key, value in head.items():
-        print(f"{key}: {value}")
+    print("\n".join(f"{key}: {value}" for key, value in head.items()))
     write(options, "attention", rows, head)
     if kernels:
         write(options, "attention_kernels", kernels, head)

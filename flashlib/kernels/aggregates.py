@@ -5,16 +5,22 @@ An aggregate is gone when a kernel has been compiled: its fields are the values 
 
 import triton
 from triton.language.core import _aggregate as aggregate
-from triton.language.core import constexpr
+from triton.language.core import base_value, constexpr
 
 
-def constants(cls):
-    """Make a class of annotated names an aggregate of constexprs, given in the order of the names."""
+def fields(*names):
+    """Make a class an aggregate with these fields, given in this order.
 
-    @triton.constexpr_function
-    def __init__(self, *values):
-        for name, value in zip(cls.__annotations__, values, strict=True):
-            setattr(self, name, constexpr(value))
+    What is no value of the kernel's own, such as a number or None, becomes a constexpr.
+    """
+    names = " ".join(names).split()
 
-    cls.__init__ = __init__
-    return aggregate(cls)
+    def made(cls):
+        @triton.constexpr_function
+        def __init__(self, *values):
+            for name, value in zip(names, values, strict=True):
+                setattr(self, name, value if isinstance(value, base_value) else constexpr(value))
+
+        cls.__init__, cls.__annotations__ = __init__, dict.fromkeys(names, base_value)
+        return aggregate(cls)
+    return made

@@ -19,6 +19,7 @@ COUNTS = {"num_stages": (1, 8), "CONSUMERS": (2, 3), "STAGES": (1, 16), "Q_SLOTS
           "K_STAGES": (1, 8), "V_STAGES": (1, 8), "EMULATED": (0, 2)}
 LARGEST_TAU = 8                                             # in powers of 2: float16 ends at 16
 WARPGROUP_ROWS = 64                                         # that a matrix instruction of Hopper takes
+FUSED_KEYS = 2 * WARPGROUP_ROWS                             # of a program of the fused backward
 
 
 def _expect(name: str, value, kind: type) -> None:
@@ -231,6 +232,12 @@ BACKENDS: dict[str, dict[str, type]] = {
 def padded(D: int) -> int:
     """Return the head dimension that a kernel works with: D up to a power of 2, at least 16."""
     return max(16, 1 << (D - 1).bit_length())
+
+
+def multiplied(D: int) -> int:
+    """Return how many columns the Hopper kernels sum over: half of the padded ones, and some more."""
+    half = max(32, padded(D)) // 2
+    return half + max(16, 1 << max(0, D - half - 1).bit_length())
 
 
 def configs_for(capability: tuple[int, int] | None, itemsize: int, D: int,

@@ -9,11 +9,16 @@ import heapq
 
 import numpy as np
 
+from flashlib.kernels.configs import FUSED_KEYS, WARPGROUP_ROWS
+from flashlib.kernels.problem import Problem
 from flashlib.masks import Window, visits
 
 HALVES_TO_START = 3                                         # of a key tile's time: measured, roughly
 L2_SHARE_BYTES = 32 * 2**20                                 # of keys and values at a time
 MANY_TILES = 100_000                                        # beyond, dealing them out is not worth it
+FUSED_SHARE_BYTES, L2_RISING_BYTES = 24 * 2**20, 40 * 2**20  # of a fused backward, and at a mask's end
+RISING_HEADS, RISING_STEPS, WAVE_TILES = 8, 8192, 12        # for grouped heads under a mask
+RISING_BYTES, FEW_STEPS, MANY_STEPS = 256 * 2**20, 384, 7168            # the same, of shorter texts
 
 
 def tile_lengths(window: Window, N_Q: int, N_K: int, tile_m: int, block_n: int) -> np.ndarray:
@@ -79,5 +84,41 @@ def shape_of_order(window: Window, B: int, H: int, group: int, N_Q: int, N_K: in
     if count == 1 or window == Window():
         return B, H, tile_m, (1,) * count, B * H, programs
     lengths = tuple(tile_lengths(window, N_Q, N_K, tile_m, block_n).tolist())
-    at_once = max(1, L2_SHARE_BYTES // (2 * N_K * row_bytes)) * group
-    return B, H, tile_m, lengths, min(at_once, B * H), programs
+    groups = -(-B * H // group // max(1, L2_SHARE_BYTES // (2 * N_K * row_bytes)))
+    at_once = -(-B * H // group // groups) * group          # alike: the last could not fill the SMs
+    return B, H, tile_m, lengths, at_once, programs
+
+
+def beside(p: Problem, head_dim: int) -> tuple[int, int, int]:
+    """Return TOGETHER, IN_WAVES and WAVE of the fused kernel, by what an H200 was fastest with.
+
+    So few key tiles of a head are at work that each finds the lock of its query tile free, and Q, dO
+    and the sums of dQ stay in L2. Grouped or very long heads have too much of those: they rise where
+    programs are long enough to hide its waits, or go in waves.
+    """
+    query_tiles, key_tiles = -(-p.N_Q // WARPGROUP_ROWS), -(-p.N_K // FUSED_KEYS)
+    head_bytes, heads, group = 8 * p.N_Q * head_dim, p.B * p.H_K, p.H // p.H_K
+    together = -(-p.device.sms * 128 // (query_tiles * head_dim))
+    together = max(1, min(together, FUSED_SHARE_BYTES // (head_bytes * group)))
+    rising = min(L2_RISING_BYTES // head_bytes, heads) if p.causal else 0
+    few = (heads if rising == heads else together), rising, 1
+    if not p.causal or (group == 1 and rising > 0):
+        return few
+    beside = min(heads, RISING_HEADS)
+    steps = query_tiles * group                             # of a head's first key tile
+    if steps > RISING_STEPS or key_tiles < WAVE_TILES:
+        return 1, 0, 1
+    if 2 * p.N_Q <= p.N_K:                                  # most of what is seen is a rectangle
+        return (beside, heads, 1) if 16 * steps <= RISING_STEPS else few
+    if beside * steps < RISING_STEPS:
+        beside = min(heads, RISING_BYTES // head_bytes)
+    if steps >= FEW_STEPS and beside * steps >= MANY_STEPS:
+        return beside, heads, 1
+    return wave(key_tiles, heads, p.device.sms)
+
+
+def wave(tiles: int, heads: int, sms: int) -> tuple[int, int, int]:
+    """Return what `beside` does, for waves: of as few heads as fill nearly all SMs."""
+    waves = [(min(heads, sms // size), heads, size) for size in
+             (-(-tiles // count) for count in range(-(-tiles // sms), tiles + 1))]
+    return max(waves, key=lambda wave: min(wave[0] * wave[2], 0.95 * sms))

@@ -39,6 +39,8 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 def kind_of(softcap, alibi, sink) -> Kind:
     """Return the kind of these arguments, checked or not."""
+    if softcap is None and alibi is None and sink is None:
+        return PLAIN
     return Kind(softcap is not None,
                 *(0 if x is None else getattr(x, "ndim", -1) for x in (alibi, sink)))
 

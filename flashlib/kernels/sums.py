@@ -7,11 +7,10 @@ tensors, where the Gluon kernels run in the interpreter, NumPy's and torch's own
 import torch
 
 from flashlib.kernels import plans
-from flashlib.kernels.configs import WARPGROUP_ROWS
+from flashlib.kernels.configs import FUSED_KEYS, WARPGROUP_ROWS
 from flashlib.kernels.problem import Problem
 from flashlib.kernels.triton.sums import flash_bwd_statistics_kernel, flash_bwd_sum_kernel
 
-KEYS = 2 * WARPGROUP_ROWS                                   # of a program of the fused kernel
 LINE = 256                                                  # numbers in a row of the sums
 O, DO, DQ = 3, 4, 5                                         # places in a problem's layout
 UNWRITTEN = torch.finfo(torch.float32).max
@@ -59,7 +58,7 @@ def after(p: Problem, head_dim: int) -> plans.Plan:
     parts = head_dim // shape(head_dim)[1]
     return plans.Plan(
         flash_bwd_sum_kernel, ("SUMS", "DQ", "scale"),
-        {"BLOCK_M": WARPGROUP_ROWS, "BLOCK_N": KEYS, "HEAD_DIM": head_dim, "IS_CAUSAL": p.causal,
+        {"BLOCK_M": WARPGROUP_ROWS, "BLOCK_N": FUSED_KEYS, "HEAD_DIM": head_dim, "IS_CAUSAL": p.causal,
          "INTO": p.into},
         lambda p: {"stride_dq": p.written_strides(DQ, 0), "H": p.H, "N_Q": p.N_Q, "N_K": p.N_K,
                    "D": p.D,

@@ -28,8 +28,8 @@ from tests.mutants.edits import edited
 
 KERNELS = Path(flashlib.__file__).parent / "kernels" / "gluon"
 # Fresh copies are made in this order; each finds the functions of those before it.
-MODULES = ("parts", "softmax", "forward", "forward_fp8", "forward_unspecialized", "backward_parts",
-           "backward_dkdv", "backward_dq", "fused_parts", "backward_fused")
+MODULES = ("parts", "softmax", "columns", "forward", "forward_fp8", "forward_unspecialized",
+           "backward_parts", "backward_dkdv", "backward_dq", "fused_parts", "backward_fused")
 FRESH = {}                                                  # those without a bug
 
 
@@ -153,17 +153,16 @@ def check_unseen_nan():
 
 def check_waves(*cases):
     """A causal mask; heads side by side, heads in waves, and key tiles of a wave as a case says."""
-    from flashlib.kernels import plans
-    from flashlib.kernels.backends import gluon
+    from flashlib.kernels import plans, scheduling
 
-    was = gluon._beside
+    was = scheduling.beside
     try:
         for case in cases:
-            gluon._beside = lambda p, case=case: case
+            scheduling.beside = lambda p, head_dim, case=case: case
             plans.forget()
             differs(BACKWARD, 1, 2, 2, 250, 600, 64, True, scale=0.1)
     finally:
-        gluon._beside = was
+        scheduling.beside = was
         plans.forget()
 
 
@@ -254,6 +253,9 @@ CHECKS = {
     "fused_window": lambda: differs(BACKWARD, 1, 1, 1, 300, 300, 64, False, (70, 90), scale=0.1),
     "fused_ragged": lambda: check_backward_ragged(64),
     "fused_nan": check_unseen_nan,
+    "pieces": lambda: differs(FORWARD, 1, 1, 1, 200, 700, 96, scale=1.0),
+    "pieces_wide": lambda: differs(FORWARD, 1, 1, 1, 200, 200, 168, True, scale=0.1),
+    "fused_pieces": lambda: differs(BACKWARD, 1, 1, 1, 130, 200, 80, True, scale=0.1),
 }
 
 

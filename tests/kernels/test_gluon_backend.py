@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton.experimental.gluon")
 
 from flashlib.exp2 import LOG2E  # noqa: E402
-from flashlib.kernels import configs, plans  # noqa: E402
+from flashlib.kernels import configs, plans, scheduling  # noqa: E402
 from flashlib.kernels.backends import choose, gluon  # noqa: E402
 from flashlib.kernels.gluon.parts import registers_of  # noqa: E402
 from flashlib.kernels.problem import CAUSAL, FULL, Device, Problem  # noqa: E402
@@ -75,23 +75,24 @@ H200 = Device("cuda", 0, (9, 0), 132, "NVIDIA H200")
     (128, 1, 4096, 64, (5, 20, 1)), (192, 1, 4096, 32, (9, 40, 1)), (8, 1, 4096, 128, (8, 8, 1)),
     (32, 1, 65536, 128, (8, 32, 1)), (2, 1, 65536, 128, (1, 2, 128)), (8, 4, 65536, 128, (8, 8, 1)),
     (8, 4, 8192, 128, (2, 8, 64)), (32, 4, 4096, 128, (4, 32, 32)), (64, 4, 2048, 128, (8, 64, 16)),
-    (128, 4, 1024, 128, (1, 0, 1)), (32, 4, 6144, 128, (8, 32, 16)), (1, 8, 4096, 128, (1, 1, 32)),
+    (128, 4, 1024, 128, (1, 0, 1)), (32, 4, 6144, 128, (32, 32, 1)),
+    (16, 7, 4096, 128, (16, 16, 1)), (1, 8, 4096, 128, (1, 1, 32)),
     (8, 4, 2**17, 128, (8, 8, 1)), (8, 4, 2**18, 128, (1, 0, 1))])
 def test_heads_go_as_an_h200_was_fastest_with(heads, group, N, D, waves):
     """TOGETHER, IN_WAVES and WAVE, with a causal mask."""
     about = {"H": heads * group, "H_K": heads, "D": D, "dtype": torch.bfloat16, "device": H200}
     p = Problem.example(**about, N_Q=N, N_K=N, window=CAUSAL)
-    assert gluon._beside(p) == waves
-    assert gluon._beside(Problem.example(**about, N_Q=N, N_K=N))[1:] == (0, 1)
+    assert scheduling.beside(p, D) == waves
+    assert scheduling.beside(Problem.example(**about, N_Q=N, N_K=N), D)[1:] == (0, 1)
     if group > 1 and N > 1024:                              # most of what is seen is a rectangle
         p = Problem.example(**about, N_Q=N, N_K=2 * N, window=CAUSAL)
-        assert (gluon._beside(p) == (min(heads, 8), heads, 1)) == (N * group <= 32768)
+        assert (scheduling.beside(p, D) == (min(heads, 8), heads, 1)) == (N * group <= 32768)
 
 
 @pytest.mark.parametrize("sms", [1, 78, 108, 132])
 def test_waves_fill_the_sms_and_never_more(sms):
     for tiles, heads in itertools.product(range(1, 300), (1, 3, 8, 64)):
-        beside, _, size = gluon._wave(tiles, heads, sms)
+        beside, _, size = scheduling.wave(tiles, heads, sms)
         assert 1 <= size <= tiles and 1 <= beside <= heads and beside * size <= sms
         if heads == 64 and tiles >= sms > 1:
             assert beside * size >= 0.9 * sms

@@ -17,7 +17,7 @@ from flashlib.interpreter import Hazard, orders, run  # noqa: E402
 from flashlib.interpreter.run import Translator  # noqa: E402
 from flashlib.interpreter.tasks import Program  # noqa: E402
 from flashlib.interpreter.values import Tensor  # noqa: E402
-from flashlib.kernels import plans, sums  # noqa: E402
+from flashlib.kernels import plans, scheduling, sums  # noqa: E402
 from flashlib.kernels.backends import gluon  # noqa: E402
 from flashlib.kernels.gluon import backward_fused  # noqa: E402
 from flashlib.kernels.gluon.meanings import meaning_of  # noqa: E402
@@ -89,7 +89,7 @@ def test_every_order_gives_the_same_gradients(part, written, causal):
     (64, True, None, (2, 2, 3)), (128, False, (40, 10), (1, 0, 1))])
 def test_every_order_gives_the_same_sums(D, causal, window, waves, monkeypatch):
     """Tasks in all orders, each from locks that are 0 again; some of the two heads in waves."""
-    monkeypatch.setattr(gluon, "_beside", lambda p: waves)
+    monkeypatch.setattr(scheduling, "beside", lambda p, head_dim: waves)
     given = problem(Shape(1, 2, 1 + causal, 200, 300, D, causal, window), torch.bfloat16)
     found = []
     for order in ("late", "early", 0, 1, 2):

@@ -150,6 +150,18 @@ def test_a_sequence_that_grows_by_a_key_keeps_its_table(N_Q):
     assert len(tables) == 1
 
 
+@pytest.mark.parametrize(("B", "H", "N", "D", "tile_m"), [
+    (4, 8, 4096, 192, 128), (4, 16, 3001, 128, 192), (2, 40, 5000, 128, 192), (4, 32, 3001, 64, 128)])
+def test_the_last_heads_fill_the_sms(B, H, N, D, tile_m):
+    """Groups of heads are alike: one of the first two had a fifth of the time to itself before."""
+    table = scheduling.order_table(*scheduling.shape_of_order(
+        Window(None, 0), B, H, 1, N, N, 2 * D, tile_m, 64, 132))
+    lengths = tile_lengths(Window(None, 0), N, N, tile_m, 64)
+    loads = [load([row // tile_m for _, _, row, _ in hand[:count]], lengths)
+             for (count, *_), *hand in table.tolist()]
+    assert max(loads) < 1.03 * sum(loads) / len(loads)
+
+
 def test_many_tiles_are_handed_out_in_turn(monkeypatch):
     monkeypatch.setattr(scheduling, "MANY_TILES", 10)
     scheduling.order_table.cache_clear()

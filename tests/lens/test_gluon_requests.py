@@ -21,7 +21,7 @@ def test_the_report_holds_every_stage_and_source_lines():
     report = compile_one()
     assert "ttng.warp_group_dot" in report.ttir and "ttng.warp_group_dot" in report.ttgir
     assert f".entry {HOPPER}" in report.ptx and "HGMMA.64x128x16.F32.BF16" in report.sass
-    rows = report.side_by_side("acc = warpgroup_mma(p, v").rows
+    rows = report.side_by_side("warpgroup_mma(a, b, total[0]", file="columns.py").rows
     assert len(rows) == 1 and all(any(word in text for text in getattr(rows[0], stage))
                                   for stage, word in (("ttir", "warp_group_dot"), ("sass", "HGMMA"),
                                                       ("ttgir", "warp_group_dot"), ("ptx", "wgmma")))

@@ -37,14 +37,14 @@ def attention(impl, window):
 
 def tile_of(impl, mode, p):
     """Return rows and keys of a tile of the kernel for a problem; of a backward, that of dK and dV."""
-    from flashlib.kernels import configs, sums
+    from flashlib.kernels import configs
     from flashlib.kernels.backends import choose
 
     if p.device.type != "cuda":
         return TILE
     config = choose(p, impl, mode).config(p, mode)
     if isinstance(config, configs.GluonBackwardConfig):
-        return configs.WARPGROUP_ROWS, sums.KEYS
+        return configs.WARPGROUP_ROWS, configs.FUSED_KEYS
     if mode == "backward":
         config = config.dkdv or config.dk
     return config.BLOCK_M, config.BLOCK_N

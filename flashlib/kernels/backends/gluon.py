@@ -35,11 +35,10 @@ from flashlib.kernels.tuning import store
 ELEMENT = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16, torch.float32: gl.float32,
            torch.float8_e4m3fn: gl.float8e4nv}
 TENSORS = ("q_desc", "k_desc", "v_desc", "o_desc", "LSE")
+ORDER = ("TOGETHER", "IN_WAVES", "WAVE")                    # of the fused backward's programs
 SCALES = ("Q_SCALE", "K_SCALE", "V_SCALE")
 SMS = 4                                                     # of the GPU that the interpreter is
 L2_SHARE_BYTES = 32 * 2**20                                 # of tiles that go by, at a time
-FUSED_SHARE_BYTES, L2_RISING_BYTES = 24 * 2**20, 40 * 2**20  # of a fused backward, and at a mask's end
-RISING_HEADS, RISING_STEPS, WAVE_TILES = 8, 8192, 12        # for grouped heads under a mask
 
 
 @functools.lru_cache(64)
@@ -144,39 +143,6 @@ def pipelined(p: Problem, c: GluonConfig) -> plans.Plan:
         lambda p: -(-p.N_Q // c.BLOCK_M) * p.B * p.H, {"num_warps": 4 * c.CONSUMERS}, blocks, describe)
 
 
-def _beside(p: Problem) -> tuple[int, int, int]:
-    """Return TOGETHER, IN_WAVES and WAVE of the fused kernel, by what an H200 was fastest with.
-
-    So few key tiles of a head are at work that each finds the lock of its query tile free, and Q, dO
-    and the sums of dQ stay in L2. Grouped or very long heads have too much of those: they rise where
-    programs are long enough to hide its waits, or go in waves.
-    """
-    head_dim, query_tiles = head_dim_of(p), -(-p.N_Q // WARPGROUP_ROWS)
-    head_bytes, heads, group = 8 * p.N_Q * head_dim, p.B * p.H_K, p.H // p.H_K
-    together = -(-p.device.sms * 128 // (query_tiles * head_dim))
-    together = max(1, min(together, FUSED_SHARE_BYTES // (head_bytes * group)))
-    rising = min(L2_RISING_BYTES // head_bytes, heads) if p.causal else 0
-    few = (heads if rising == heads else together), rising, 1
-    if not p.causal or (group == 1 and rising > 0):
-        return few
-    beside, key_tiles = min(heads, RISING_HEADS), -(-p.N_K // sums.KEYS)
-    steps = query_tiles * group                             # of a head's first key tile
-    if steps > RISING_STEPS or key_tiles < WAVE_TILES:
-        return 1, 0, 1
-    if 2 * p.N_Q <= p.N_K:                                  # most of what is seen is a rectangle
-        return (beside, heads, 1) if 16 * steps <= RISING_STEPS else few
-    if beside * steps >= RISING_STEPS:
-        return beside, heads, 1
-    return _wave(key_tiles, heads, p.device.sms)
-
-
-def _wave(tiles: int, heads: int, sms: int) -> tuple[int, int, int]:
-    """Return what `_beside` does, for waves: of as few heads as fill nearly all SMs."""
-    waves = [(min(heads, sms // size), heads, size) for size in
-             (-(-tiles // count) for count in range(-(-tiles // sms), tiles + 1))]
-    return max(waves, key=lambda wave: min(wave[0] * wave[2], 0.95 * sms))
-
-
 def fused(p: Problem, c: GluonBackwardConfig) -> plans.Plan:
     """Return the plan of the kernel that makes all gradients of heads up to 128 columns."""
     head_dim = head_dim_of(p)
@@ -186,13 +152,14 @@ def fused(p: Problem, c: GluonBackwardConfig) -> plans.Plan:
         _kernel(p, flash_bwd_fused_hopper_kernel),
         ("q_desc", "k_desc", "v_desc", "do_desc", "lse_desc", "delta_desc", "dk_desc", "dv_desc",
          "sum_desc", "LOCKS", "scale", "scale_log2"),
-        {"IS_CAUSAL": p.causal, "STAGES": c.STAGES},
+        {"IS_CAUSAL": p.causal,
+         "TILES": (c.STAGES, configs.multiplied(p.D) if head_dim > 64 and not p.into else head_dim)},
         lambda p: {"H": p.H, "GROUP": p.H // p.H_K, "N_Q": p.N_Q, "N_K": p.N_K,
                    **dict(zip(("LEFT", "RIGHT"), p.sides or (None, None), strict=True)),
-                   **dict(zip(("TOGETHER", "IN_WAVES", "WAVE"), _beside(p), strict=True)),
-                   "RAGGED": p.N_K % sums.KEYS != 0,
+                   **dict(zip(ORDER, scheduling.beside(p, head_dim), strict=True)),
+                   "RAGGED": p.N_K % configs.FUSED_KEYS != 0,
                    "INTO": (*p.layout[SUMS[1]].strides[:3], p.D) if p.into else None},
-        lambda p: p.B * p.H_K * -(-p.N_K // sums.KEYS),
+        lambda p: p.B * p.H_K * -(-p.N_K // configs.FUSED_KEYS),
         {"num_warps": 4, "maxnreg": configs.REGISTERS[2 if head_dim > 64 else 3]},
         dict.fromkeys(("q_desc", "k_desc", "v_desc", "do_desc",
                        *(() if p.into else ("dk_desc", "dv_desc"))), tile)
@@ -228,7 +195,7 @@ def gradients(p: Problem, c: GluonBackwardConfig) -> dict[str, plans.Plan]:
 
         return plans.Plan(
             _kernel(p, kernel), (*tensors, *written, "scale", "scale_log2"),
-            {"IS_CAUSAL": p.causal, **constants}, sizes, grid,
+            {"IS_CAUSAL": p.causal, "COLUMNS": configs.multiplied(p.D), **constants}, sizes, grid,
             {"num_warps": 4, "maxnreg": configs.REGISTERS[2]},
             dict.fromkeys((*tensors[:4], *written), tile), describe)
 
@@ -291,7 +258,8 @@ class Gluon:
         return {"forward": specialized(
             p, config, flash_fwd_hopper_kernel, (*TENSORS, "scale_log2", "SINK"),
             [1, 1, config.BLOCK_N, head_dim_of(p)],
-            {"OVERLAPS": (config.OVERLAP, config.UNDER_SOFTMAX),
+            {"PRODUCTS": (config.OVERLAP, config.UNDER_SOFTMAX,
+                          head_dim_of(p) if p.into else configs.multiplied(p.D)),
              "EMULATED": config.EMULATED, "TAU": config.TAU})}
 
     def forward(self, q, k, v, p: Problem, scale: float, config=None, *, scores: Scores = NONE,
@@ -333,6 +301,8 @@ class Gluon:
                 sums.after_on_cpu(made[3], dq, p, head_dim_of(p), scale)
             else:
                 launches["after"](made[3], dq, scale)
+            if scores.sink is None:
+                return dq, dk, dv
             return dq, dk, dv, *of_sink(scores, lse, made[1][:, :p.N_Q].view(lse.shape), -1)
         rows, factors = torch.empty_like(lse), (scale, scale * LOG2E)
         if on_cpu:

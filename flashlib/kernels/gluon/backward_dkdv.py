@@ -12,11 +12,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
     tma,
-    warpgroup_mma,
     warpgroup_mma_wait,
 )
 
-from flashlib.kernels.aggregates import aggregate
+from flashlib.kernels.aggregates import fields
 from flashlib.kernels.gluon.backward_parts import (
     CONSUMER_REGISTERS,
     PRODUCER_REGISTERS,
@@ -29,20 +28,13 @@ from flashlib.kernels.gluon.backward_parts import (
     place_of,
     query_tiles,
 )
+from flashlib.kernels.gluon.columns import add_product, by_transposed, no_sum, put, wait_for
 from flashlib.kernels.gluon.parts import ROWS, barriers, load_tile, mma_layout, next_slot, store_tile
 
 
-@aggregate
+@fields("p full empty")
 class Handed:
     """One tile of P in shared memory, from the warpgroup of dV to that of dK, and its barriers."""
-
-    p: gl.shared_memory_descriptor
-    full: gl.shared_memory_descriptor
-    empty: gl.shared_memory_descriptor
-
-    @gluon.constexpr_function
-    def __init__(self, p, full, empty):
-        self.p, self.full, self.empty = p, full, empty
 
 
 @gluon.jit
@@ -62,7 +54,6 @@ def fold_values(state, shared, handed, place, LSE, scale_log2, sizes, MASKED: gl
     """Add what the queries of a head give to dV, and hand each P on."""
     dv, slot, phase, turn = state
     S_LAYOUT: gl.constexpr = mma_layout(o.BLOCK_M)
-    OPERAND: gl.constexpr = gl.DotOperandLayout(0, mma_layout(o.HEAD_DIM), 2)
     k = shared.fixed_1.index(0).reshape([ROWS, o.HEAD_DIM])
     key = gl.expand_dims(place[2] + gl.arange(0, ROWS, gl.SliceLayout(1, S_LAYOUT)), 1)
     begin, end = query_tiles(place[2], sizes, o)
@@ -73,18 +64,18 @@ def fold_values(state, shared, handed, place, LSE, scale_log2, sizes, MASKED: gl
         lse_log2 = lse_of(LSE, row, sizes.N_Q)
         mbarrier.wait(shared.full_1.index(slot), phase)
         zero = gl.zeros([ROWS, o.BLOCK_M], gl.float32, S_LAYOUT)
-        s = warpgroup_mma(k, q.permute([1, 0]), zero, use_acc=False, is_async=True)
+        s = by_transposed(k, q, zero, False, o.COLUMNS)
         s = warpgroup_mma_wait(0, deps=[s])
         p = gl.exp2(s * scale_log2 - gl.expand_dims(lse_log2, 0))
         if MASKED:
             p = keep(p, gl.expand_dims(row, 0), key, sizes, o)
         p = p.to(handed.p.dtype)
         mbarrier.wait(shared.full_2.index(slot), phase)
-        dv = warpgroup_mma(gl.convert_layout(p, OPERAND), do, dv, is_async=True)
+        dv = add_product(dv, p, do, o)
         mbarrier.wait(handed.empty.index(0), turn ^ 1)
         handed.p.index(0).store(p)
         mbarrier.arrive(handed.full.index(0))
-        dv = warpgroup_mma_wait(0, deps=[dv])
+        dv = wait_for(dv, o)
         mbarrier.arrive(shared.empty_1.index(slot))
         mbarrier.arrive(shared.empty_2.index(slot))
         slot, phase = next_slot(slot, phase, o.STAGES)
@@ -97,7 +88,6 @@ def fold_keys(state, shared, handed, place, DELTA, scale_log2, sizes, MASKED: gl
     """Add what the queries of a head give to dK / scale."""
     dk, slot, phase, turn = state
     S_LAYOUT: gl.constexpr = mma_layout(o.BLOCK_M)
-    OPERAND: gl.constexpr = gl.DotOperandLayout(0, mma_layout(o.HEAD_DIM), 2)
     v = shared.fixed_2.index(0).reshape([ROWS, o.HEAD_DIM])
     key = gl.expand_dims(place[2] + gl.arange(0, ROWS, gl.SliceLayout(1, S_LAYOUT)), 1)
     begin, end = query_tiles(place[2], sizes, o)
@@ -108,7 +98,7 @@ def fold_keys(state, shared, handed, place, DELTA, scale_log2, sizes, MASKED: gl
         delta = of_rows(DELTA, row, sizes.N_Q)
         mbarrier.wait(shared.full_2.index(slot), phase)
         zero = gl.zeros([ROWS, o.BLOCK_M], gl.float32, S_LAYOUT)
-        dp = warpgroup_mma(v, do.permute([1, 0]), zero, use_acc=False, is_async=True)
+        dp = by_transposed(v, do, zero, False, o.COLUMNS)
         dp = warpgroup_mma_wait(0, deps=[dp])
         dp = dp - gl.expand_dims(delta, 0)
         if MASKED:
@@ -118,8 +108,7 @@ def fold_keys(state, shared, handed, place, DELTA, scale_log2, sizes, MASKED: gl
         mbarrier.arrive(handed.empty.index(0))
         ds = (p.to(gl.float32) * dp).to(handed.p.dtype)
         mbarrier.wait(shared.full_1.index(slot), phase)
-        dk = warpgroup_mma(gl.convert_layout(ds, OPERAND), q, dk, is_async=True)
-        dk = warpgroup_mma_wait(0, deps=[dk])
+        dk = wait_for(add_product(dk, ds, q, o), o)
         mbarrier.arrive(shared.empty_1.index(slot))
         mbarrier.arrive(shared.empty_2.index(slot))
         slot, phase = next_slot(slot, phase, o.STAGES)
@@ -132,7 +121,7 @@ def by_key(X, out_desc, factor, scale_log2, shared, handed, place, sizes, IS_VAL
     """Compute dV of a key tile, where X is the lse, or dK, where it is delta: one warpgroup."""
     MASKED: gl.constexpr = o.IS_CAUSAL or sizes.window is not None
     b, hk, start = place
-    state = gl.zeros([ROWS, o.HEAD_DIM], gl.float32, mma_layout(o.HEAD_DIM)), 0, 0, 0
+    state = no_sum(o), 0, 0, 0
     mbarrier.wait(shared.fixed_full.index(0), 0)
     for member in range(sizes.GROUP):
         x = X + (b * sizes.H + hk * sizes.GROUP + member).to(gl.int64) * sizes.N_Q
@@ -142,7 +131,7 @@ def by_key(X, out_desc, factor, scale_log2, shared, handed, place, sizes, IS_VAL
             state = fold_keys(state, shared, handed, place, x, scale_log2, sizes, MASKED, o)
     # Only the warpgroup of dV reads K, and only that of dK reads V.
     tile = shared.fixed_1.index(0) if IS_VALUE else shared.fixed_2.index(0)
-    tile.reshape([ROWS, o.HEAD_DIM]).store((state[0] * factor).to(tile.dtype))
+    put(state[0], factor, tile.reshape([ROWS, o.HEAD_DIM]), o)
     fence_async_shared()
     store_tile(out_desc, [b, hk, start, 0], tile)
     tma.store_wait(0)
@@ -174,7 +163,7 @@ def ask_by_key(q_desc, k_desc, v_desc, do_desc, shared, place, sizes, o):
 def flash_bwd_dkdv_hopper_kernel(q_desc, k_desc, v_desc, do_desc, LSE, DELTA, dk_desc, dv_desc, scale,
                                  scale_log2, H, GROUP, N_Q, N_K, LEFT, RIGHT, TOGETHER,
                                  BLOCK_M: gl.constexpr, IS_CAUSAL: gl.constexpr,
-                                 STAGES: gl.constexpr):
+                                 STAGES: gl.constexpr, COLUMNS: gl.constexpr):
     """Write dK and dV of one key tile of 64 rows.
 
     Args:
@@ -186,12 +175,13 @@ def flash_bwd_dkdv_hopper_kernel(q_desc, k_desc, v_desc, do_desc, LSE, DELTA, dk
         LEFT, RIGHT: None, or row i sees keys i + N_K − N_Q − LEFT … i + N_K − N_Q + RIGHT.
         TOGETHER: heads whose tiles are computed side by side, so that they find each other's in L2.
         BLOCK_M: rows of a query tile.  STAGES: tiles of Q and of dO in flight.
+        COLUMNS: as in `flash_fwd_hopper_kernel`.
 
     Rows beyond N_Q need no mask: their Q and dO come as zeros. Nor do keys beyond N_K: nobody writes
     their rows of dK and dV.
     """
     HEAD_DIM: gl.constexpr = q_desc.block_type.shape[3]     # D rounded up to a power of 2
-    o = Options(BLOCK_M, ROWS, HEAD_DIM, IS_CAUSAL, False, STAGES, STAGES)
+    o = Options(BLOCK_M, ROWS, HEAD_DIM, IS_CAUSAL, False, STAGES, STAGES, COLUMNS)
     shared = allocate(k_desc, q_desc, 1, o)
     handed = allocate_handed(q_desc.dtype, o)
     window = None if LEFT is None else (LEFT, RIGHT)

@@ -10,7 +10,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
     tma,
-    warpgroup_mma,
     warpgroup_mma_wait,
 )
 
@@ -26,6 +25,7 @@ from flashlib.kernels.gluon.backward_parts import (
     of_rows,
     place_of,
 )
+from flashlib.kernels.gluon.columns import add_product, by_transposed, no_sum, put, wait_for
 from flashlib.kernels.gluon.parts import ROWS, key_tiles, load_tile, mma_layout, next_slot, store_tile
 
 
@@ -41,7 +41,7 @@ def visited(start, sizes, o):
 def fold_keys(shared, statistics, row, tiles, scale_log2, sizes, c: gl.constexpr,
               MASKED: gl.constexpr, o):
     """Return dQ / scale of the 64 rows of warpgroup c."""
-    dq = gl.zeros([ROWS, o.HEAD_DIM], gl.float32, mma_layout(o.HEAD_DIM))
+    dq = no_sum(o)
     slot, phase, v_slot, v_phase = 0, 0, 0, 0
     lse_log2, delta = statistics
     S_LAYOUT: gl.constexpr = mma_layout(o.BLOCK_N)
@@ -54,10 +54,10 @@ def fold_keys(shared, statistics, row, tiles, scale_log2, sizes, c: gl.constexpr
         v = shared.ring_2.index(v_slot).reshape([o.BLOCK_N, o.HEAD_DIM])
         zero = gl.zeros([ROWS, o.BLOCK_N], gl.float32, S_LAYOUT)
         mbarrier.wait(shared.full_1.index(slot), phase)
-        s = warpgroup_mma(q, k.permute([1, 0]), zero, use_acc=False, is_async=True)
+        s = by_transposed(q, k, zero, False, o.COLUMNS)
         mbarrier.wait(shared.full_2.index(v_slot), v_phase)
-        dp = warpgroup_mma(do, v.permute([1, 0]), zero, use_acc=False, is_async=True)
-        s = warpgroup_mma_wait(1, deps=[s])
+        dp = by_transposed(do, v, zero, False, o.COLUMNS)
+        s = warpgroup_mma_wait(1 if o.COLUMNS == o.HEAD_DIM else 2, deps=[s])
         p = gl.exp2(s * scale_log2 - gl.expand_dims(lse_log2, 1))
         dp = warpgroup_mma_wait(0, deps=[dp])
         mbarrier.arrive(shared.empty_2.index(v_slot))
@@ -65,9 +65,7 @@ def fold_keys(shared, statistics, row, tiles, scale_log2, sizes, c: gl.constexpr
         if MASKED:
             key = tile * o.BLOCK_N + gl.arange(0, o.BLOCK_N, gl.SliceLayout(0, S_LAYOUT))
             ds = keep(ds, gl.expand_dims(row, 1), gl.expand_dims(key, 0), sizes, o)
-        operand: gl.constexpr = gl.DotOperandLayout(0, mma_layout(o.HEAD_DIM), 2)
-        dq = warpgroup_mma(gl.convert_layout(ds.to(shared.ring_1.dtype), operand), k, dq, is_async=True)
-        dq = warpgroup_mma_wait(0, deps=[dq])
+        dq = wait_for(add_product(dq, ds.to(shared.ring_1.dtype), k, o), o)
         mbarrier.arrive(shared.empty_1.index(slot))
         slot, phase = next_slot(slot, phase, o.STAGES)
         v_slot, v_phase = next_slot(v_slot, v_phase, o.STAGES_2)
@@ -86,7 +84,7 @@ def by_query(dq_desc, LSE, DELTA, scale, scale_log2, shared, place, sizes, c: gl
     mbarrier.wait(shared.fixed_full.index(0), 0)
     dq = fold_keys(shared, statistics, row, visited(start, sizes, o), scale_log2, sizes, c, MASKED, o)
     tile = shared.fixed_1.index(c)                          # only this warpgroup reads its Q
-    tile.reshape([ROWS, o.HEAD_DIM]).store((dq * scale).to(tile.dtype))
+    put(dq, scale, tile.reshape([ROWS, o.HEAD_DIM]), o)
     fence_async_shared()
     store_tile(dq_desc, [b, h, start + c * ROWS, 0], tile)
     tma.store_wait(0)
@@ -121,14 +119,15 @@ def ask_by_query(q_desc, k_desc, v_desc, do_desc, shared, place, sizes, o):
 def flash_bwd_dq_hopper_kernel(q_desc, k_desc, v_desc, do_desc, LSE, DELTA, dq_desc, scale, scale_log2,
                                H, GROUP, N_Q, N_K, LEFT, RIGHT, TOGETHER,
                                BLOCK_N: gl.constexpr, IS_CAUSAL: gl.constexpr,
-                               RAGGED: gl.constexpr, STAGES: gl.constexpr, V_STAGES: gl.constexpr):
+                               RAGGED: gl.constexpr, STAGES: gl.constexpr, V_STAGES: gl.constexpr,
+                               COLUMNS: gl.constexpr):
     """Write dQ of one query tile of 128 rows.
 
     BLOCK_N: rows of a key tile.  RAGGED: BLOCK_N does not divide N_K.  STAGES, V_STAGES: tiles of K and
     of V in flight. All others as in `flash_bwd_dkdv_hopper_kernel`.
     """
     HEAD_DIM: gl.constexpr = q_desc.block_type.shape[3]
-    o = Options(ROWS, BLOCK_N, HEAD_DIM, IS_CAUSAL, RAGGED, STAGES, V_STAGES)
+    o = Options(ROWS, BLOCK_N, HEAD_DIM, IS_CAUSAL, RAGGED, STAGES, V_STAGES, COLUMNS)
     shared = allocate(q_desc, k_desc, 2, o)
     window = None if LEFT is None else (LEFT, RIGHT)
     sizes = Sizes(H, GROUP, N_Q, N_K, window)

@@ -29,6 +29,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from flashlib.kernels.gluon.backward_parts import SAME, Options, Sizes, place_of, query_tiles
+from flashlib.kernels.gluon.columns import add_product, by_transposed, no_sum, put, wait_for
 from flashlib.kernels.gluon.fused_parts import (
     BEGIN,
     GIVE,
@@ -154,9 +155,9 @@ def step(sums, operands, tiles, bars, at, m, first_key, scale_log2, sizes, w: gl
     s, dp = gl.inline_asm_elementwise(
         BEGIN, "=&r,=r,r,r", [zero + gl.expand_dims(lse, 0), zero + gl.expand_dims(delta, 0)],
         dtype=(gl.float32, gl.float32), is_pure=False, pack=1)
-    s = warpgroup_mma(k, q.permute([1, 0]), s, is_async=True)
-    dp = warpgroup_mma(v, do.permute([1, 0]), dp, is_async=True)
-    s = warpgroup_mma_wait(1, deps=[s])
+    s = by_transposed(k, q, s, True, o.COLUMNS)
+    dp = by_transposed(v, do, dp, True, o.COLUMNS)
+    s = warpgroup_mma_wait(1 if o.COLUMNS == o.HEAD_DIM else 2, deps=[s])
     p = gl.exp2(s * scale_log2)
     if MASKED:
         row = gl.expand_dims(m * ROWS + gl.arange(0, ROWS, BY_ROW), 0)
@@ -164,7 +165,7 @@ def step(sums, operands, tiles, bars, at, m, first_key, scale_log2, sizes, w: gl
         p = keep_seen(p, row, key, sizes, o)
     p_operand = gl.convert_layout(p.to(dtype), OPERAND)
     if apart(o):
-        dv = warpgroup_mma(p_operand, do, dv, is_async=True)
+        dv = add_product(dv, p_operand, do, o)
         dp = warpgroup_mma_wait(1, deps=[dp])
     else:
         dp = warpgroup_mma_wait(0, deps=[dp])
@@ -177,19 +178,19 @@ def step(sums, operands, tiles, bars, at, m, first_key, scale_log2, sizes, w: gl
         mbarrier.wait(bars.ds_empty.index(buf * 2 + w), turn ^ 1)
     tiles.ds.index(buf * 2 + w).store(ds)
     if not apart(o):
-        dv = warpgroup_mma(p_operand, do, dv, is_async=True)
+        dv = add_product(dv, p_operand, do, o)
     fence_async_shared()
     if apart(o):
         mbarrier.arrive(bars.ds_full.index(buf * 2 + w))
-        dk = warpgroup_mma(gl.convert_layout(ds, OPERAND), q, dk, is_async=True)
-        dk, dv = warpgroup_mma_wait(0, deps=[dk, dv])
+        dk = add_product(dk, ds, q, o)
+        dk, dv = wait_for(dk, o), wait_for(dv, o)
     else:
         buf = my_turn(buf, 0)                               # the two warpgroups meet
         dq = half_of_dq(tiles, buf, w, o)
-        dk = warpgroup_mma(gl.convert_layout(ds, OPERAND), q, dk, is_async=True)
-        dv, dq = warpgroup_mma_wait(1, deps=[dv, dq])
+        dk = add_product(dk, ds, q, o)
+        dq = warpgroup_mma_wait(len(dk), deps=[dq])
         hand_on(dq, tiles, bars, buf * 2 + w, turn)
-        dk = warpgroup_mma_wait(0, deps=[dk])
+        dk, dv = wait_for(dk, o), wait_for(dv, o)
     mbarrier.arrive(bars.empty.index(slot))
     return dk, dv
 
@@ -202,8 +203,7 @@ def by_keys(dk_desc, dv_desc, tiles, bars, place, walk, scale, scale_log2, sizes
     b, hk, tile = place
     begin, end, start, cut = walk
     first_key = tile * o.BLOCK_N + w * ROWS
-    dk = gl.zeros([ROWS, o.HEAD_DIM], gl.float32, mma_layout(o.HEAD_DIM))
-    dv = gl.zeros([ROWS, o.HEAD_DIM], gl.float32, mma_layout(o.HEAD_DIM))
+    dk, dv = no_sum(o), no_sum(o)
     mbarrier.wait(bars.fixed_full.index(0), 0)
     k = tiles.k.index(w).reshape([ROWS, o.HEAD_DIM])
     v = tiles.v.index(w).reshape([ROWS, o.HEAD_DIM])
@@ -228,15 +228,15 @@ def by_keys(dk_desc, dv_desc, tiles, bars, place, walk, scale, scale_log2, sizes
             slot, phase = next_slot(slot, phase, o.STAGES)
             i += 1
     if INTO is not None:
-        add_to(dk_desc, dk * scale, place, first_key, INTO, sizes)
-        add_to(dv_desc, dv, place, first_key, INTO, sizes)
+        add_to(dk_desc, dk[0] * scale, place, first_key, INTO, sizes)
+        add_to(dv_desc, dv[0], place, first_key, INTO, sizes)
     else:
         if apart(o):                                        # K has been read for dQ, too
             mbarrier.wait(bars.fixed_empty.index(0), 0)
         else:
             my_turn(i, 0)
-        k.store((dk * scale).to(tiles.k.dtype))
-        v.store(dv.to(tiles.v.dtype))
+        put(dk, scale, k, o)
+        put(dv, 1.0, v, o)
         fence_async_shared()
         store_tile(dk_desc, [b, hk, first_key, 0], tiles.k.index(w))
         store_tile(dv_desc, [b, hk, first_key, 0], tiles.v.index(w))
@@ -341,7 +341,7 @@ def ask(q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, tiles, bars, plac
 def flash_bwd_fused_hopper_kernel(q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, dk_desc,
                                   dv_desc, sum_desc, LOCKS, scale, scale_log2, H, GROUP, N_Q, N_K,
                                   LEFT, RIGHT, TOGETHER, IN_WAVES, WAVE, INTO, IS_CAUSAL: gl.constexpr,
-                                  RAGGED: gl.constexpr, STAGES: gl.constexpr):
+                                  RAGGED: gl.constexpr, TILES: gl.constexpr):
     """Write dK and dV of one key tile of 128 rows, and add to the sums of dQ.
 
     Args:
@@ -357,12 +357,13 @@ def flash_bwd_fused_hopper_kernel(q_desc, k_desc, v_desc, do_desc, lse_desc, del
         WAVE: how many key tiles of a head go in a wave; if 1, every wave rises.
         INTO: None, or dk_desc and dv_desc are pointers to float32 sums to which a program adds, and
             this is the strides of batch, head and row of either, and D.
-        RAGGED: 128 does not divide N_K.  STAGES: tiles of Q and of dO in flight.
+        RAGGED: 128 does not divide N_K.  TILES: how many of Q and of dO are in flight, and COLUMNS, of
+            which S and dP are sums.
 
     Rows beyond N_Q need no mask: their Q, dO and statistics come as zeros.
     """
     HEAD_DIM: gl.constexpr = q_desc.block_type.shape[3]     # D rounded up to a power of 2
-    o = Options(ROWS, 2 * ROWS, HEAD_DIM, IS_CAUSAL, RAGGED, STAGES, 2)
+    o = Options(ROWS, 2 * ROWS, HEAD_DIM, IS_CAUSAL, RAGGED, TILES[0], 2, TILES[1])
     window = None if LEFT is None else (LEFT, RIGHT)
     sizes = Sizes(H, GROUP, N_Q, N_K, window)
     tiles, bars = allocate_fused(k_desc, q_desc, lse_desc, sum_desc, o)

@@ -5,7 +5,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
 from flashlib import exp2
-from flashlib.kernels.aggregates import aggregate, constants
+from flashlib.kernels.aggregates import fields
 from flashlib.kernels.gluon.parts import barriers, tiles_of
 
 LOG2E = gl.constexpr(exp2.LOG2E)
@@ -22,36 +22,17 @@ setp.ge.s32 seen, off, $4; setp.le.and.s32 seen, off, $5, seen; setp.le.and.s32 
 setp.le.and.s32 seen, $3, $6, seen; selp.f32 $0, $1, 0f00000000, seen; }""")
 
 
-@constants
+@fields("BLOCK_M BLOCK_N HEAD_DIM IS_CAUSAL RAGGED STAGES STAGES_2 COLUMNS")
 class Options:
     """What is fixed when a backward kernel is compiled: see the kernels."""
 
-    BLOCK_M: gl.constexpr
-    BLOCK_N: gl.constexpr
-    HEAD_DIM: gl.constexpr
-    IS_CAUSAL: gl.constexpr
-    RAGGED: gl.constexpr
-    STAGES: gl.constexpr
-    STAGES_2: gl.constexpr
 
-
-@aggregate
+@fields("H GROUP N_Q N_K window")
 class Sizes:
     """Heads, lengths and window of the whole."""
 
-    H: gl.tensor
-    GROUP: gl.tensor
-    N_Q: gl.tensor
-    N_K: gl.tensor
-    window: gl.tuple | gl.constexpr
 
-    @gluon.constexpr_function
-    def __init__(self, H, GROUP, N_Q, N_K, window):
-        self.H, self.GROUP, self.N_Q, self.N_K = H, GROUP, N_Q, N_K
-        self.window = gl.constexpr(None) if window is None else window
-
-
-@aggregate
+@fields("fixed_1 fixed_2 ring_1 ring_2 fixed_full full_1 empty_1 full_2 empty_2")
 class Shared:
     """Shared memory: tiles that stay, of two kinds, a ring of tiles that go by for each, and barriers.
 
@@ -59,22 +40,6 @@ class Shared:
     the other way round. A *full* barrier says that a tile has come, an *empty* one that its slot may
     be overwritten.
     """
-
-    fixed_1: gl.shared_memory_descriptor
-    fixed_2: gl.shared_memory_descriptor
-    ring_1: gl.shared_memory_descriptor
-    ring_2: gl.shared_memory_descriptor
-    fixed_full: gl.shared_memory_descriptor
-    full_1: gl.shared_memory_descriptor
-    empty_1: gl.shared_memory_descriptor
-    full_2: gl.shared_memory_descriptor
-    empty_2: gl.shared_memory_descriptor
-
-    @gluon.constexpr_function
-    def __init__(self, fixed_1, fixed_2, ring_1, ring_2, fixed_full, full_1, empty_1, full_2, empty_2):
-        self.fixed_1, self.fixed_2, self.ring_1, self.ring_2 = fixed_1, fixed_2, ring_1, ring_2
-        self.fixed_full = fixed_full
-        self.full_1, self.empty_1, self.full_2, self.empty_2 = full_1, empty_1, full_2, empty_2
 
 
 @gluon.jit

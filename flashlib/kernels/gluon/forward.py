@@ -9,13 +9,9 @@ notebook 12; v4's ideas (EMULATED, TAU) in notebook 14. With 8-bit operands: `fo
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma_wait
 
+from flashlib.kernels.gluon.columns import add_product, by_transposed, no_sum, wait_for
 from flashlib.kernels.gluon.parts import (
     ROWS,
     Options,
@@ -24,6 +20,7 @@ from flashlib.kernels.gluon.parts import (
     ask_state,
     finish,
     finish_into,
+    in_pieces,
     key_tiles,
     mma_layout,
     my_turn,
@@ -69,22 +66,22 @@ def products(acc, p, q, shared, slot, phase, place, is_last, c: gl.constexpr, o)
     if o.PING_PONG:
         my_turn(slot, c)
     zero = gl.zeros([ROWS, o.BLOCK_N], gl.float32, mma_layout(o.BLOCK_N))
-    qk = warpgroup_mma(q, k.permute([1, 0]), zero, use_acc=False, is_async=True)
+    qk = by_transposed(q, k, zero, False, o.COLUMNS)
     if not o.OVERLAP:
         qk = warpgroup_mma_wait(0, deps=[qk])
     mbarrier.wait(shared.v_full.index(slot), phase)
-    acc = warpgroup_mma(p, v, acc, is_async=True)
+    acc = add_product(acc, p, v, o)
     if o.PING_PONG and (o.UNDER_SOFTMAX or not o.OVERLAP):
         next_turn(slot, c, o.CONSUMERS)
     if o.OVERLAP:
-        qk = warpgroup_mma_wait(1, deps=[qk])
+        qk = warpgroup_mma_wait(len(acc), deps=[qk])
     else:
-        acc = warpgroup_mma_wait(0, deps=[acc])
+        acc = wait_for(acc, o)
     mbarrier.arrive(shared.k_empty.index(slot))
     if o.OVERLAP and not o.UNDER_SOFTMAX:
         if o.PING_PONG:
             next_turn(slot, c, o.CONSUMERS)
-        acc = warpgroup_mma_wait(0, deps=[acc])
+        acc = wait_for(acc, o)
     if o.Q_SLOTS == 1:                                      # the next Q can come under the softmax
         mbarrier.arrive(shared.q_empty.index(place), pred=is_last)
     return qk, acc
@@ -105,6 +102,20 @@ def exponentiate(qk, factor, m_i, l_i, row, key, work, MASKED: gl.constexpr, o):
 
 
 @gluon.jit
+def rescaled(acc, alpha, o):
+    """Return O, in its pieces, times alpha."""
+    if o.TAU == 0 and in_pieces(o):
+        acc = rescale(acc[0], alpha), rescale(acc[1], alpha)
+    elif o.TAU == 0:
+        acc = (rescale(acc[0], alpha),)
+    elif in_pieces(o):
+        acc = rescale_seldom(acc[0], alpha), rescale_seldom(acc[1], alpha)
+    else:
+        acc = (rescale_seldom(acc[0], alpha),)
+    return acc
+
+
+@gluon.jit
 def attend(state, q, shared, ring, place, keys, steps, row, work, factor, c: gl.constexpr,
            MASKED: gl.constexpr, o):
     """Fold `steps` key tiles into (acc, m, ℓ, p), where p waits for its own V.
@@ -117,10 +128,10 @@ def attend(state, q, shared, ring, place, keys, steps, row, work, factor, c: gl.
     for _ in range(steps):
         qk, acc = products(acc, p, q, shared, slot, phase, place, key == last, c, o)
         p, m_i, l_i, alpha = exponentiate(qk, factor, m_i, l_i, row, key, work, MASKED, o)
-        acc = warpgroup_mma_wait(0, deps=[acc])
+        acc = wait_for(acc, o)
         mbarrier.arrive(shared.v_empty.index(slot))
         p = as_operand(p, shared.k.dtype, o.HEAD_DIM)
-        acc = rescale(acc, alpha) if o.TAU == 0 else rescale_seldom(acc, alpha)
+        acc = rescaled(acc, alpha, o)
         slot, phase = next_slot(slot, phase, o.STAGES)
         key -= o.BLOCK_N
     return acc, m_i, l_i, p, slot, phase, key
@@ -152,8 +163,8 @@ def consumer(o_desc, LSE, scale_log2, shared, work, c: gl.constexpr, o):
     mbarrier.wait(shared.q_full.index(c), 0)
     mbarrier.wait(shared.k_full.index(slot), phase)
     k = shared.k.index(slot).reshape([o.BLOCK_N, o.HEAD_DIM])
-    qk = warpgroup_mma(shared.q.index(c).reshape([ROWS, o.HEAD_DIM]), k.permute([1, 0]),
-                       gl.zeros([ROWS, o.BLOCK_N], gl.float32, S_LAYOUT), use_acc=False, is_async=True)
+    qk = by_transposed(shared.q.index(c).reshape([ROWS, o.HEAD_DIM]), k,
+                       gl.zeros([ROWS, o.BLOCK_N], gl.float32, S_LAYOUT), False, o.COLUMNS)
     qk = warpgroup_mma_wait(0, deps=[qk])
     mbarrier.wait(shared.v_full.index(slot), phase)         # no V comes with the first K
     mbarrier.arrive(shared.k_empty.index(slot))
@@ -172,7 +183,7 @@ def consumer(o_desc, LSE, scale_log2, shared, work, c: gl.constexpr, o):
         row = start + c * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, S_LAYOUT))
         place = nth % o.Q_SLOTS * o.CONSUMERS + c
         q = shared.q.index(place).reshape([ROWS, o.HEAD_DIM])
-        acc = gl.zeros([ROWS, o.HEAD_DIM], gl.float32, mma_layout(o.HEAD_DIM))
+        acc = no_sum(o)
         p = as_operand(p_first, shared.k.dtype, o.HEAD_DIM)
         steps = end - begin - 1                             # the last key tile was the first softmax's
         cut_left = 0
@@ -217,7 +228,7 @@ def consumer(o_desc, LSE, scale_log2, shared, work, c: gl.constexpr, o):
         qk, acc = products(acc, p, next_q, shared, slot, phase, place, is_last, c, o)
         p_first, m_i, l_i = first_softmax(qk, scale_log2, start + c * ROWS, key, work, MASKED, o)
         b, h, first = read_entry(work.order, nth)
-        acc = warpgroup_mma_wait(0, deps=[acc])
+        acc = wait_for(acc, o)
         mbarrier.arrive(shared.v_empty.index(slot))
         slot, phase = next_slot(slot, phase, o.STAGES)
         if o.TAU > 0:
@@ -237,7 +248,7 @@ def flash_fwd_hopper_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, SIN
                             GROUP, N_Q, N_K, LEFT, RIGHT,
                             BLOCK_N: gl.constexpr, IS_CAUSAL: gl.constexpr, RAGGED: gl.constexpr,
                             CONSUMERS: gl.constexpr, STAGES: gl.constexpr, Q_SLOTS: gl.constexpr,
-                            PING_PONG: gl.constexpr, OVERLAPS: gl.constexpr,
+                            PING_PONG: gl.constexpr, PRODUCTS: gl.constexpr,
                             EMULATED: gl.constexpr, TAU: gl.constexpr):
     """Write O and the natural-log LSE of this program's share of all query tiles.
 
@@ -256,9 +267,10 @@ def flash_fwd_hopper_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, SIN
         RAGGED: BLOCK_N does not divide N_K.  CONSUMERS: warpgroups of 64 query rows, 2 or 3.
         STAGES, Q_SLOTS: tiles of K and V, and of Q, in flight.
         PING_PONG: warpgroups take turns to multiply.
-        OVERLAPS: (OVERLAP, UNDER_SOFTMAX). OVERLAP: PV is asked for before QKᵀ is there. UNDER_SOFTMAX:
-            PV then runs on under the next softmax, and a turn ends when PV has been asked for; without,
-            the softmax waits for PV, and a turn ends when QKᵀ is there.
+        PRODUCTS: (OVERLAP, UNDER_SOFTMAX, COLUMNS). OVERLAP: PV is asked for before QKᵀ is there.
+            UNDER_SOFTMAX: PV then runs on under the next softmax, and a turn ends when PV has been
+            asked for; without, the softmax waits for PV, and a turn ends when QKᵀ is there. COLUMNS:
+            over which logits are summed; the rest, up to HEAD_DIM, is padding.
         EMULATED: exponentials, of four, that the FMA units compute.  TAU: rescale only when the maximum
             has grown by more, in powers of 2; then each thread of a row keeps its part of ℓ.
     """
@@ -266,7 +278,7 @@ def flash_fwd_hopper_kernel(q_desc, k_desc, v_desc, o_desc, LSE, scale_log2, SIN
     O_PARTS: gl.constexpr = HEAD_DIM // o_desc.block_type.shape[3]          # in which O leaves
     REGISTERS: gl.constexpr = registers_of(CONSUMERS, HEAD_DIM)
     o = Options(BLOCK_N, HEAD_DIM, IS_CAUSAL, RAGGED, CONSUMERS, STAGES, Q_SLOTS, O_PARTS, PING_PONG,
-                OVERLAPS[0], OVERLAPS[1], EMULATED, TAU)
+                PRODUCTS[0], PRODUCTS[1], EMULATED, TAU, PRODUCTS[2])
     shared = allocate(q_desc, k_desc, v_desc, o_desc, o)
     window = None if LEFT is None else (LEFT, RIGHT)
     work = Work(ORDER + gl.program_id(0) * ENTRIES * 4, H, GROUP, N_Q, N_K, window, SINK)

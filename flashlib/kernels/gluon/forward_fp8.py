@@ -177,7 +177,7 @@ def consumer(o_desc, LSE, scales, scale_log2, shared, work, c: gl.constexpr, o):
         key_head = b * (work.H // work.GROUP) + h // work.GROUP
         column = gl.arange(0, o.HEAD_DIM, gl.SliceLayout(0, O_LAYOUT))
         acc = acc * gl.expand_dims(gl.load(V_SCALE + key_head * o.HEAD_DIM + column), 0)
-        finish(acc, m_i, l_i, o_desc, LSE, shared.o.index(c + gl.minimum(b, 0)),
+        finish((acc,), m_i, l_i, o_desc, LSE, shared.o.index(c + gl.minimum(b, 0)),
                (b, h, start + c * ROWS), work, OFFSET, o)
     tma.store_wait(0)
 
@@ -201,7 +201,7 @@ def flash_fwd_fp8_kernel(q_desc, k_desc, v_desc, o_desc, LSE, Q_SCALE, K_SCALE, 
     HEAD_DIM: gl.constexpr = q_desc.block_type.shape[3]     # D: 64, 128 or 256
     REGISTERS: gl.constexpr = registers_of(CONSUMERS, HEAD_DIM)
     o = Options(BLOCK_N, HEAD_DIM, IS_CAUSAL, RAGGED, CONSUMERS, STAGES, Q_SLOTS, 1, PING_PONG,
-                True, True, 0, 0.0)
+                True, True, 0, 0.0, HEAD_DIM)
     shared = allocate(q_desc, k_desc, v_desc, o_desc, o)
     window = None if LEFT is None else (LEFT, RIGHT)
     work = Work(ORDER + gl.program_id(0) * ENTRIES * 4, H, GROUP, N_Q, N_K, window, None)

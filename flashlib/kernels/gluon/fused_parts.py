@@ -6,7 +6,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language import _core
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma
 
-from flashlib.kernels.aggregates import aggregate
+from flashlib.kernels.aggregates import fields
 from flashlib.kernels.gluon.backward_parts import KEEP, keep
 from flashlib.kernels.gluon.parts import ROWS, barriers, mma_layout, tiles_of
 
@@ -80,45 +80,14 @@ def keep_seen(x, row, key, sizes, o):
     return x
 
 
-@aggregate
+@fields("k v q do lse delta ds dq")
 class Tiles:
     """Shared memory: K and V, rings of Q, dO and their statistics, two tiles each of dSᵀ and dQ."""
 
-    k: gl.shared_memory_descriptor
-    v: gl.shared_memory_descriptor
-    q: gl.shared_memory_descriptor
-    do: gl.shared_memory_descriptor
-    lse: gl.shared_memory_descriptor
-    delta: gl.shared_memory_descriptor
-    ds: gl.shared_memory_descriptor
-    dq: gl.shared_memory_descriptor
 
-    @gluon.constexpr_function
-    def __init__(self, k, v, q, do, lse, delta, ds, dq):
-        self.k, self.v, self.q, self.do, self.lse, self.delta = k, v, q, do, lse, delta
-        self.ds, self.dq = ds, dq
-
-
-@aggregate
+@fields("fixed_full fixed_empty full empty ds_full ds_empty dq_full dq_empty")
 class Bars:
     """Barriers: a *full* one says that a tile is there, an *empty* one that it may be overwritten."""
-
-    fixed_full: gl.shared_memory_descriptor
-    fixed_empty: gl.shared_memory_descriptor
-    full: gl.shared_memory_descriptor
-    empty: gl.shared_memory_descriptor
-    ds_full: gl.shared_memory_descriptor
-    ds_empty: gl.shared_memory_descriptor
-    dq_full: gl.shared_memory_descriptor
-    dq_empty: gl.shared_memory_descriptor
-
-    @gluon.constexpr_function
-    def __init__(self, fixed_full, fixed_empty, full, empty, ds_full, ds_empty, dq_full,
-                 dq_empty):
-        self.fixed_full, self.fixed_empty = fixed_full, fixed_empty
-        self.full, self.empty = full, empty
-        self.ds_full, self.ds_empty = ds_full, ds_empty
-        self.dq_full, self.dq_empty = dq_full, dq_empty
 
 
 @gluon.jit

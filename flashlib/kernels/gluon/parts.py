@@ -8,7 +8,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from flashlib import exp2
-from flashlib.kernels.aggregates import aggregate, constants
+from flashlib.kernels.aggregates import fields
 
 LN2, LOG2E = gl.constexpr(exp2.LN2), gl.constexpr(exp2.LOG2E)
 ROWS = gl.constexpr(64)                                     # query rows of a warpgroup
@@ -41,26 +41,13 @@ def layout_of(block, dtype):
     return gl.NVMMASharedLayout.get_default_for(block, dtype)
 
 
-@constants
+@fields("BLOCK_N HEAD_DIM IS_CAUSAL RAGGED CONSUMERS STAGES Q_SLOTS O_PARTS PING_PONG",
+        "OVERLAP UNDER_SOFTMAX EMULATED TAU COLUMNS")
 class Options:
     """What is fixed when a warp-specialised kernel is compiled: see `flash_fwd_hopper_kernel`."""
 
-    BLOCK_N: gl.constexpr
-    HEAD_DIM: gl.constexpr
-    IS_CAUSAL: gl.constexpr
-    RAGGED: gl.constexpr
-    CONSUMERS: gl.constexpr
-    STAGES: gl.constexpr
-    Q_SLOTS: gl.constexpr
-    O_PARTS: gl.constexpr
-    PING_PONG: gl.constexpr
-    OVERLAP: gl.constexpr
-    UNDER_SOFTMAX: gl.constexpr
-    EMULATED: gl.constexpr
-    TAU: gl.constexpr
 
-
-@aggregate
+@fields("q k v o q_full q_empty k_full k_empty v_full v_empty o_full")
 class Shared:
     """Shared memory: slots for tiles of Q, K, V and O; barriers for each of Q, K and V.
 
@@ -68,47 +55,19 @@ class Shared:
     where it is a state, which is float32; else `o_full` is None.
     """
 
-    q: gl.shared_memory_descriptor
-    k: gl.shared_memory_descriptor
-    v: gl.shared_memory_descriptor
-    o: gl.shared_memory_descriptor
-    q_full: gl.shared_memory_descriptor
-    q_empty: gl.shared_memory_descriptor
-    k_full: gl.shared_memory_descriptor
-    k_empty: gl.shared_memory_descriptor
-    v_full: gl.shared_memory_descriptor
-    v_empty: gl.shared_memory_descriptor
-    o_full: gl.shared_memory_descriptor | gl.constexpr
 
-    @gluon.constexpr_function
-    def __init__(self, q, k, v, o, q_full, q_empty, k_full, k_empty, v_full, v_empty, o_full):
-        self.q, self.k, self.v, self.o = q, k, v, o
-        self.q_full, self.q_empty = q_full, q_empty
-        self.k_full, self.k_empty = k_full, k_empty
-        self.v_full, self.v_empty = v_full, v_empty
-        self.o_full = gl.constexpr(None) if o_full is None else o_full
-
-
-@aggregate
+@fields("order H GROUP N_Q N_K window sink")
 class Work:
     """This program's list of query tiles (see `read_entry`); heads, lengths, window of the whole.
 
     `sink` is a pointer to the logits of sinks, (H,) float32, or None.
     """
 
-    order: gl.tensor
-    H: gl.tensor
-    GROUP: gl.tensor
-    N_Q: gl.tensor
-    N_K: gl.tensor
-    window: gl.tuple | gl.constexpr
-    sink: gl.tensor | gl.constexpr
 
-    @gluon.constexpr_function
-    def __init__(self, order, H, GROUP, N_Q, N_K, window, sink):
-        self.order, self.H, self.GROUP, self.N_Q, self.N_K = order, H, GROUP, N_Q, N_K
-        self.window = gl.constexpr(None) if window is None else window
-        self.sink = gl.constexpr(None) if sink is None else sink
+@gluon.constexpr_function
+def in_pieces(o):
+    """Tell whether sums of HEAD_DIM columns are two pieces, as the last quarter is padding."""
+    return o.HEAD_DIM >= 128 and o.HEAD_DIM // 4 * 3 >= o.COLUMNS
 
 
 @gluon.constexpr_function
@@ -293,28 +252,37 @@ def finish(acc, m_i, l_i, o_desc, LSE, o_tile, at, work, OFFSET: gl.constexpr, o
     log_l = gl.log2(l_safe)
     lse = gl.where(l_i == 0.0, float("-inf"), (m_i - OFFSET + log_l) * LN2)
     gl.store(LSE + (b * work.H + h).to(gl.int64) * work.N_Q + row, lse, mask=row < work.N_Q)
-    by_row: gl.constexpr = gl.SliceLayout(1, acc.type.layout)
+    inverse = gl.exp2(-log_l)
     if work.sink is not None:
-        acc = acc * gl.expand_dims(gl.convert_layout(gl.exp2(-log_l) * keep, by_row), 1)
-    else:
-        acc = acc * gl.expand_dims(gl.convert_layout(gl.exp2(-log_l), by_row), 1)
-    if o_desc.dtype == gl.float16:                          # a rounded P may lift O past 65,504
-        acc = gl.where(gl.abs(acc) < 65600.0, gl.maximum(gl.minimum(acc, 65504.0), -65504.0), acc)
-    acc = acc.to(o_desc.dtype)
+        inverse *= keep
+    flat = o_tile.reshape([ROWS, WIDTH])
     tma.store_wait(0)                                       # what lay there before has left
-    if o.O_PARTS == 1:
-        o_tile.reshape([ROWS, o.HEAD_DIM]).store(acc)
-        fence_async_shared()
-        store_tile(o_desc, [b, h, first, 0], o_tile)
-    else:                                                   # half of the columns at a time
-        left, right = acc.reshape([ROWS, 2, WIDTH]).permute([0, 2, 1]).split()
-        o_tile.reshape([ROWS, WIDTH]).store(left)
+    if in_pieces(o):
+        left, right = acc
+    elif o.O_PARTS == 2:
+        left, right = halves(acc[0])
+    if o.O_PARTS == 2:                                      # half of the columns at a time
+        flat.store(divided(left, inverse, o_desc.dtype))
         fence_async_shared()
         store_tile(o_desc, [b, h, first, 0], o_tile)
         tma.store_wait(0)
-        o_tile.reshape([ROWS, WIDTH]).store(right)
-        fence_async_shared()
-        store_tile(o_desc, [b, h, first, WIDTH], o_tile)
+        flat.slice(0, right.shape[1], 1).store(divided(right, inverse, o_desc.dtype))
+    elif in_pieces(o):
+        flat.slice(0, left.shape[1], 1).store(divided(left, inverse, o_desc.dtype))
+        flat.slice(left.shape[1], right.shape[1], 1).store(divided(right, inverse, o_desc.dtype))
+    else:
+        flat.store(divided(acc[0], inverse, o_desc.dtype))
+    fence_async_shared()
+    store_tile(o_desc, [b, h, first, o.HEAD_DIM - WIDTH], o_tile)
+
+
+@gluon.jit
+def divided(x, inverse, dtype: gl.constexpr):
+    """Return columns of O in the dtype in which they leave; `inverse` is one over ℓ."""
+    x = x * gl.expand_dims(gl.convert_layout(inverse, gl.SliceLayout(1, x.type.layout)), 1)
+    if dtype == gl.float16:                                 # a rounded P may lift O past 65,504
+        x = gl.where(gl.abs(x) < 65600.0, gl.maximum(gl.minimum(x, 65504.0), -65504.0), x)
+    return x.to(dtype)
 
 
 @gluon.jit
@@ -374,6 +342,7 @@ def finish_into(acc, m_i, l_i, o_desc, LSE, shared, at, work, c, o):
     lse = gl.where(l_i == 0.0, before, (m_new + log_l) * LN2)               # no key seen: to the bit
     gl.store(statistics, lse, mask=row < work.N_Q)
     inverse = gl.exp2(-log_l)
+    acc = acc[0]                                            # a state's columns are one piece
     by_row: gl.constexpr = gl.SliceLayout(1, acc.type.layout)
     acc = acc * gl.expand_dims(gl.convert_layout(inverse * keep, by_row), 1)
     weight = inverse * weight

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from flashlib import exp2
-from flashlib.kernels.aggregates import constants
+from flashlib.kernels.aggregates import fields
 from flashlib.kernels.triton.scores import logits_of, scored
 from flashlib.kernels.triton.tiles import (
     Options,
@@ -50,12 +50,9 @@ def flash_bwd_delta_kernel(O, DO, DLSE, DELTA, stride_o, stride_do, H, N_Q, D,
     tl.store(DELTA + at, delta, mask=row < N_Q)
 
 
-@constants
+@fields("DK DV")
 class Wanted:
     """Which gradients a kernel writes, known when it is compiled."""
-
-    DK: tl.constexpr
-    DV: tl.constexpr
 
 
 @triton.jit

@@ -7,20 +7,12 @@ that of the row above. So the first and the last row of a tile tell for all of i
 import triton
 import triton.language as tl
 
-from flashlib.kernels.aggregates import constants
+from flashlib.kernels.aggregates import fields
 
 
-@constants
+@fields("BLOCK_M BLOCK_N HEAD_DIM IS_CAUSAL EVEN_D USE_TMA PRECISION")
 class Options:
     """What is fixed when an attention kernel is compiled."""
-
-    BLOCK_M: tl.constexpr
-    BLOCK_N: tl.constexpr
-    HEAD_DIM: tl.constexpr
-    IS_CAUSAL: tl.constexpr
-    EVEN_D: tl.constexpr
-    USE_TMA: tl.constexpr
-    PRECISION: tl.constexpr
 
 
 @triton.jit

@@ -16,6 +16,7 @@ from flashlib.masks import Window, visits
 HALVES_TO_START = 3                                         # of a key tile's time: measured, roughly
 L2_SHARE_BYTES = 32 * 2**20                                 # of keys and values at a time
 MANY_TILES = 100_000                                        # beyond, dealing them out is not worth it
+FEW_TILES = 24                                              # of a head: two for each program at a time
 FUSED_SHARE_BYTES, L2_RISING_BYTES = 24 * 2**20, 40 * 2**20  # of a fused backward, and at a mask's end
 RISING_HEADS, RISING_STEPS, WAVE_TILES = 8, 8192, 12        # for grouped heads under a mask
 RISING_BYTES, FEW_STEPS, MANY_STEPS = 256 * 2**20, 384, 7168            # the same, of shorter texts
@@ -84,7 +85,10 @@ def shape_of_order(window: Window, B: int, H: int, group: int, N_Q: int, N_K: in
     if count == 1 or window == Window():
         return B, H, tile_m, (1,) * count, B * H, programs
     lengths = tuple(tile_lengths(window, N_Q, N_K, tile_m, block_n).tolist())
-    groups = -(-B * H // group // max(1, L2_SHARE_BYTES // (2 * N_K * row_bytes)))
+    most = max(1, L2_SHARE_BYTES // (2 * N_K * row_bytes))
+    if programs and count <= FEW_TILES:                     # Q and O then stay in L2, too
+        most = min(most, -(-2 * programs // (count * group)))
+    groups = -(-B * H // group // most)
     at_once = -(-B * H // group // groups) * group          # alike: the last could not fill the SMs
     return B, H, tile_m, lengths, at_once, programs
 

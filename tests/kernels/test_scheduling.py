@@ -162,6 +162,15 @@ def test_the_last_heads_fill_the_sms(B, H, N, D, tile_m):
     assert max(loads) < 1.03 * sum(loads) / len(loads)
 
 
+@pytest.mark.parametrize(("N", "group", "heads"), [(256, 1, 128), (512, 4, 64), (1024, 1, 32),
+                                                   (4096, 1, 16), (16384, 1, 4)])
+def test_heads_of_few_tiles_go_side_by_side_in_small_groups(N, group, heads):
+    """Two tiles for each program, so that Q and O stay in L2 as K and V do."""
+    B, H = 2**18 // (16 * N) or 1, 16
+    made = scheduling.shape_of_order(Window(None, 0), B, H, group, N, N, 256, 128, 128, 132)
+    assert made[4] == heads and (B * H) % heads == 0
+
+
 def test_many_tiles_are_handed_out_in_turn(monkeypatch):
     monkeypatch.setattr(scheduling, "MANY_TILES", 10)
     scheduling.order_table.cache_clear()

@@ -50,7 +50,8 @@ class Translator:
             theirs = value.fn.__module__.startswith("triton.")          # as gl.cdiv
             return getattr(self.language, value.fn.__name__) if theirs else self.function(value.fn)
         if hasattr(value, "hash_attrs"):
-            return self.aggregate(value)
+            init = value.hash_attrs[0]                      # of an aggregate's fields
+            return functools.partial(Fields, getattr(init, "fn", init))
         if type(value).__name__ == "ConstexprFunction":
             return value.fn
         if isinstance(value, types.FunctionType) and getattr(value, "__triton_builtin__", False):
@@ -64,12 +65,6 @@ class Translator:
         made = types.FunctionType(fn.__code__, known, fn.__name__, fn.__defaults__, fn.__closure__)
         made.__kwdefaults__ = fn.__kwdefaults__
         return made
-
-    def aggregate(self, cls):
-        """Return a function that makes a plain object with an aggregate's fields."""
-        functions = [getattr(x, "fn", x) for x in cls.hash_attrs]
-        init = next(fn for fn in functions if "__init__" in getattr(fn, "__name__", ""))
-        return functools.partial(Fields, init)
 
 
 class Fields:

@@ -77,9 +77,10 @@ def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
             times as long where busy cores make its threads wait for one another);
             "triton" (on CPU tensors it runs in Triton's interpreter, which must be switched on: float16
             and float32 only); "gluon" (on a Hopper GPU: 16 bits, 16 ≤ D, in tiles of 32, 64, 128 or 256
-            columns, of which padding costs room, strides that its copy engine reads; on CPU tensors in the course's
-            interpreter, under the same switch; backward it needs a D that 8 divides, or Triton's takes
-            over), "decode" (the keys shared out, see `flash_decode`; "auto" takes it for few queries)
+            columns, padding included, strides that its copy engine reads; on CPU tensors in the
+            course's interpreter, under the same switch; backward it needs a D that 8 divides, or
+            Triton's takes over), "decode" (the keys shared out, see `flash_decode`; "auto" takes it for
+            few queries)
             or "reference".
     Returns:
         O (B, H, N_q, D) in the dtype of q, or (O, lse).

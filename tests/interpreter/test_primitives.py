@@ -308,6 +308,21 @@ class TestOrders:
         first, again = (run(copied, 1, given, order=7) for _ in range(2))
         assert first.events == again.events and first.counts == again.counts
 
+    @pytest.mark.parametrize("order", ["late", "early", 0])
+    def test_a_copy_that_nobody_waits_for_would_land_in_the_next_program(self, order):
+        def kernel(x_desc, waits):
+            tile = gl.allocate_shared_memory(x_desc.dtype, [8, 16], x_desc.layout)
+            full = barriers(1).index(0)
+            mbarrier.init(full, count=1)
+            fence_async_shared()
+            mbarrier.expect(full, x_desc.block_type.nbytes)
+            load_tile(x_desc, [0, 0], full, tile)
+            mbarrier.wait(full, 0, pred=waits)
+        given = {"x_desc": tile_of(numbers(16, 16))}
+        run(kernel, 1, given | {"waits": True}, order=order)
+        with pytest.raises(Hazard, match="nobody waits for the copy of x_desc, and the program ends"):
+            run(kernel, 1, given | {"waits": False}, order=order)
+
     def test_a_hazard_has_the_statement_and_what_was_under_way(self):
         def kernel(x_desc):
             tile = gl.allocate_shared_memory(x_desc.dtype, [8, 16], x_desc.layout)

@@ -284,6 +284,8 @@ FUSED = [Mutant(f"fused: {name}", "backward_fused", *fields) for name, *fields i
     ("Q and dO are given back early", "hand_on(dq, tiles, bars, buf * 2 + w, turn)",
      "mbarrier.arrive(bars.empty.index(slot))\nhand_on(dq, tiles, bars, buf * 2 + w, turn)",
      "fused_128", "no task can go on"),
+    ("a tile of Q too many is asked for", "for _ in range(begin, end):",
+     "for _ in range(begin, end + 1):", "fused_64", "nobody waits for the copy of q_desc"),
     ("the statistics' bytes are not counted",
      "2 * (q_desc.block_type.nbytes + lse_desc.block_type.nbytes)", "2 * q_desc.block_type.nbytes",
      "fused_64", ""),

@@ -32,7 +32,7 @@ class Copy(Effect):
                 raise Hazard(f"{self.where}: {self.name} arrives at {barrier.name}, which was set up"
                              " without fence_async_shared()")
             view.slot.overwrite(self)
-            program.loads.append(self)
+            program.loads.append((self.key, self.where, self.name))
         program.start(self, by_itself=True)
 
     def happen(self):

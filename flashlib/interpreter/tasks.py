@@ -179,7 +179,7 @@ class Program:
         self.events: list[Event] = []
         self.tasks: list[Task] = []
         self.pending: list = []                             # copies that have not landed
-        self.loads: list = []                               # all of those to shared memory
+        self.loads: list = []                               # key, place, name of all to shared memory
         self.taken: Counter = Counter()                     # names of memory, by where it is assigned
         self.named: dict = {}                               # barriers of the hardware, by number
         self.agents, self.step, self.stopped = 0, 0, False
@@ -255,9 +255,9 @@ class Program:
                     self._let(chosen)
                 else:
                     self.land(chosen)
-            for copy in self.loads:
-                if copy.key not in self.tasks[0].clock:     # which knows all that a task has waited for
-                    raise Hazard(f"{copy.where}: nobody waits for {copy.name}, and the program ends")
+            for key, where, name in self.loads:
+                if key not in self.tasks[0].clock:          # which knows all that a task has waited for
+                    raise Hazard(f"{where}: the program ends before {name} has been waited for")
         except Hazard as hazard:
             hazard.events = self.events
             raise

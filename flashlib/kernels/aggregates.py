@@ -11,7 +11,8 @@ from triton.language.core import base_value, constexpr
 def fields(*names):
     """Make a class an aggregate with these fields, given in this order.
 
-    What is no value of the kernel's own, such as a number or None, becomes a constexpr.
+    What is no value of the kernel's own, such as a number or None, becomes a constexpr. Triton's cache
+    does not see it if these names change places: then empty it.
     """
     names = " ".join(names).split()
 

@@ -235,7 +235,7 @@ def padded(D: int) -> int:
 
 
 def multiplied(D: int) -> int:
-    """Return how many columns the Hopper kernels sum over: half of the padded ones, and some more."""
+    """Return how many columns a Hopper kernel sums over: half of the padded ones, and a power of 2."""
     half = max(32, padded(D)) // 2
     return half + max(16, 1 << max(0, D - half - 1).bit_length())
 

@@ -27,14 +27,15 @@ def tile_lengths(window: Window, N_Q: int, N_K: int, tile_m: int, block_n: int) 
     return np.maximum(visits(window, N_Q, N_K, tile_m, block_n), 1)
 
 
-def order_tiles(heads: int, lengths: np.ndarray, heads_at_once: int) -> np.ndarray:
+def order_tiles(heads: int, lengths: np.ndarray, groups: int, share: int = 1) -> np.ndarray:
     """Return all tiles, head · (tiles of a head) + tile, in the order in which to start them.
 
-    Groups of `heads_at_once` heads come one after the other; in a group the longest tiles come first,
-    and of equal ones those of one head together.
+    Groups of heads, as alike as can be, come one after the other; `share` heads, which have their keys
+    in common, stay together. In a group the longest tiles come first, of equal ones those of one head.
     """
     head, tile = np.divmod(np.arange(heads * len(lengths)), len(lengths))
-    return np.lexsort((tile, head, -np.asarray(lengths)[tile], head // heads_at_once))
+    return np.lexsort((tile, head, -np.asarray(lengths)[tile],
+                       head // share * groups // (heads // share)))
 
 
 def assign(order: np.ndarray, lengths: np.ndarray, programs: int) -> np.ndarray:
@@ -50,7 +51,7 @@ def assign(order: np.ndarray, lengths: np.ndarray, programs: int) -> np.ndarray:
 
 
 @functools.lru_cache(256)
-def order_table(B: int, H: int, tile_m: int, lengths: tuple[int, ...], heads_at_once: int,
+def order_table(B: int, H: int, tile_m: int, lengths: tuple[int, ...], groups: int, share: int,
                 programs: int | None) -> np.ndarray:
     """Return the table of who computes what, as the kernel reads it: int32 (programs, entries, 4).
 
@@ -62,7 +63,7 @@ def order_table(B: int, H: int, tile_m: int, lengths: tuple[int, ...], heads_at_
         order = np.arange(tiles)
         owner = order % (programs or tiles)
     else:
-        order = order_tiles(B * H, np.array(lengths), heads_at_once)
+        order = order_tiles(B * H, np.array(lengths), groups, share)
         owner = assign(order, np.array(lengths), min(tiles, programs)) if programs else np.arange(tiles)
     together = np.argsort(owner, kind="stable")             # a program's tiles, in their order
     owner, (head, tile) = owner[together], np.divmod(order[together], count)
@@ -83,14 +84,12 @@ def shape_of_order(window: Window, B: int, H: int, group: int, N_Q: int, N_K: in
     """
     count = -(-N_Q // tile_m)
     if count == 1 or window == Window():
-        return B, H, tile_m, (1,) * count, B * H, programs
+        return B, H, tile_m, (1,) * count, 1, 1, programs
     lengths = tuple(tile_lengths(window, N_Q, N_K, tile_m, block_n).tolist())
     most = max(1, L2_SHARE_BYTES // (2 * N_K * row_bytes))
     if programs and count <= FEW_TILES:                     # Q and O then stay in L2, too
         most = min(most, -(-2 * programs // (count * group)))
-    groups = -(-B * H // group // most)
-    at_once = -(-B * H // group // groups) * group          # alike: the last could not fill the SMs
-    return B, H, tile_m, lengths, at_once, programs
+    return B, H, tile_m, lengths, max(1, round(B * H / group / most)), group, programs
 
 
 def beside(p: Problem, head_dim: int) -> tuple[int, int, int]:

@@ -23,7 +23,7 @@ from flashlib.lens.signatures import Call, Case, known
 from flashlib.lens.targets import arch_of
 
 # What marks a function, or a class of its arguments, that Triton's front end reads.
-_DEVICE_CODE = re.compile(rb"^[ \t]*@(\w+\.)*(jit|aggregate|constexpr_function)\b", re.MULTILINE)
+_DEVICE_CODE = re.compile(rb"^[ \t]*@(\w+\.)*(jit|aggregate|fields|constexpr_function)\b", re.MULTILINE)
 TIMEOUT_S = 600                                             # for one kernel, unless timeout_s says else
 # Compiled in this process, by what the compiler was told.
 _SEEN: dict[str, Compiled] = {}

@@ -285,7 +285,7 @@ FUSED = [Mutant(f"fused: {name}", "backward_fused", *fields) for name, *fields i
      "mbarrier.arrive(bars.empty.index(slot))\nhand_on(dq, tiles, bars, buf * 2 + w, turn)",
      "fused_128", "no task can go on"),
     ("a tile of Q too many is asked for", "for _ in range(begin, end):",
-     "for _ in range(begin, end + 1):", "fused_64", "nobody waits for the copy of q_desc"),
+     "for _ in range(begin, end + 1):", "fused_64", "ends before the copy of q_desc"),
     ("the statistics' bytes are not counted",
      "2 * (q_desc.block_type.nbytes + lse_desc.block_type.nbytes)", "2 * q_desc.block_type.nbytes",
      "fused_64", ""),
@@ -335,6 +335,7 @@ PIECES = [Mutant(f"columns: {name}", *fields) for name, *fields in (
      "warpgroup_mma_wait(1, deps=[total[0], total[1]])", "fused_pieces", ""),
     ("S is read when half of its sum is there", "backward_fused", "o.COLUMNS == o.HEAD_DIM else 2",
      "o.COLUMNS == o.HEAD_DIM else 3", "fused_pieces", "is used before it is there"),
+    ("the last are not rescaled", "forward", "rescale(acc[1], alpha)", "acc[1]", "pieces_window"),
     ("of a stale maximum the last are not rescaled", "forward", "rescale_seldom(acc[1], alpha)",
      "acc[1]", "pieces"),
 )]

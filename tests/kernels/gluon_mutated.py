@@ -255,6 +255,7 @@ CHECKS = {
     "fused_nan": check_unseen_nan,
     "pieces": lambda: differs(FORWARD, 1, 1, 1, 200, 700, 96, scale=1.0),
     "pieces_wide": lambda: differs(FORWARD, 1, 1, 1, 200, 200, 168, True, scale=0.1),
+    "pieces_window": lambda: differs(FORWARD, 1, 1, 1, 330, 330, 168, False, (100, 20), scale=5.0),
     "fused_pieces": lambda: differs(BACKWARD, 1, 1, 1, 130, 200, 80, True, scale=0.1),
 }
 

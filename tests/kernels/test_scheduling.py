@@ -52,12 +52,14 @@ def test_lengths_by_hand(arguments, expected):
 
 
 @given(st.integers(1, 9), LENGTHS, st.integers(1, 12))
-def test_the_order_holds_every_tile_once_and_keeps_groups_of_heads_together(heads, lengths, at_once):
-    order, count = order_tiles(heads, lengths, at_once).tolist(), len(lengths)
+def test_the_order_holds_every_tile_once_and_keeps_groups_of_heads_together(heads, lengths, parts):
+    order, count = order_tiles(heads, lengths, parts).tolist(), len(lengths)
     assert sorted(order) == list(range(heads * count))
-    groups = [tile // count // at_once for tile in order]
+    groups = [tile // count * parts // heads for tile in order]
     assert groups == sorted(groups)                         # one group after the other
-    for _, group in itertools.groupby(order, key=lambda tile: tile // count // at_once):
+    sizes = [groups.count(group) // count for group in set(groups)]
+    assert len(sizes) == min(parts, heads) and max(sizes) - min(sizes) <= 1
+    for _, group in itertools.groupby(order, key=lambda tile: tile // count * parts // heads):
         found = [(lengths[tile % count], tile // count) for tile in group]
         assert [length for length, _ in found] == sorted((x for x, _ in found), reverse=True)
         for _, alike in itertools.groupby(found, key=lambda pair: pair[0]):
@@ -68,7 +70,9 @@ def test_the_order_holds_every_tile_once_and_keeps_groups_of_heads_together(head
 def test_the_order_by_hand():
     # heads 0 and 1 hold tiles 0, 1 and 2, 3
     assert order_tiles(3, [1, 2], 2).tolist() == [1, 3, 0, 2, 5, 4]
-    assert order_tiles(3, [1, 2], 9).tolist() == [1, 3, 5, 0, 2, 4]
+    assert order_tiles(3, [1, 2], 1).tolist() == [1, 3, 5, 0, 2, 4]
+    assert order_tiles(6, [1], 2, 2).tolist() == [0, 1, 2, 3, 4, 5]
+    assert order_tiles(6, [1, 2], 2, 2).tolist() == [1, 3, 5, 7, 0, 2, 4, 6, 9, 11, 8, 10]
 
 
 @given(st.integers(1, 9), LENGTHS, st.integers(1, 12), st.integers(1, 20))
@@ -85,7 +89,7 @@ def test_assigning_loses_nothing_and_evens_out(heads, lengths, at_once, programs
 
 @given(LENGTHS, st.integers(1, 8))
 def test_no_program_idles_while_tiles_are_left(lengths, programs):
-    hands = deal(order_tiles(2, lengths, 2), lengths, min(programs, 2 * len(lengths)))
+    hands = deal(order_tiles(2, lengths, 1), lengths, min(programs, 2 * len(lengths)))
     assert all(hands)
 
 
@@ -99,7 +103,7 @@ def test_the_same_shapes_are_assigned_the_same_way(heads, lengths, at_once, prog
 def test_longest_first_beats_the_order_of_the_rows():
     """Causal attention of 4,096 rows by 128: one program's share of 132 is close to the mean."""
     lengths = tile_lengths(Window(None, 0), 4096, 4096, 128, 128)
-    hands = deal(order_tiles(16, lengths, 16), lengths, 132)
+    hands = deal(order_tiles(16, lengths, 1), lengths, 132)
     naive = [list(range(16 * len(lengths)))[i::132] for i in range(132)]
 
     def excess(hands):
@@ -150,25 +154,26 @@ def test_a_sequence_that_grows_by_a_key_keeps_its_table(N_Q):
     assert len(tables) == 1
 
 
-@pytest.mark.parametrize(("B", "H", "N", "D", "tile_m"), [
-    (4, 8, 4096, 192, 128), (4, 16, 3001, 128, 192), (2, 40, 5000, 128, 192), (4, 32, 3001, 64, 128)])
-def test_the_last_heads_fill_the_sms(B, H, N, D, tile_m):
-    """Groups of heads are alike: one of the first two had a fifth of the time to itself before."""
+@pytest.mark.parametrize(("B", "H", "group", "N", "D", "tile_m"), [
+    (4, 8, 1, 4096, 192, 128), (4, 16, 1, 3001, 128, 192), (2, 40, 1, 5000, 128, 192),
+    (1, 13, 1, 16384, 128, 192), (2, 32, 4, 4096, 128, 192), (1, 40, 4, 4096, 128, 192)])
+def test_the_last_heads_fill_the_sms(B, H, group, N, D, tile_m):
+    """Groups of heads are alike: a last one of one or two heads had up to a fifth of the time."""
     table = scheduling.order_table(*scheduling.shape_of_order(
-        Window(None, 0), B, H, 1, N, N, 2 * D, tile_m, 64, 132))
+        Window(None, 0), B, H, group, N, N, 2 * D, tile_m, 64, 132))
     lengths = tile_lengths(Window(None, 0), N, N, tile_m, 64)
     loads = [load([row // tile_m for _, _, row, _ in hand[:count]], lengths)
              for (count, *_), *hand in table.tolist()]
-    assert max(loads) < 1.03 * sum(loads) / len(loads)
+    assert max(loads) < 1.04 * sum(loads) / len(loads)
 
 
-@pytest.mark.parametrize(("N", "group", "heads"), [(256, 1, 128), (512, 4, 64), (1024, 1, 32),
-                                                   (4096, 1, 16), (16384, 1, 4)])
-def test_heads_of_few_tiles_go_side_by_side_in_small_groups(N, group, heads):
+@pytest.mark.parametrize(("N", "group", "groups"), [
+    (256, 1, 8), (512, 4, 8), (1024, 1, 8), (4096, 1, 4), (16384, 1, 4)])
+def test_heads_of_few_tiles_go_side_by_side_in_small_groups(N, group, groups):
     """Two tiles for each program, so that Q and O stay in L2 as K and V do."""
     B, H = 2**18 // (16 * N) or 1, 16
     made = scheduling.shape_of_order(Window(None, 0), B, H, group, N, N, 256, 128, 128, 132)
-    assert made[4] == heads and (B * H) % heads == 0
+    assert made[4:6] == (groups, group)
 
 
 def test_many_tiles_are_handed_out_in_turn(monkeypatch):

@@ -86,12 +86,13 @@ def test_ptxas_warns_of_nothing(dtype, keys, heads):
     assert not {str(case): r.warnings for case, r in compiled(dtype, keys, heads) if r.warnings}
 
 
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("D", [96, 192])
-def test_padding_is_not_multiplied(D):
+def test_columns_are_made_in_pieces(D, causal):
     """Half of the columns and a quarter; nothing spills, and no product waits for another."""
     names = ["fwd", *(("bwd_fused",) if D == 96 else ("bwd_dkdv", "bwd_dq"))]
-    for report in lens.compile_many([lens.request(f"flash_{name}_hopper_kernel", head_dim=D)
-                                     for name in names], workers=WORKERS):
+    cases = [lens.request(f"flash_{name}_hopper_kernel", head_dim=D, causal=causal) for name in names]
+    for report in lens.compile_many(cases, workers=WORKERS):
         assert not report.spills and not report.warnings, report.label
         assert shapes(report) == ({"m64n64k16", "m64n32k16"} if D == 96 else
                                   {"m64n64k16", "m64n128k16"}), report.label

@@ -59,20 +59,20 @@ def check_all_tiles(built):
 
 def check_groups(built):
     """Groups of heads come one after the other."""
-    groups = [tile // len(LENGTHS) // 2 for tile in built.order_tiles(5, LENGTHS, 2)]
+    groups = [tile // len(LENGTHS) // 3 for tile in built.order_tiles(5, LENGTHS, 2)]
     assert groups == sorted(groups)
 
 
 def check_longest_first(built):
     """In a group the longest tiles come first, and of equal ones those of one head together."""
-    for tile in itertools.pairwise(built.order_tiles(3, LENGTHS, 9)):
+    for tile in itertools.pairwise(built.order_tiles(3, LENGTHS, 1)):
         (a, one), (b, other) = ((LENGTHS[t % len(LENGTHS)], t // len(LENGTHS)) for t in tile)
         assert a > b or (a == b and one <= other)
 
 
 def check_even(built):
     """Programs differ by at most one longest tile."""
-    hands = hands_of(built, built.order_tiles(6, LENGTHS, 6), 5)
+    hands = hands_of(built, built.order_tiles(6, LENGTHS, 1), 5)
     loads = [sum(LENGTHS[tile % len(LENGTHS)] + 1.5 for tile in hand) for hand in hands]
     assert max(loads) - min(loads) <= max(LENGTHS) + 1.5
 
@@ -142,11 +142,11 @@ MUTANTS = [
          "np.maximum(visits(window, N_Q, N_K, tile_m, block_n), 1)",
          "np.maximum(visits(window, N_Q, N_K, tile_m, block_n), 0)", "check_lengths"),
     _bug("the last group is cut off", "scheduling", "np.arange(heads * len(lengths))",
-         "np.arange(heads // heads_at_once * heads_at_once * len(lengths))", "check_all_tiles",
+         "np.arange(heads // groups * groups * len(lengths))", "check_all_tiles",
          "check_lengths"),
     _bug("groups overlap", "scheduling", "np.arange(heads * len(lengths))",
          "np.append(np.arange(heads * len(lengths)), 0)", "check_all_tiles"),
-    _bug("all heads are one group", "scheduling", "head // heads_at_once", "head * 0", "check_groups",
+    _bug("all heads are one group", "scheduling", "head // share * groups", "head * 0", "check_groups",
          "check_all_tiles"),
     _bug("the shortest come first", "scheduling", "-np.asarray(lengths)[tile]",
          "np.asarray(lengths)[tile]", "check_longest_first", "check_all_tiles", "check_groups"),

@@ -1,7 +1,7 @@
-"""Products of heads whose columns are no power of 2: what is padding is not multiplied.
+"""Products of heads whose columns are no power of 2: of the padding as little as pays is multiplied.
 
 Tiles lie in shared memory with D rounded up to a power of 2, the rest zeros. A product that sums over
-columns takes half of them, and then as few more as hold the others. One that makes columns has two
+columns takes half of them, and then a power of 2 that holds the others. One that makes columns has two
 accumulators, where the last quarter would be padding: 64 and 32 columns, or 128 and 64.
 """
 

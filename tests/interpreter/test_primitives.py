@@ -311,9 +311,7 @@ class TestOrders:
     @pytest.mark.parametrize("order", ["late", "early", 0])
     def test_a_copy_that_nobody_waits_for_would_land_in_the_next_program(self, order):
         def kernel(x_desc, waits):
-            tile = gl.allocate_shared_memory(x_desc.dtype, [8, 16], x_desc.layout)
-            full = barriers(1).index(0)
-            mbarrier.init(full, count=1)
+            tile, full = shared(8, 16), ready()
             fence_async_shared()
             mbarrier.expect(full, x_desc.block_type.nbytes)
             load_tile(x_desc, [0, 0], full, tile)

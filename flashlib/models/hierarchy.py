@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from flashlib import hardware
 from flashlib.hardware import GPU, Fact
 
-BANKS_BYTES_PER_CLOCK = 128
+SRAM_BYTES_PER_CLOCK = {"T4": 64}           # of an SM; 128 where nothing else stands
 FMA_BYTES, FMA_FLOPS = 3 * 4, 2
 
-_BANKS = ("derived: 32 banks × 4 B per clock and SM (NVIDIA CUDA Programming Guide, Shared Memory) "
-          "× SMs × clock")
+_BANKS = ("derived: 32 banks × 4 B per clock and SM (NVIDIA CUDA Programming Guide, Shared Memory), "
+          "half on a T4 (16 load/store units an SM; Jia et al. 2019, arXiv:1903.07486), × SMs × clock")
 _OPERANDS = ("derived: what the float32 rate reads, three operands of 4 B for every 2 FLOPs; a lower "
              "bound on what the register files deliver")
 _A100_WHITEPAPER = ("NVIDIA A100 Tensor Core GPU Architecture whitepaper, L2 cache read bandwidth in "
@@ -44,7 +44,7 @@ def levels(gpu: GPU | str) -> list[Level]:
         Level("registers", _all(gpu.fact("registers_per_sm_bytes"), sms),
               Fact(registers, "B/s", _OPERANDS)),
         Level("SRAM", _all(gpu.fact("shared_memory_per_sm_bytes"), sms),
-              Fact(BANKS_BYTES_PER_CLOCK * sms * clock, "B/s", _BANKS)),
+              Fact(SRAM_BYTES_PER_CLOCK.get(gpu.name, 128) * sms * clock, "B/s", _BANKS)),
         Level("L2", gpu.fact("l2_bytes"), Fact(l2 * clock, "B/s", _A100_WHITEPAPER) if l2 else None),
         Level("HBM", gpu.fact("hbm_bytes"), gpu.fact("hbm_bytes_per_s")),
     ]

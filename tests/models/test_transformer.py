@@ -178,6 +178,10 @@ def test_levels_sum_over_the_chip_and_say_where_they_are_from():
         hierarchy.levels(replace(hierarchy.hardware.A100, clock_hz=None))
 
 
+def test_the_sram_of_a_t4_delivers_half_of_its_banks():
+    assert float(hierarchy.levels("T4")[1].rate) == pytest.approx(64 * 40 * 1.59e9)
+
+
 def test_nvidia_says_that_the_l2_of_the_a100_is_2_3_times_as_fast_as_that_of_the_v100():
     a, v = (float(hierarchy.levels(name)[2].rate) for name in ("A100", "V100"))
     assert a / v == pytest.approx(2.3, abs=0.05)

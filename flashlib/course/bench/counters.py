@@ -59,8 +59,7 @@ def main(argv=None):
     show.table(rows)
     blocks, orders = rows[:len(CASES)], rows[len(CASES):]
     orders = [{"impl": order, **row} for (order, *_), row in zip(ORDERS, orders, strict=True)]
-    head = collect(options.command, dtype="bfloat16", inputs="standard normal",
-                   **profiler.NOTES)
+    head = collect(options.command, dtype="bfloat16", inputs="standard normal", **profiler.NOTES)
     write(options, "blocks_counters", blocks, head)
     write(options, "loop_order_counters", orders, head)
 

@@ -198,8 +198,7 @@ def timed(calls, both, device, rounds, which):
         with torch.no_grad():
             return harness.race({name: lambda call=call: call(k, v) for name, call in calls.items()},
                                 device, rounds)
-    return harness.alternate(calls, rounds,
-                             lambda call: statistics.median(seconds_in_turn(call, both)))
+    return harness.alternate(calls, rounds, lambda call: statistics.median(seconds_in_turn(call, both)))
 
 
 def fastest_sum(both, device, calls=GRAPH_CALLS):

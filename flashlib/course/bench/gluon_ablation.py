@@ -139,8 +139,7 @@ def fp8(shape, causal, rounds=ROUNDS, milliseconds=60):
     calls = {"own_bf16": lambda: forward(q, k, v, causal)}
     for name, options in choices.items():
         prepared = prepare_fp8.prepare(q, k, v, **options)
-        calls[name] = lambda prepared=prepared: FP8.forward(
-            *prepared, causal=causal, scale=scale)
+        calls[name] = lambda prepared=prepared: FP8.forward(*prepared, causal=causal, scale=scale)
     apart = {"fp8_prepared": lambda: FP8.forward(
         *prepare_fp8.prepare(q, k, v), causal=causal, scale=scale)}
     errors = {name: rmse_and_relative(call()[0], exact, rows)

@@ -15,6 +15,7 @@ from flashlib.course.plots import theme
 from flashlib.course.plots.parts import rect, whole
 from flashlib.course.plots.theme import text_width
 from flashlib.hardware import human
+from flashlib.models.hierarchy import levels
 
 READY, READY_EDGE = "#E3ECF5", "#31688E"
 
@@ -60,10 +61,9 @@ def course_map(chapters, parts):
 
 
 @theme.styled
-def memory_ladder(gpu, *, banks_bytes_per_clock=128):
+def memory_ladder(gpu):
     """Draw the two memories of a GPU to scale: bands as wide as their rates, areas as their rooms."""
-    sms, sram = int(gpu.sms), int(gpu.shared_memory_per_sm_bytes)
-    sram_rate = banks_bytes_per_clock * sms * float(gpu.clock_hz)
+    sms, sram, sram_rate = int(gpu.sms), int(gpu.shared_memory_per_sm_bytes), float(levels(gpu)[1].rate)
     hbm_rate, hbm = float(gpu.hbm_bytes_per_s), float(gpu.hbm_bytes)
     fig = theme.figure(3.55, layout=None)
     ax = whole(fig)

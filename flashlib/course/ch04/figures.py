@@ -72,7 +72,7 @@ def running_state(x, m, l, factor, *, words: Sequence[str], future=None, at: int
         if future is not None:
             lower.step(steps, np.asarray(future)[:seen], where="mid", color=GREY, lw=1.2,
                        ls=(0, (3, 2)), zorder=3)
-        _factors(lower, l, factor, events, n)
+        _factors(lower, l, factor, events, n, crowded)
         if at is not None:
             rect(upper, seen - 1.36, 0, 0.72, x[seen - 1], fill=False, ec=INK, lw=2.0, zorder=5)
             lower.plot([seen - 1], [l[seen - 1]], marker="o", color=INK, ms=5, zorder=6)
@@ -114,8 +114,8 @@ def _bars(ax, places, heights, color, edge) -> None:
           facecolors=color, edgecolors=edge, linewidths=0.6)
 
 
-def _factors(ax, l, factor, events, n) -> None:
-    """Mark by an arrow how far each rescale shrank the sum, before the new term was added."""
+def _factors(ax, l, factor, events, n, crowded) -> None:
+    """Mark by an arrow how far each rescale shrank the sum; factors stand upright in a crowd."""
     before = np.array([l[i - 1] for i in events])
     after = np.array([l[i - 1] * factor[i] for i in events])
     tip = np.minimum(after + 0.05 * ax.get_ylim()[1], before)
@@ -126,10 +126,10 @@ def _factors(ax, l, factor, events, n) -> None:
         text = "×" + (f"{factor[i]:.2f}" if factor[i] >= 0.095 else
                       f"{factor[i]:.2g}".replace("e-0", "e−").replace("e-", "e−"))
         close = i - last < 1.4 * theme.text_width(text, TINY) / (6.3 / n)
-        row = (row + 1) % 3 if close else 0
+        row = (row + 1) % 3 if close and not crowded else 0
         last = i
         ax.text(i, 0.985 - 0.1 * row, text, ha="center", va="top", fontsize=TINY, color=INK,
-                transform=ax.get_xaxis_transform(), zorder=6)
+                rotation=90 if crowded else 0, transform=ax.get_xaxis_transform(), zorder=6)
 
 
 def _label_lines(upper, lower, l, future, events, seen, n) -> None:

@@ -27,7 +27,7 @@ def rescale_before_after(words, weights, accumulators, labels, *, query, title=N
     """
     moments = len(weights)
     fig = theme.figure(1.28 * moments + 0.75)
-    axes = fig.subplots(moments, 2, sharex="col", width_ratios=(3.6, 1), squeeze=False)
+    axes = fig.subplots(moments, 2, sharex="col", width_ratios=(5.6, 1), squeeze=False)
     limit = 1.1 * max(float(np.abs(o).max()) for o in accumulators)
     before = None, None
     for n, (ax, side) in enumerate(axes):
@@ -37,7 +37,7 @@ def rescale_before_after(words, weights, accumulators, labels, *, query, title=N
         _accumulator(side, now[1], before[1], limit)
         side.set_title(f"o, {len(now[1])} numbers" if n == 0 else "o", **_NOTE)
         before = now
-    axes[-1][0].set_xticks(range(len(words)), map(named, words), rotation=90, fontsize=TINY)
+    axes[-1][0].set_xticks(range(len(words)), map(named, words), rotation=90, fontsize=6.3)
     for word in axes[-1][0].get_xticklabels()[len(weights[0]):len(weights[-1])]:
         word.set(fontweight="bold")
     fig.suptitle(title or f"the query is “{query}”", x=0.01, ha="left", fontsize=10, fontweight="bold")

@@ -16,8 +16,7 @@ from flashlib.course.plots.traffic import stack
 from flashlib.models.occupancy import Schedule, Waves
 
 # The share of a GPU's time that is work: white is all of it.
-_IDLE = LinearSegmentedColormap.from_list(
-    "flashlib_idle", ["#7A4A0C", "#C08F43", "#EBD9B4", "#FBFAF5"])
+_IDLE = LinearSegmentedColormap.from_list("flashlib_idle", ["#7A4A0C", "#C08F43", "#EBD9B4", "#FBFAF5"])
 _BUSY = "#31688E"
 # What a step of the stair changes.
 _CAUSES = {"start": "#8C8C8C", "division": INK, "trips": "#A8434F",

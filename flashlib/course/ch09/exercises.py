@@ -184,8 +184,7 @@ def check_online(online_kernel):
         if pad:
             mistakes["a row's address is row · stride_xm in X and row · stride_ym in Y: rows need not"
                      " follow each other"] = y
-        expect_close(y, e / e.sum(axis=1, keepdims=True), what, rtol=1e-4, atol=1e-6,
-                     mistakes=mistakes)
+        expect_close(y, e / e.sum(axis=1, keepdims=True), what, rtol=1e-4, atol=1e-6, mistakes=mistakes)
         read, least = seen.nbytes("X", "load"), M * N * x.itemsize
         if read == 3 * least:
             raise Wrong(f"{what}: right, but X was read three times: find m and l in the same pass")

@@ -129,43 +129,47 @@ def _shape(row: Mapping) -> tuple:
 def race_by_shape(forward: Measurement, backward: Measurement) -> Figure:
     """Draw every implementation's speed over the fastest rival's, which is named, shape by shape.
 
-    Both hold rows with impl, mode, causal, B, H, N_q, d and tflops_per_s; an empty cell is left out.
+    Both hold a race's rows. Clearly ahead is whose slowest round beats the fastest of every rival.
     """
     shapes = sorted({_shape(r) for r in forward.rows})
-    fig, axes = theme.subplots(1, 2, height=0.95 + 0.2 * len(shapes), sharey=True, sharex=True)
+    fig, axes = theme.subplots(1, 2, height=1.2 + 0.2 * len(shapes), sharey=True, sharex=True)
     words = []
     for ax, mode, race in zip(axes, ("forward", "backward"), (forward, backward), strict=True):
-        best = []
+        best, ahead, behind = [], 0, 0
         for y, shape in enumerate(shapes):
-            rates = {r["impl"]: r["tflops_per_s"] for r in race.where(mode=mode).rows
-                     if _shape(r) == shape and r["tflops_per_s"]}
-            rivals = [(rate, impl) for impl, rate in rates.items() if impl not in _OURS]
-            top, first = max(rivals)
-            ax.plot([rate / top for rate, _ in rivals], [y] * len(rivals), "|", color="#A0A0A0",
+            rows = {r["impl"]: r for r in race.where(mode=mode).rows
+                    if _shape(r) == shape and r["tflops_per_s"]}
+            rivals = [r for impl, r in rows.items() if impl not in _OURS]
+            top, first = max((r["tflops_per_s"], r["impl"]) for r in rivals)
+            ax.plot([r["tflops_per_s"] / top for r in rivals], [y] * len(rivals), "|", color="#A0A0A0",
                     ms=8, mew=1.2, gid=f"rivals {mode} {y}", label="a rival, the fastest named")
             ax.text(1.37, y, _RIVALS.get(first, first), fontsize=TINY, ha="right",
                     va="center_baseline", gid=f"fastest {mode} {y}")
-            for n, impl in enumerate(_OURS):
-                if impl in rates:
-                    ax.plot(rates[impl] / top, y, ("D", "o")[n], ms=5.5, zorder=3 - n,
-                            color=("#31688E", "#8DB4D3")[n], mec="white", mew=0.5,
-                            gid=f"{impl} {mode} {y}", label=_OURS[impl])
-            best.append(rates["ours"] / top)
+            leads = rows["ours"]["seconds_high"] < min(r["seconds_low"] for r in rivals)
+            trails = rows["ours"]["seconds_low"] > min(r["seconds_high"] for r in rivals)
+            for n, impl in enumerate(i for i in _OURS if i in rows):
+                color, hollow = ("#31688E", "#8DB4D3")[n], impl == "ours" and not (leads or trails)
+                ax.plot(rows[impl]["tflops_per_s"] / top, y, ("D", "o")[n], ms=5.5, zorder=3 - n,
+                        color="white" if hollow else color, mec=color if hollow else "white",
+                        mew=1.3 if hollow else 0.5, gid=f"{impl} {mode} {y}", label=_OURS[impl])
+            best.append(rows["ours"]["tflops_per_s"] / top)
+            ahead, behind = ahead + leads, behind + trails
         ax.axvline(1, color=INK, lw=0.9, zorder=0)
-        ahead = sum(b > 1 for b in best)
-        ax.set_title(f"{mode}: the op leads in {ahead} of {len(best)}", fontsize=9, fontweight="bold",
-                     loc="left")
+        ax.set_title(f"{mode}, {len(best)} shapes:\n{ahead} clearly ahead, {behind} clearly behind",
+                     fontsize=9, fontweight="bold", loc="left")
         ax.set_xlabel(f"speed ÷ the fastest rival's, {race.provenance['date']}", fontsize=SMALL)
         for y in np.flatnonzero(np.diff([d for d, *_ in shapes])):
             ax.axhline(y + 0.5, color="#E0E0E0", lw=0.8, zorder=0)
         words.append(f"{mode}, {origin(race)}: {_OURS['ours']} runs at {min(best):.2f} to"
-                     f" {max(best):.2f} of the fastest rival's speed, ahead in {ahead} of {len(best)}")
+                     f" {max(best):.2f} of the fastest rival's speed, clearly ahead in {ahead} of"
+                     f" {len(best)}, clearly behind in {behind}")
     axes[0].set_yticks(range(len(shapes)), [
         f"{B}, {H}, {N}, {d}{' causal' if causal else ''}" for d, causal, N, B, H in shapes],
         fontsize=TINY, color=INK)
     axes[0].set(ylim=(len(shapes) - 0.4, -0.6), xlim=(0.3, 1.38), xticks=(0.4, 0.6, 0.8, 1, 1.2))
     axes[0].tick_params(axis="y", length=0)
-    fig.legend(handles=axes[0].lines[:3], loc="outside lower center", ncols=3, fontsize=TINY)
+    fig.legend(handles=axes[0].lines[:3], loc="outside lower center", ncols=3, fontsize=TINY,
+               title="a hollow diamond is neither clearly ahead nor behind", title_fontsize=TINY)
     title = f"Speed by shape (B, H, N, d), recorded on {forward.provenance['gpu']}"
     fig.suptitle(title, fontsize=SMALL, x=0.01, ha="left")
     return theme.describe(fig, f"{title}. {'; '.join(words)}.")
@@ -200,10 +204,10 @@ def between_two_times(rows: Sequence[Mapping], gpu: str) -> Figure:
                      f" {row['exp']:.2f}, arithmetic {row['others']:.2f}, kernel {row['recorded']:.2f}")
     ax.set_yticks(range(len(rows)), [f"d = {row['d']}" for row in rows])
     ax.set(ylim=(len(rows) - 0.4, -0.45), xlim=(0, 2))
-    ax.set_xlabel(f"milliseconds on {gpu}, one unit after the other", fontsize=SMALL)
+    ax.set_xlabel(f"milliseconds on {gpu}; matrix products at a large one's rate", fontsize=SMALL)
     ax.tick_params(axis="y", length=0)
-    title = (f"At d = {rows[0]['d']} the exponentials alone take"
-             f" {rows[0]['exp'] / rows[0]['matmul']:.1f} times as long as the matrix products")
+    softmax = rows[0]["exp"] + rows[0]["others"]
+    title = f"At d = {rows[0]['d']} softmax needs {softmax:.2f} ms, products {rows[0]['matmul']:.2f}"
     ax.set_title(title, fontsize=10, fontweight="bold", loc="left")
     return theme.describe(fig, f"{title}. {'; '.join(words)}.")
 
@@ -262,8 +266,7 @@ def tile_walk(mask: Mask, shape: tuple[int, int], BLOCK_M: int, BLOCK_N: int, ti
          "left of the red edge a row sees its keys", OVER)], 0.55, 0.93, 0.085)
     fig.text(0.55, 0.48, "logits computed for each one needed, all programs", fontsize=SMALL)
     bar = fig.add_axes((0.55, 0.32, 0.42, 0.12))
-    bar.barh(0, share, height=0.8, color=theme.tensor_color("S"), ec=theme.edge_color("S"),
-             lw=0.7)
+    bar.barh(0, share, height=0.8, color=theme.tensor_color("S"), ec=theme.edge_color("S"), lw=0.7)
     bar.axvline(1, color=INK, lw=1)
     bar.text(0.05, 0, f"{share:.2f}", va="center_baseline", fontsize=SMALL, fontweight="bold")
     bar.set(xlim=(0, most), ylim=(-0.6, 0.6), yticks=[])

@@ -139,7 +139,7 @@ def check_split_registers(split_registers):
         expect_close(few, 24, f"{what}producer (the least that setmaxnreg knows)")
         expect_close(many, best, f"{what}consumer (the most that fit)")
     return ("FlashAttention-3 gives its producer 24 beside two consumers of 240, and 32, more than it"
-            " must, beside three of 160; our kernels have 40 beside 232.")
+            " must, beside three of 160; ours have 40 beside two of 232, and 32 beside three of 160.")
 
 
 @exercise("12.4", "Write the ping-pong", difficulty=3, minutes=25, solution="my_pingpong",

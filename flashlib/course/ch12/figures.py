@@ -234,16 +234,17 @@ def clock_falls(clock) -> Figure:
         joined[row["causal"]] += [(share, ghz)] * (mark == "o")
         ax.plot([share], [ghz], mark, ms=6.5, color=color, mfc="#FFFFFF" if row["causal"] else color)
         name = row["impl"].replace("fp8_block", "8 bits")
-        left = {"ha": "right"} if row["causal"] else {}
-        beside(ax, name, (share, ghz), (-8 if left else 8, 4), fontsize=TINY,
-               path_effects=theme.halo(), **left)
+        at = (4, 9) if row["causal"] else (8, -5 if mark == "D" else 4)     # where no line is cut
+        beside(ax, name, (share, ghz), at, fontsize=TINY, ha="center" if row["causal"] else "left",
+               path_effects=theme.halo())
         words.append(f"{name}{', causal' * row['causal']} {share:.2f}, {ghz:.2f} GHz")
     for points in joined.values():
         ax.plot(*np.array(sorted(points)).reshape(-1, 2).T, color="#31688E", lw=0.6, zorder=1)
     matmul = clock.number("ceiling_matmul_clock_hz") / 1e9
     ax.axhline(matmul, color=GREY, lw=0.9, ls=":")
     beside(ax, "a large bf16 matmul", (0.41, matmul), (0, -7), fontsize=TINY, color=GREY)
-    ax.text(0.99, 1.78, "open: causal mask; lines: 16 bits", fontsize=TINY, ha="right", color=GREY)
+    ax.text(0.99, 1.78, "open: causal mask; diamonds: 8 bits; lines: 16 bits", fontsize=TINY,
+            ha="right", color=GREY)
     ax.set(xlim=(0.4, 1.0), ylim=(1.28, 1.82))
     ax.set_xlabel("share of a busy SM's cycles in which its tensor cores work", fontsize=SMALL)
     ax.set_ylabel("clock meanwhile, GHz", fontsize=SMALL)

@@ -29,8 +29,7 @@ def _hue(m, tiles) -> str:
 
 
 @styled
-def timelines(schedules: Mapping[str, orders.Schedule], tiles: int,
-              end: float | None = None) -> Figure:
+def timelines(schedules: Mapping[str, orders.Schedule], tiles: int, end: float | None = None) -> Figure:
     """Draw schedules one below the other: a row for each SM, a box for each visit, waits in red.
 
     `schedules` is title → schedule; `end` is where the axis ends, in steps.
@@ -210,7 +209,7 @@ def launches(cases: Mapping[str, Mapping[str, float]], source: str) -> Figure:
     """Draw the times of a backward's launches, in milliseconds, one bar for each case."""
     fig, ax = theme.subplots(height=1.0 + 0.26 * len(cases))
     shares = [parts["fused"] / sum(parts.values()) for parts in cases.values()]
-    ax.set_title(f"One launch has {theme.percent(min(shares))} of the time, or more", loc="left")
+    ax.set_title(f"One launch has {np.floor(100 * min(shares)):.0f} % of the time, or more", loc="left")
     for y, parts in enumerate(cases.values()):
         at = 0.0
         for name, seconds in parts.items():
@@ -256,7 +255,7 @@ def side_by_side(rows: Sequence[Mapping], source: str, hand: str) -> Figure:
     speeds = [speed for row in rows for speed in (*row["predicted"], row["measured"])]
     ax.set(ylim=(places[-1] + 0.6, places[0] - 0.6), xlim=(min(speeds) - 0.02, max(speeds) + 0.05))
     cost = theme.percent(1 - min(row["measured"] for row in rows))
-    ax.set_title(f"At the worst, an order costs {cost} of the speed", loc="left")
+    ax.set_title(f"In this recording an order costs {cost} of the speed at the worst", loc="left")
     ax.xaxis.set_major_locator(MultipleLocator(0.05))
     ax.set_xlabel(f"speed of the fused kernel, without locks = 1 ({source})", fontsize=SMALL)
     ax.tick_params(axis="y", length=0)

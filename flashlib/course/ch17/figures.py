@@ -11,7 +11,7 @@ from flashlib.course.plots.theme import GREY, INK, OVER, SMALL, TINY, Figure, hu
 LOOKS = {"ours": (INK, "o", "ours"), "sdpa_flash": ("#5B7F95", "s", "SDPA FLASH"),
          "sdpa_cudnn": ("#8A6D3B", "^", "SDPA cuDNN"), "sdpa": ("#5B7F95", "s", "SDPA"),
          "standard": ("#7A5C86", "D", "standard"), "left_out": (GREY, "x", "no attention")}
-_LEAST, _MOST = 0.8, 1.4                                  # of the race's axis; what lies beyond is said
+_LEAST, _MOST = 0.8, 1.45                                 # of the race's axis; what lies beyond is said
 _DENSE, _ATTENTION = "#B9C6D6", "#5B7F95"
 
 

@@ -42,7 +42,7 @@ def stack(ax: Axes, y: float, moved: Mapping[str, Moved], *, height: float, inch
                 left += count
         if label and left > start:
             text = fitting((f"{name}  {human_bytes(left - start)}", name),
-                           (left - start) / inch - 0.12, size)
+                           (left - start) / inch - 0.12 - 0.07 * (name == "l"), size)  # l only beside m
             hatched = bool(moved[name][1])
             if text:
                 box = {"boxstyle": "round,pad=0.12", "fc": color, "ec": "none"} if hatched else None

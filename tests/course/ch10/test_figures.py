@@ -42,6 +42,7 @@ def test_race_by_shape_is_relative_to_the_fastest_rival_of_each_shape():
     marks = _marks(fig)
     shapes = sorted({(r["d"], r["causal"], r["N_q"], r["B"], r["H"]) for r in RACE.rows})
     assert len(fig.axes[0].get_yticklabels()) == len(shapes)
+    clear = {"forward": 0, "backward": 0}
     for (y, (d, causal, N, B, H)), (mode, race) in itertools.product(
             enumerate(shapes), (("forward", RACE), ("backward", BACK))):
         rates = {r["impl"]: r["tflops_per_s"] for r in race.where(
@@ -54,12 +55,19 @@ def test_race_by_shape_is_relative_to_the_fastest_rival_of_each_shape():
                                     "fa4_deterministic": "FA4 det."}[max(
             (impl for impl in rates if not impl.startswith("ours")), key=rates.__getitem__)]
         assert len(marks[f"rivals {mode} {y}"].get_xdata()) == len(rates) - 2
+        rows = race.where(mode=mode, d=d, causal=causal, N_q=N, B=B, H=H).rows
+        (ours,) = (r for r in rows if r["impl"] == "ours")
+        clear[mode] += all(ours["seconds_high"] < r["seconds_low"] for r in rows
+                           if not r["impl"].startswith("ours") and r["tflops_per_s"])
     for ax, race in zip(fig.axes, (RACE, BACK), strict=True):
         assert race.provenance["date"] in ax.get_xlabel()
         assert race.provenance["gpu"] in fig.get_suptitle()
-    assert "ahead in 4 of 16" in theme.alt_text(fig).partition("backward")[2]
+    assert clear == {"forward": 7, "backward": 0}
+    assert "ahead in 0 of 16, clearly behind in 8" in theme.alt_text(fig).partition("backward")[2]
     assert [ax.get_title("left") for ax in fig.axes] == [
-        "forward: the op leads in 13 of 16", "backward: the op leads in 4 of 16"]
+        "forward, 16 shapes:\n7 clearly ahead, 0 clearly behind",
+        "backward, 16 shapes:\n0 clearly ahead, 8 clearly behind"]
+    assert sum(line.get_color() == "white" for line in marks.values()) == 9 + 8       # hollow: neither
 
 
 def test_race_leaves_out_what_was_not_timed():
@@ -79,4 +87,5 @@ def test_units_stand_end_to_end_and_the_recorded_time_beside_them():
     assert [list(_marks(fig)[f"recorded {row['d']}"].get_xdata()) for row in rows] == [[1.3], [1.2]]
     bold = [t.get_text() for t in fig.axes[0].texts if t.get_fontweight() == "bold"]
     assert bold == ["exponentials 0.80", "0.70"]
-    assert "1.6 times as long" in theme.alt_text(fig) and "A GPU" in fig.axes[0].get_xlabel()
+    assert "At d = 32 softmax needs 1.20 ms, products 0.50" in theme.alt_text(fig)
+    assert "A GPU" in fig.axes[0].get_xlabel()

@@ -113,7 +113,7 @@ def _made(dtype, device, **sizes) -> dict:
 class KVCache(_Cache):
     """Keys and values of B sequences, each in a room of its own.
 
-    Taught in notebook 08. `k` and `v` are (B, heads, room, D), `lengths` and `dropped` (B,) int32.
+    Taught in notebook 15. `k` and `v` are (B, heads, room, D), `lengths` and `dropped` (B,) int32.
 
     Args:
         B: sequences.  heads: of keys.  room: keys that each sequence has room for.  D: head dimension.
@@ -152,7 +152,7 @@ class KVCache(_Cache):
 class PagedKV(_Cache):
     """Keys and values of many sequences in pages of one pool, which sequences may share.
 
-    As in vLLM (Kwon et al. 2023, arXiv:2309.06180). Taught in notebook 08. `k` and `v` are (pages,
+    As in vLLM (Kwon et al. 2023, arXiv:2309.06180). Taught in notebook 15. `k` and `v` are (pages,
     heads, page, D); `table` (sequences, room / page) int32 holds the page of each run of `page` keys,
     −1 where there is none; `lengths` and `dropped` are (sequences,) int32.
 

@@ -98,7 +98,7 @@ class TestRendering:
 
     def test_a_cell_that_hangs_is_stopped(self, path):
         save(path, "import time; time.sleep(60)")
-        with pytest.raises(render.NotebookError, match="longer than it may: .* after 1 seconds"):
+        with pytest.raises(render.NotebookError, match=r"longer than it may: .* after 1 seconds"):
             render.process(path, options(timeout=1))
 
     def test_a_sweep_of_many_pictures_has_longer_than_a_cell(self, path, monkeypatch):
@@ -106,7 +106,7 @@ class TestRendering:
         save(path, "1")
         assert render.execute(render.read(path), cwd=path.parent, sweep=True, timeout=2)
         monkeypatch.setattr(render, "SWEEP_TIMEOUT_S", 1)
-        with pytest.raises(render.NotebookError, match="longer than it may: .* after 1 seconds"):
+        with pytest.raises(render.NotebookError, match=r"longer than it may: .* after 1 seconds"):
             render.execute(render.read(path), cwd=path.parent, sweep=True, timeout=2)
 
     def test_a_notebook_over_the_limit_is_refused(self, path, monkeypatch):

@@ -59,7 +59,7 @@ export function ringHeadline({ s, runs, rival }: RingAnswer): string {
 
 export function ringReason({ s, one, hides }: RingAnswer): string {
   const why = !s.causal ? say("Without a mask all blocks are whole, and no layout matters.")
-    : s.layout === "contiguous" ? say("The first GPU sees its own keys alone, the last one all: at every step somebody works on a whole block, and whoever sees none waits.")
+    : s.layout === "contiguous" ? say("The first GPU sees its own keys alone, the last one all: after the first step somebody always works on a whole block, and whoever sees none waits.")
     : s.layout === "zigzag" ? say("Each GPU has a chunk from either end of the sequence: after the first step every block is half, and all have the same work.")
     : say("Tokens are dealt out like cards: all blocks are triangles of nearly one size.");
   return join(why, say("A step hides its link from {hides} tokens a GPU on; here it has {tokens}. One GPU takes {one}.",

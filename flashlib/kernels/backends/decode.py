@@ -88,8 +88,9 @@ class Decode:
         # A look-up before each tile takes half of the pipeline's stages.
         stages = c.num_stages if stages is None else stages
         # Four programs of four warps share an SM if a thread has 128 registers.
-        kind = stages, c.BLOCK_M, c.num_warps, p.head_dim
-        packed = {"maxnreg": 128} if pdl and not page and kind == (2, 16, 4, 128) else {}
+        depths, dims = ((2, 3), (64, 128)) if page else ((2,), (128,))
+        few = (c.BLOCK_M, c.num_warps) == (16, 4) and stages in depths and p.head_dim in dims
+        packed = {"maxnreg": 128} if pdl and few else {}
         stages = 2 * stages - 1 if page else stages
 
         def sizes(p):

@@ -50,21 +50,24 @@ def places_of(start, n, there, b, hk, stride_k, stride_v, TABLE, N_K, PAGE: tl.c
     """Return where the keys n, from start on, of a head and their values begin, in elements.
 
     With pages the table says on which one a key lies; what stands there behind the end is not read.
+    Then what rows share is added up apart from what all tiles do: a thread needs fewer registers.
     """
+    head = hk.to(tl.int64)
     if PAGE:
         entries = TABLE + b.to(tl.int64) * (N_K // PAGE)
+        row = tl.arange(0, BLOCK_N)
         if PAGE % BLOCK_N == 0:                          # the tile lies on one page, its first key's
-            page = tl.load(entries + start // PAGE)
+            page, first = tl.load(entries + start // PAGE), tl.full([], start % PAGE, tl.int64)
         else:
-            page = tl.load(entries + n // PAGE, mask=there, other=0)
-        entry, row = page.to(tl.int64), n % PAGE
-        keys = entry * stride_k[0] + row.to(tl.int64) * stride_k[2]
-        values = entry * stride_v[0] + row.to(tl.int64) * stride_v[2]
+            page, first = tl.load(entries + n // PAGE, mask=there, other=0), 0
+            row = (n.to(tl.uint32) if BLOCK_N % PAGE else row) % PAGE
+        entry, row = page.to(tl.int64), row.to(tl.int64)
+        keys = row * stride_k[2] + (entry * stride_k[0] + head * stride_k[1] + first * stride_k[2])
+        values = row * stride_v[2] + (entry * stride_v[0] + head * stride_v[1] + first * stride_v[2])
     else:
-        keys = b.to(tl.int64) * stride_k[0] + n.to(tl.int64) * stride_k[2]
-        values = b.to(tl.int64) * stride_v[0] + n.to(tl.int64) * stride_v[2]
-    head = hk.to(tl.int64)
-    return keys + head * stride_k[1], values + head * stride_v[1]
+        keys = b.to(tl.int64) * stride_k[0] + n.to(tl.int64) * stride_k[2] + head * stride_k[1]
+        values = b.to(tl.int64) * stride_v[0] + n.to(tl.int64) * stride_v[2] + head * stride_v[1]
+    return keys, values
 
 
 @triton.jit
@@ -177,9 +180,10 @@ def flash_decode_fwd_kernel(Q, K, V, O, LSE, LENGTHS, TABLE, scale_log2, softcap
         n = start + tl.arange(0, BLOCK_N)
         there = n < hi                                      # no key behind the end is read
         keys, values = places_of(start, n, there, b, hk, stride_k, stride_v, TABLE, N_K, PAGE, BLOCK_N)
-        k = load_at(K, keys, stride_k[3], there, D, HEAD_DIM, EVEN_D)
+        read = tl.arange(0, BLOCK_N) < hi - start if PAGE else there     # the same, in fewer registers
+        k = load_at(K, keys, stride_k[3], read, D, HEAD_DIM, EVEN_D)
         qk = tl.dot(q, k.T, input_precision=PRECISION)      # (BLOCK_M, BLOCK_N), not scaled yet
-        v = load_at(V, values, stride_v[3], there, D, HEAD_DIM, EVEN_D)
+        v = load_at(V, values, stride_v[3], read, D, HEAD_DIM, EVEN_D)
         qk, factor, _ = scored(qk, row[:, None], n[None, :], logits, N_Q, length)
         seen = there[None, :] & visible(row[:, None], n[None, :], N_Q, length, window, IS_CAUSAL)
         qk = tl.where(seen, qk, -1.0e28)                    # a NaN in a forbidden key ends here

@@ -76,7 +76,7 @@ def check_number(name: str, value, least: float = -math.inf) -> float:
         number = float(value)
     except OverflowError:                                  # a whole number beyond every float
         number = math.inf
-    if not math.isfinite(number):
+    if not -math.inf < number < math.inf:                   # which torch.compile can trace, too
         raise ValueError(f"{name}: expected a finite number, got {value}")
     if number < least:
         raise ValueError(f"{name}: expected a number of at least {least:g}, got {value}")

@@ -16,8 +16,7 @@ LOG2E, LN2 = float(np.log2(np.e)), float(np.log(2))
 HIGHEST_DEGREE = 7
 
 # dtype: integers of its width, bits of the mantissa, and the exponent −bias, at which 1.0's bits are 0.
-_FORMATS = {np.dtype(np.float32): (np.int32, 23, -127.0),
-            np.dtype(np.float64): (np.int64, 52, -1023.0)}
+_FORMATS = {np.dtype(np.float32): (np.int32, 23, -127.0), np.dtype(np.float64): (np.int64, 52, -1023.0)}
 
 
 def check_degree(name: str, degree) -> int:

@@ -297,8 +297,7 @@ RTX_4090 = _sheet(
     {"float16": 165.2, "bfloat16": 165.2, "tf32": 82.6, "float8": 330.3, "float32": 82.6},
     (_ADA, _ADA, _GUIDE, _ADA, _ADA, _ADA, _ADA),
     note="16-bit and 8-bit rates accumulate in float32; in float16 they are twice as high.")
-_HOPPER_TFLOPS = {"float16": 989.4, "bfloat16": 989.4, "tf32": 494.7, "float8": 1978.9,
-                  "float32": 66.9}
+_HOPPER_TFLOPS = {"float16": 989.4, "bfloat16": 989.4, "tf32": 494.7, "float8": 1978.9, "float32": 66.9}
 H100 = _sheet(
     "H100", "HBM3", 132, 1830, "sm_90", 51200, 80, 3350, _HOPPER_TFLOPS,
     (_HOPPER, _HOPPER_WP, _GUIDE, _HOPPER_TUNING, _H100, _H100, _HOPPER_WP),

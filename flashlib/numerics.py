@@ -152,6 +152,8 @@ def ulp_distance(result, reference, dtype) -> float:
 
 def _numbers(name, x) -> np.ndarray:
     """Return real numbers as float64, or as float32 where they came in at most 32 bits."""
+    if hasattr(x, "detach"):                                # a torch tensor, of any device
+        x = x.detach().cpu().float() if x.dtype.itemsize < 4 else x.detach().cpu()
     x = np.asarray(x)
     if x.dtype.kind in "iu":
         return x.astype(np.float64)

@@ -245,3 +245,10 @@ class TestEveryMetric:
     def test_only_real_numbers(self, metric):
         with pytest.raises(TypeError, match="reference: expected real numbers"):
             metric([1.0], [1j])
+
+
+def test_torch_tensors_are_measured_as_they_are():
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        x = torch.tensor([1.0, 2.5], dtype=dtype, requires_grad=True)
+        assert numerics.max_abs_error(x, np.array([1.0, 2.0])) == 0.5

@@ -83,13 +83,14 @@ def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
             few queries)
             or "reference".
     Returns:
-        O (B, H, N_q, D) in the dtype of q, or (O, lse).
+        O (B, H, N_q, D) in the dtype of q, or (O, lse). Of float64, lse is float64.
     Raises:
         ValueError, TypeError, NotImplementedError: before any launch, naming the argument, what was
             expected and what came.
 
     Differentiable once, backward: a double backward and forward-mode derivatives are refused.
-    `torch.func.grad`, `vjp`, `jacrev` and `vmap` work; what vmap maps over joins the batch.
+    `torch.func.grad`, `vjp`, `jacrev` (none inside `torch.compile`) and `vmap` work; what vmap maps
+    over joins the batch.
 
     Bit-identical from run to run. Sums over keys come before the division, so |V| · N_k has to stay
     below float32's 3.4e38. A NaN or an infinity reaches the rows that see it; beyond them, in the tiles
@@ -153,20 +154,25 @@ def check_factor(scale, D: int) -> float:
     if abs(scale) > MAX_SCALE:
         raise ValueError(f"scale: expected at most {MAX_SCALE:.0e} in size, so that the logits are"
                          f" finite, got {scale}")
-    return scale
+    return scale if abs(scale) > 2.0**-126 else 0.0         # a subnormal factor is none
 
 
-def check_arguments(q, k, v, causal, scale, return_lse, impl):
-    """Return q, k and v in one dtype, and the scale as a float, or refuse by name."""
-    for name, x in (("q", q), ("k", k), ("v", v)):
+def check_dense(dims: str, **tensors) -> None:
+    """Refuse by name what is no dense tensor of these dimensions."""
+    for name, x in tensors.items():
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name}: expected a torch.Tensor, got {type(x).__name__}")
         if x.is_nested or x.layout != torch.strided:
             raise TypeError(f"{name}: expected a dense tensor, got "
                             f"{'a nested tensor' if x.is_nested else x.layout}")
-        if x.ndim != 4:
-            raise ValueError(f"{name}: expected 4 dimensions (B, H, N, D), got shape"
+        if x.ndim != dims.count(",") + 1:
+            raise ValueError(f"{name}: expected {dims.count(',') + 1} dimensions {dims}, got shape"
                              f" {tuple(x.shape)}")
+
+
+def check_arguments(q, k, v, causal, scale, return_lse, impl):
+    """Return q, k and v in one dtype, and the scale as a float, or refuse by name."""
+    check_dense("(B, H, N, D)", q=q, k=k, v=v)
     if not q.dtype == k.dtype == v.dtype:
         q, k, v = of_one_dtype(q, k, v)
     if not q.device == k.device == v.device:
@@ -185,8 +191,8 @@ def check_arguments(q, k, v, causal, scale, return_lse, impl):
     if v.shape != shape:
         raise ValueError(f"v: expected the shape of k, {tuple(shape)}, got {tuple(v.shape)}")
     if Bk != B:
-        raise ValueError(f"k, v: expected batch size {B} as in q, got {Bk}; use"
-                         f" k.expand({B}, ...) to share one batch entry")
+        remedy = f"; use k.expand({B}, ...) to share one batch entry" if Bk == 1 else ""
+        raise ValueError(f"k, v: expected batch size {B} as in q, got {Bk}{remedy}")
     if H == 0 or Hk == 0:
         raise ValueError(f"q, k: expected at least one head, got {H} and {Hk}")
     if H % Hk:

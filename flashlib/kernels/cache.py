@@ -41,14 +41,16 @@ class _Cache:
         """Return the values as `flash_decode` takes them."""
         raise NotImplementedError
 
-    def append(self, k: torch.Tensor, v: torch.Tensor, *, counts: torch.Tensor | None = None) -> None:
-        """Write new keys and values behind those of each sequence, in place.
+    def append(self, k: torch.Tensor, v: torch.Tensor, *,
+               counts: torch.Tensor | None = None) -> torch.Tensor:
+        """Write new keys and values behind those of each sequence, in place; return how many, (B,).
 
         Args:
             k, v: (B, H_k, N, D), in the dtype and on the device of the cache.
             counts: (B,) int32, how many of the N count for each sequence, the first ones; None for all.
 
-        Keys that find no room are dropped, and counted in `dropped`: nothing else is overwritten.
+        Keys that find no room are dropped, and counted in `dropped`: nothing else is overwritten. No
+        gradient flows into a cache.
 
         Raises:
             ValueError, TypeError: naming the argument, what was expected and what came.
@@ -68,9 +70,10 @@ class _Cache:
         stored = torch.minimum(new, (self._room() - self.lengths).clamp(min=0))
         first, second = self._places(at, j < stored[:, None])
         for memory, x in zip(self._memory, (k, v), strict=True):
-            memory[first, :, second] = x.transpose(1, 2)
+            memory[first, :, second] = x.detach().transpose(1, 2)
         self.lengths += stored
         self.dropped += new - stored
+        return stored
 
     def attend(self, q: torch.Tensor, *, causal: bool = True, **options):
         """Return attention of q (B, H, N_q, D) to the cache, its last query on the last key.
@@ -81,9 +84,14 @@ class _Cache:
                             **options)
 
     def step(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options):
-        """Append k and v, then attend: one call for a prompt, a part of one, or a token."""
-        self.append(k, v)
-        return self.attend(q, **options)
+        """Append k and v, then attend, in one call; one that is refused leaves no key behind."""
+        stored = self.append(k, v)
+        try:
+            return self.attend(q, **options)
+        except (TypeError, ValueError, NotImplementedError):
+            self.lengths -= stored
+            self.dropped -= k.shape[2] - stored
+            raise
 
     def _sizes(self):
         return len(self.lengths), self._memory[0].shape[1], self._memory[0].shape[3]

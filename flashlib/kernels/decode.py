@@ -6,7 +6,7 @@ import torch
 
 from flashlib.arguments import check_choice, check_scale
 from flashlib.kernels import ops
-from flashlib.kernels.attention import Sides, check_arguments, check_factor
+from flashlib.kernels.attention import Sides, check_arguments, check_dense, check_factor
 from flashlib.kernels.autocast import of_one_dtype
 from flashlib.kernels.backends import named
 from flashlib.kernels.problem import CAUSAL, FULL, Problem, known
@@ -70,6 +70,8 @@ def flash_decode(q, k, v, *, lengths=None, table=None, causal=False, window=None
             expected and what came. A length above the room counts as the room, one below 0 as 0; what
             the table holds is not looked at.
     """
+    if ops.transformed():
+        raise NotImplementedError("q, k, v: flash_decode is for inference, and not for torch.func")
     seen = CAUSAL if causal is True else FULL if window is None and causal is False else None
     seen = window_of(causal, window) if seen is None or window is not None else seen
     plain = softcap is None and alibi is None and sink is None
@@ -90,8 +92,7 @@ def flash_decode(q, k, v, *, lengths=None, table=None, causal=False, window=None
         table = _checked_integers("table", table, (q.shape[0], None), q.device)
     if keys_per_split is not None:
         _check_keys(keys_per_split)
-    if (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, sink))
-            ) or ops.transformed():
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, sink)):
         raise NotImplementedError("q, k, v: flash_decode is for inference and has no derivative: use"
                                   " torch.no_grad(), or flash_attention")
     if q.is_neg() or k.is_neg() or v.is_neg():              # a kernel reads numbers as they lie
@@ -161,17 +162,14 @@ def _check_tensors(q, k, v, table, causal, scale, return_lse):
     """Return q, k and v in one dtype, and the scale, or refuse by name; pages have any number."""
     if table is None:
         return check_arguments(q, k, v, causal, scale, return_lse, "auto")
-    tensors = {"q": q, "k": k, "v": v}
-    if all(isinstance(x, torch.Tensor) and not x.is_nested and x.layout == torch.strided and x.ndim == 4
-           for x in tensors.values()):
-        if v.shape != k.shape:
-            raise ValueError(f"v: expected the shape of k, {tuple(k.shape)}, got {tuple(v.shape)}")
-        if not q.dtype == k.dtype == v.dtype:
-            q, k, v = of_one_dtype(q, k, v)
-        one = k.new_empty((1, *k.shape[1:])).expand(q.shape[0], -1, -1, -1)
-        of_v = one if v.device == k.device else one.to(v.device)
-        return q, k, v, check_arguments(q, one, of_v, causal, scale, return_lse, "auto")[3]
-    return check_arguments(q, k, v, causal, scale, return_lse, "auto")
+    check_dense("(B, H, N, D)", q=q, k=k, v=v)
+    if v.shape != k.shape:
+        raise ValueError(f"v: expected the shape of k, {tuple(k.shape)}, got {tuple(v.shape)}")
+    if not q.dtype == k.dtype == v.dtype:
+        q, k, v = of_one_dtype(q, k, v)
+    one = k.new_empty((1, *k.shape[1:])).expand(q.shape[0], -1, -1, -1)
+    of_v = one if v.device == k.device else one.to(v.device)
+    return q, k, v, check_arguments(q, one, of_v, causal, scale, return_lse, "auto")[3]
 
 
 def _checked_integers(name, x, shape, device):

@@ -64,8 +64,8 @@ def fold(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, state: State | None 
     _check("lse", lse, q, q.shape[:3])
     if (torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, o, lse))
             ) or ops.transformed():
-        raise NotImplementedError("q, k, v: fold has no derivative: use torch.no_grad(), or"
-                                  " flash_attention and merge")
+        raise NotImplementedError("q, k, v: fold has no derivative and takes no part in torch.func:"
+                                  " use torch.no_grad(), or flash_attention and merge")
     ops.forward(q, k, v, window_of(causal, window), factor, impl, None, *scores, into=(o, lse))
     for x in (o, lse):                                      # autograd may have saved it for somebody
         if not x.is_inference():

@@ -98,6 +98,8 @@ def backward(q, k, v, o, lse, do, dlse, window: Window, scale: float, impl: str,
         raise ValueError("into: expected no sink and no packed sequences beside sums")
     if delta is not None and into is None:
         raise ValueError("delta: expected sums to add to beside it, into=, got none")
+    if any(x is not None and torch._C._functorch.is_legacy_batchedtensor(x) for x in (do, dlse)):
+        raise NotImplementedError("flash_attention: no is_grads_batched; use torch.func.vmap or jacrev")
     if q.numel() == 0 or k.numel() == 0:
         if into is not None:
             return into
@@ -138,7 +140,7 @@ def lse_of_none(q, sink):
     """Return the lse of rows that see nothing: −∞, or the sink."""
     if sink is None:
         return lse_like(q, -math.inf)
-    return sink.expand(q.shape[:2])[..., None].expand(q.shape[:3]).contiguous()
+    return sink.expand(q.shape[:2])[..., None].expand(q.shape[:3]).contiguous().clone()  # to write on
 
 
 def _save(ctx, inputs, output):

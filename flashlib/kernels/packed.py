@@ -5,7 +5,7 @@ from typing import Literal, overload
 import torch
 
 from flashlib.kernels import packed_ops
-from flashlib.kernels.attention import Impl, Sides, check_arguments
+from flashlib.kernels.attention import Impl, Sides, check_arguments, check_dense
 from flashlib.kernels.autocast import of_one_dtype
 from flashlib.kernels.scores import NONE, scores_of
 from flashlib.masks import window_of
@@ -17,23 +17,20 @@ def flash_attention_varlen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu
                            window: Sides = None, scale: float | None = None,
                            softcap: float | None = None, alibi: torch.Tensor | None = None,
                            sink: torch.Tensor | None = None, return_lse: Literal[False] = False,
-                           impl: Impl = "auto"
-                           ) -> torch.Tensor: ...
+                           impl: Impl = "auto") -> torch.Tensor: ...
 @overload
 def flash_attention_varlen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_q: torch.Tensor,
                            cu_k: torch.Tensor | None = None, *, causal: bool = False,
                            window: Sides = None, scale: float | None = None,
                            softcap: float | None = None, alibi: torch.Tensor | None = None,
                            sink: torch.Tensor | None = None, return_lse: Literal[True],
-                           impl: Impl = "auto"
-                           ) -> tuple[torch.Tensor, torch.Tensor]: ...
+                           impl: Impl = "auto") -> tuple[torch.Tensor, torch.Tensor]: ...
 def flash_attention_varlen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_q: torch.Tensor,
                            cu_k: torch.Tensor | None = None, *, causal: bool = False,
                            window: Sides = None, scale: float | None = None,
                            softcap: float | None = None, alibi: torch.Tensor | None = None,
                            sink: torch.Tensor | None = None, return_lse: bool = False,
-                           impl: Impl = "auto"
-                           ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+                           impl: Impl = "auto") -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Attention inside each of several packed sequences, differentiable as `flash_attention` is.
 
     As FlashAttention's `flash_attn_varlen_func` and torch's `varlen_attn`: sequence i has the rows
@@ -46,7 +43,7 @@ def flash_attention_varlen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu
         q: queries, (T_q, H, D).  k, v: (T_k, H_k, D); all else about them as in `flash_attention`.
         cu_q, cu_k: (N + 1,) int32, on the device of q, from 0 and never decreasing, up to T_q and T_k;
             cu_k None is cu_q. Rows behind the last sequence are not used, NaN or not, and get what a
-            row gets that sees no key.
+            row gets that sees no key; nothing flows back from them, to a sink neither.
         causal, window, scale, softcap, return_lse: as in `flash_attention`, of each sequence by itself.
         alibi, sink: as there, (H,).
         impl: "auto", "triton" or "reference", as there; the others know no packed sequences.
@@ -58,14 +55,9 @@ def flash_attention_varlen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu
             and with impl="reference", and so on a GPU, too. Elsewhere wrong ones give wrong rows, but
             nothing outside of the tensors is read or written.
     """
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(x, torch.Tensor):
-            raise TypeError(f"{name}: expected a torch.Tensor, got {type(x).__name__}")
-        if x.is_nested or x.layout != torch.strided:
-            raise TypeError(f"{name}: expected a dense tensor, got "
-                            f"{'a nested tensor' if x.is_nested else x.layout}")
-        if x.ndim != 3:
-            raise ValueError(f"{name}: expected 3 dimensions (T, H, D), got shape {tuple(x.shape)}")
+    check_dense("(T, H, D)", q=q, k=k, v=v)
+    if v.shape != k.shape:
+        raise ValueError(f"v: expected the shape of k, {tuple(k.shape)}, got {tuple(v.shape)}")
     if not q.dtype == k.dtype == v.dtype:
         q, k, v = of_one_dtype(q, k, v)
     Q, K, V = (x.detach().transpose(0, 1)[None] for x in (q, k, v))

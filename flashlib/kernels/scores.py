@@ -54,7 +54,7 @@ def scores_of(q, softcap, alibi, sink) -> Scores:
     if softcap is not None:
         softcap = check_softcap(softcap)
     if alibi is not None:
-        _check("alibi", alibi, q, (torch.float32,), ((H,), (B, H)))
+        _check("alibi", alibi, q, {torch.float32: 0, wide: 0}, ((H,), (B, H)))
         if alibi.requires_grad and torch.is_grad_enabled():
             raise NotImplementedError("alibi: slopes have no gradient, and these require one: pass"
                                       " alibi.detach(), or use torch.nn.attention.flex_attention")
@@ -108,7 +108,7 @@ def apply(S, softcap, slopes, rows: slice, keys: slice, shift: int):
     if slopes is not None:
         i = torch.arange(rows.start, rows.stop, device=S.device)
         j = torch.arange(keys.start, keys.stop, device=S.device)
-        S = S - slopes * (i[:, None] + shift - j).abs()
+        S = S - slopes.to(S.dtype) * (i[:, None] + shift - j).abs()
     return S, factor
 
 

@@ -60,8 +60,7 @@ class Case:
         """Return what the compiling process is told."""
         call = self.call
         return {"kernel": self.where, "arch": self.arch.number, "arguments": call.arguments,
-                "options": {"num_warps": call.num_warps, "num_stages": call.num_stages,
-                            **call.options}}
+                "options": {"num_warps": call.num_warps, "num_stages": call.num_stages, **call.options}}
 
     @property
     def key(self) -> str:
@@ -257,8 +256,7 @@ KERNELS: dict[str, tuple[str, Callable[..., Call], tuple[str, ...]]] = {
                                (*SIZES, "has_dlse")),
     "flash_bwd_dkdv_kernel": (f"{_HOME}.triton.backward", partial(triton_call, part="dkdv"),
                               (*_WALK, "want_dk", "want_dv")),
-    "flash_bwd_dq_kernel": (f"{_HOME}.triton.backward", partial(triton_call, part="dq"),
-                            _WALK),
+    "flash_bwd_dq_kernel": (f"{_HOME}.triton.backward", partial(triton_call, part="dq"), _WALK),
     "flash_fwd_hopper_kernel": (f"{_HOME}.gluon.forward", gluon_call,
                                 (*_GLUON, *_RING, "OVERLAP", "UNDER_SOFTMAX", "EMULATED", "TAU",
                                  "into")),

@@ -13,8 +13,7 @@ def matmul_tiles(Bm: int, Bn: int, Bk: int, *, element_bytes=2,
             ("B", (Bk, Bn), Bk * Bn * element_bytes)]
 
 
-def largest_square_tile(sram_bytes: int, *, Bk: int = 32, element_bytes=2,
-                        accumulator_bytes=4) -> int:
+def largest_square_tile(sram_bytes: int, *, Bk: int = 32, element_bytes=2, accumulator_bytes=4) -> int:
     """Return the largest b at which the tiles of Bm = Bn = b fit into `sram_bytes`.
 
     It solves accumulator_bytes·b² + 2·element_bytes·Bk·b ≤ sram_bytes. Taught in notebook 02.

@@ -138,14 +138,12 @@ def _attention(shape, N, batch, e) -> list[Operator]:
     """Return the three kernels of attention, for all heads: they hand S and P on through HBM."""
     many, d = batch * shape.heads, shape.d
     Q, K = ("Q'", "K'") if shape.modern else ("Q", "K")
-    square, wide, narrow = (e * n for n in (many * N * N, many * N * d,
-                                            batch * shape.kv_heads * N * d))
+    square, wide, narrow = (e * n for n in (many * N * N, many * N * d, batch * shape.kv_heads * N * d))
     area = many * N * N
     costs = (
         Traffic.of({Q: (wide, 0), K: (narrow, 0), "S": (0, square)}, 2 * area * d, area),
         Traffic.of({"S": (square, 0), "P": (0, square)}, 0, 4 * area + 2 * many * N, area),
-        Traffic.of({"P": (square, 0), "V": (narrow, 0), "O": (0, wide)}, 2 * area * d,
-                   many * N * d),
+        Traffic.of({"P": (square, 0), "V": (narrow, 0), "O": (0, wide)}, 2 * area * d, many * N * d),
     )
     return [Operator(name, "attention", cost) for name, cost in zip(ATTENTION, costs, strict=True)]
 

@@ -27,8 +27,7 @@ QUIET = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSH
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
 
-def run(P: int, what: str, *arguments, timeout_s: float = 120.0,
-        backend: str = "gloo") -> list[Any]:
+def run(P: int, what: str, *arguments, timeout_s: float = 120.0, backend: str = "gloo") -> list[Any]:
     """Run a function in P processes that are one group; return what each returned, by rank.
 
     >>> run(2, "flashlib.parallel.demo:compare")                          # doctest: +SKIP
@@ -47,7 +46,7 @@ def run(P: int, what: str, *arguments, timeout_s: float = 120.0,
     check_block("P", P)
     timeout_s = check_number("timeout_s", timeout_s, least=1)
     check_choice("backend", backend, ("gloo", "nccl"))
-    module, colon, function = what.partition(":")
+    module, colon, function = what.partition(":") if isinstance(what, str) else ("", "", "")
     if not (module and colon and function):
         raise ValueError(f"what: expected 'module:function', got {what!r}")
     with tempfile.TemporaryDirectory(prefix="flashlib") as name:

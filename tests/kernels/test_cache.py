@@ -72,6 +72,28 @@ def test_keys_that_find_no_room_are_dropped_and_counted_and_overwrite_nothing(ki
     torch.testing.assert_close(cache.attend(q)[:1], flash_decode(q[:1], *expected))
 
 
+@pytest.mark.parametrize("kind", [contiguous, in_pages])
+def test_no_gradient_flows_into_a_cache(kind):
+    cache, x = kind(1, 4), normal(1, H_K, 2, D).requires_grad_()
+    assert cache.append(x * 2, x * 3).tolist() == [2]
+    assert not cache.k.requires_grad and not cache.v.requires_grad
+    assert cache.attend(normal(1, H, 1, D)).isfinite().all()
+
+
+@pytest.mark.parametrize("kind", [contiguous, in_pages])
+@pytest.mark.parametrize("wrong", [{"softcap": 0}, {"q": torch.ones(2, H, 1, D).half()}, {"colour": 1}],
+                         ids=str)
+def test_a_step_that_is_refused_leaves_no_key_behind(kind, wrong):
+    cache, x = kind(2, 3), normal(2, H_K, 2, D)
+    cache.append(x, x)
+    given = {"q": normal(2, H, 1, D), **wrong}
+    with pytest.raises((TypeError, ValueError)):
+        cache.step(k=x, v=x, **given)
+    assert cache.lengths.tolist() == [2, 2] and cache.dropped.tolist() == [0, 0]
+    assert cache.step(normal(2, H, 1, D), x[:, :, :1], x[:, :, :1]).shape == (2, H, 1, D)
+    assert cache.lengths.tolist() == [3, 3]
+
+
 def test_pages_without_a_reservation_hold_nothing():
     cache = in_pages(2, 8, pages=4)
     cache.reserve(0, 5)

@@ -172,3 +172,11 @@ def test_an_error_names_the_argument_when_compiled_too():
     compiled = torch.compile(flash_attention, backend="eager")
     with pytest.raises(Exception, match="expected head dimension 4 as in q, got 3"):
         compiled(x, x[..., :3], x[..., :3])
+
+
+def test_a_scale_that_varies_breaks_no_graph():
+    """At the second value torch makes the number a symbol."""
+    compiled, _ = counted(lambda q, c: flash_attention(q, q, q, scale=c, softcap=50 * c))
+    q = torch.randn(1, 2, 5, 8)
+    for c in (0.1, 0.2, 0.3):
+        torch.testing.assert_close(compiled(q, c), flash_attention(q, q, q, scale=c, softcap=50 * c))

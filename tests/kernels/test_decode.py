@@ -133,3 +133,22 @@ def test_without_the_interpreter_the_kernels_are_refused_with_a_remedy():
     pytest.importorskip("triton")
     with pytest.raises(NotImplementedError, match=r"'decode' on CPU .* TRITON_INTERPRET=1"):
         flash_decode(GOOD, KEYS, KEYS, impl="decode")
+
+
+@pytest.mark.parametrize("sink", [torch.tensor([0.5, -1.0]), torch.nn.Parameter(torch.zeros(2))],
+                         ids=["a tensor", "a parameter"])
+def test_a_sink_is_read_and_never_written(sink):
+    """Of one query of one sequence its logits lie as lse does."""
+    q, k = torch.randn(1, 2, 1, 8), torch.randn(1, 2, 5, 8)
+    before = sink.detach().clone()
+    with torch.no_grad():
+        one, lse = flash_decode(q, k, k, sink=sink, return_lse=True)
+        of_none = flash_attention(q, k[:, :, :0], k[:, :, :0], sink=sink, return_lse=True)[1]
+        again = flash_decode(q, k, k, sink=sink)
+    assert torch.equal(sink, before) and torch.equal(one, again)
+    assert sink.data_ptr() not in (lse.data_ptr(), of_none.data_ptr())
+
+
+def test_a_transform_is_refused_by_name():
+    with pytest.raises(NotImplementedError, match=r"is for inference, and not for torch\.func"):
+        torch.vmap(lambda q: flash_decode(q, KEYS, KEYS))(GOOD[None])

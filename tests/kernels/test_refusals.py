@@ -48,6 +48,8 @@ WRONG = {                          # what changes, the error, its message
     "B of v": ({"v": ones(1, 4, 5, 8)}, ValueError, r"v: expected the shape of k.* got \(1, 4, 5, 8\)"),
     "B": ({n: ones(1, 4, 5, 8) for n in "kv"}, ValueError,
           r"k, v: expected batch size 2 as in q, got 1; use k.expand\(2, \.\.\.\)"),
+    "B of q": ({"q": ones(1, 4, 5, 8)}, ValueError,
+               "k, v: expected batch size 1 as in q, got 2$"),
     "heads": ({n: ones(2, 3, 5, 8) for n in "kv"}, ValueError,
               "q: expected a number of heads that 3, the heads of k, divides, got 4"),
     "more key heads": ({n: ones(2, 8, 5, 8) for n in "kv"}, ValueError,
@@ -142,3 +144,15 @@ def test_numpy_scalars_are_numbers():
 
     assert torch.equal(flash_attention(GOOD, GOOD, GOOD, scale=np.float64(0.5)),
                        flash_attention(GOOD, GOOD, GOOD, scale=0.5))
+
+
+def test_gradients_in_a_batch_are_refused_by_name():
+    x = GOOD.clone().requires_grad_()
+    o = flash_attention(x, x, x)
+    with pytest.raises(NotImplementedError, match=r"no is_grads_batched; use torch\.func"):
+        torch.autograd.grad(o, x, torch.ones(3, *o.shape), is_grads_batched=True)
+
+
+def test_a_scale_too_small_for_a_float_is_none():
+    x = torch.randn(1, 1, 3, 8)
+    assert torch.equal(flash_attention(x, x, x, scale=1e-40), flash_attention(x, x, x, scale=0))

@@ -83,14 +83,15 @@ class Decode:
             p = p.widened()
         c = config
         pdl = p.device.capability is not None and p.device.capability >= PDL_CAPABILITY
+        hopper = (p.device.capability or (0, 0))[0] == 9
         common = {"IS_CAUSAL": p.causal, "PDL": pdl, "SINK_DIMS": p.scores.sink}
         options = {"launch_pdl": True} if pdl else {}
         # A look-up before each tile takes half of the pipeline's stages.
         stages = c.num_stages if stages is None else stages
-        # Four programs of four warps share an SM if a thread has 128 registers.
-        depths, dims = ((2, 3), (64, 128)) if page else ((2,), (128,))
-        few = (c.BLOCK_M, c.num_warps) == (16, 4) and stages in depths and p.head_dim in dims
-        packed = {"maxnreg": 128} if pdl and few else {}
+        # Four programs of four warps share an SM if a thread has 128 registers; with pages, on Hopper.
+        kind = c.BLOCK_M, c.num_warps, stages, p.head_dim
+        kinds = {(16, 4, s, d) for s in (2, 3) for d in (64, 128)} if page else {(16, 4, 2, 128)}
+        packed = {"maxnreg": 128} if pdl and kind in kinds and (hopper or not page) else {}
         stages = 2 * stages - 1 if page else stages
 
         def sizes(p):

@@ -162,7 +162,7 @@ class PagedKV(_Cache):
 
     As in vLLM (Kwon et al. 2023, arXiv:2309.06180). Taught in notebook 15. `k` and `v` are (pages,
     heads, page, D); `table` (sequences, room / page) int32 holds the page of each run of `page` keys,
-    −1 where there is none; `lengths` and `dropped` are (sequences,) int32.
+    or −1; `lengths` and `dropped` are (sequences,) int32. Lower none by hand: forks may share a page.
 
     Args:
         pages: in the pool.  heads: of keys.  page: keys of a page.  D: head dimension.
@@ -236,7 +236,7 @@ class PagedKV(_Cache):
         """Make sequence j, which must hold nothing, a copy of i that may grow by itself.
 
         Full pages are shared; the last one, if it is not full, is copied, for both will write there.
-        It reads the length of i on the host.
+        It reads the length of i on the host. Reserve room for j before more is appended to it.
         """
         i, j = self._sequence("i", i), self._sequence("j", j)
         if self._held[j]:

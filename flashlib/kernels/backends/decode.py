@@ -79,19 +79,17 @@ class Decode:
         given. `merges` is what `merges_of` returns. `has_lengths` only tells plans apart: a kernel to
         which LENGTHS is None is compiled without it.
         """
-        if p.narrow:
-            p = p.widened()
-        c = config
-        pdl = p.device.capability is not None and p.device.capability >= PDL_CAPABILITY
-        hopper = (p.device.capability or (0, 0))[0] == 9
+        p, c = p.widened() if p.narrow else p, config
+        sm = p.device.capability
+        pdl = sm is not None and sm >= PDL_CAPABILITY
         common = {"IS_CAUSAL": p.causal, "PDL": pdl, "SINK_DIMS": p.scores.sink}
         options = {"launch_pdl": True} if pdl else {}
         # A look-up before each tile takes half of the pipeline's stages.
         stages = c.num_stages if stages is None else stages
         # Four programs of four warps share an SM if a thread has 128 registers; with pages, on Hopper.
         kind = c.BLOCK_M, c.num_warps, stages, p.head_dim
-        kinds = {(16, 4, s, d) for s in (2, 3) for d in (64, 128)} if page else {(16, 4, 2, 128)}
-        packed = {"maxnreg": 128} if pdl and kind in kinds and (hopper or not page) else {}
+        few = {(16, 4, s, d) for s in (2, 3) for d in (64, 128)} if page else {(16, 4, 2, 128)}
+        packed = {"maxnreg": 128} if kind in few and (sm == (9, 0) if page else pdl) else {}
         stages = 2 * stages - 1 if page else stages
 
         def sizes(p):

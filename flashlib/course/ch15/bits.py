@@ -9,9 +9,10 @@ from flashlib.numerics import round_to
 
 
 def states(q, K, V, keys):
-    """Return the state (m, ℓ, o) of each run of so many keys, in float32."""
-    S = (q @ K.T) * np.float32(q.shape[1] ** -0.5)
-    return [SoftmaxState.of(S[:, at:at + keys], V[at:at + keys]) for at in range(0, len(K), keys)]
+    """Return the state (m, ℓ, o) of each run of so many keys, in float32, the same on any processor."""
+    S, V = q.astype(np.float64) @ K.T * q.shape[1] ** -0.5, V.astype(np.float64)
+    runs = (SoftmaxState.of(S[:, at:at + keys], V[at:at + keys]) for at in range(0, len(K), keys))
+    return [SoftmaxState(*(np.float32(x) for x in (run.m, run.l, run.o))) for run in runs]
 
 
 def merged(found):
@@ -31,7 +32,7 @@ def in_bfloat16(q, K, V, parts, *, weights):
     relative to the maximum of the keys of the part so far, so that it depends on the cut.
     """
     q, K, V = (round_to(x, "bfloat16").astype(np.float32) for x in (q, K, V))
-    S = (q @ K.T) * np.float32(q.shape[1] ** -0.5)
+    S = np.float32(q.astype(np.float64) @ K.T * q.shape[1] ** -0.5)
     keys, found = -(-len(K) // parts), []
     for begin in range(0, len(K), keys):
         m, l, o = np.float32(-1e30), np.float32(0), np.float32(0)
@@ -39,9 +40,9 @@ def in_bfloat16(q, K, V, parts, *, weights):
             tile = slice(at, min(at + 64, begin + keys))
             new = np.maximum(m, S[:, tile].max(1, keepdims=True))
             alpha, P = np.exp(m - new), np.exp(S[:, tile] - new)
-            l = l * alpha + P.sum(1, keepdims=True)
+            l = l * alpha + np.float32(P.sum(1, dtype=np.float64, keepdims=True))
             P = round_to(P, "bfloat16").astype(np.float32) if weights else P
-            m, o = new, o * alpha + P @ V[tile]
+            m, o = new, o * alpha + np.float32(P.astype(np.float64) @ V[tile])
         found.append(SoftmaxState(m[:, 0], l[:, 0], o))
     return round_to(merged(found).finish()[0], "bfloat16").astype(np.float32)
 
@@ -49,8 +50,7 @@ def in_bfloat16(q, K, V, parts, *, weights):
 def in_units(q, K, V, each, unit=256, run=8):
     """Return O where a program takes `each` of the units of a run, and the merge does the rest.
 
-    Units of a run are merged in their order, then the runs: by the program, as far as it has them, else
-    by the merge.
+    Units of a run are merged in their order, then the runs: by the program as far as it has them.
     """
     units = states(q, K, V, unit)
     programs = [merged(units[i:i + each]) for i in range(0, len(units), each)]

@@ -7,3 +7,28 @@ def put(page, kind, **state):
 
 def words(page, kind, part=".fx-head"):
     return " ".join(page.locator(f"[data-explorer={kind}] {part}").first.inner_text().split())
+
+
+# Each event gets a frame of its own, so that style, layout and paint are counted with it.
+MOVE = """async (slider, times) => { for (let k = 0; k < times; k++) {
+    slider.value = (+slider.value + 1) % (+slider.max + 1);
+    slider.dispatchEvent(new Event('input', {bubbles: true}));
+    await new Promise(done => requestAnimationFrame(() => setTimeout(done, 0))); } }"""
+LOOP = "() => { let s = 0; for (let i = 0; i < 2e7; i++) s = (s * 31 + i) % 1000003; return s }"
+# Twenty million steps take some 40 ms; an event may take 12 of them, where a frame has 16. What a slow
+# machine makes of an event it makes of the steps, too.
+MOST = 0.3
+
+
+def least_busy(session, work, times=1):
+    """Return the milliseconds of the main thread that work takes: what else runs there only adds."""
+    def busy():
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        return {m["name"]: m["value"] for m in metrics}["TaskDuration"]
+
+    batches = []
+    for _ in range(3):
+        start = busy()
+        work()
+        batches.append(1e3 * (busy() - start) / times)
+    return min(batches)

@@ -181,28 +181,28 @@ def check_fold(fold_scaled):
         "the new values were rescaled, too: only the past needs it": alpha[:, None] * (acc + p @ v),
         "the past is missing: acc began before this tile": p @ v,
         "divided by l: that comes once, after the last tile": right[0] / right[1][:, None]})
-    times = _multiplications(fold_scaled, *(x.copy() for x in (acc, l, m)), qk, v.copy(), c)
-    if times > 1:
-        raise Wrong(f"right, but every logit is multiplied {times} times, and once is enough: scale the"
-                    " maximum of the raw logits, and compute qk · c − m_new once")
+    seen = _seen(fold_scaled, *(x.copy() for x in (acc, l, m)), qk, v.copy(), c)
+    if seen["·"] > 1:
+        raise Wrong(f"right, but every logit is multiplied {seen['·']} times, and once is enough: scale"
+                    " the maximum of the raw logits, and compute qk · c − m_new once")
+    if seen["e^x"]:
+        raise Wrong("right, but e^x was used: a GPU has 2^x, np.exp2, which needs no factor ln 2")
     return "one multiplication and one exp2 a logit; a GPU makes qk · c − m_new one multiply-add."
 
 
-def _multiplications(fold_scaled, acc, l, m, qk, v, c) -> int:
-    """Return how often the fold multiplies an array of as many elements as qk, or refuse e^x."""
-    times = 0
+def _seen(fold_scaled, acc, l, m, qk, v, c) -> dict[str, int]:
+    """Return how often the fold multiplies as many elements as qk has, and how often it uses e^x."""
+    seen = {"·": 0, "e^x": 0}
 
     class Counted(np.ndarray):
         def __array_ufunc__(self, ufunc, method, *inputs, out=None, **options):
-            nonlocal times
             plain = [np.asarray(x) if isinstance(x, Counted) else x for x in inputs]
             options |= {} if out is None else {"out": tuple(np.asarray(x) for x in out)}
             result = getattr(ufunc, method)(*plain, **options)
-            times += ufunc in (np.multiply, np.divide) and np.size(result) == self.size == qk.size
-            if ufunc in (np.exp, np.expm1):
-                raise Wrong("right, but e^x was used: a GPU has 2^x, np.exp2, which needs no ln 2")
+            seen["·"] += ufunc in (np.multiply, np.divide) and np.size(result) == self.size == qk.size
+            seen["e^x"] += ufunc in (np.exp, np.expm1)
             return out[0] if out is not None else (
                 result.view(Counted) if isinstance(result, np.ndarray) else result)
 
     fold_scaled(acc, l, m, qk.copy().view(Counted), v, c)
-    return times
+    return seen

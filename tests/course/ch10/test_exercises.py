@@ -159,7 +159,7 @@ WRONG = [
     (ch10.check_fold, lambda *a: _fold(*a, top=lambda qk, c: (qk * c).max(axis=1)),
      "multiplied 2 times, and once is enough"),
     (ch10.check_fold, lambda *a: _fold(*a, p_of=lambda qk, c, m: np.exp((qk * c - m) * LN2)),
-     "right, but e^x was used"),                            # 2^x takes the second factor away, too
+     "multiplied 2 times"),
     (ch10.check_fold, lambda *a: _fold(*a, p_of=lambda qk, c, m: np.exp(qk * (c * LN2) - m * LN2)),
      "right, but e^x was used"),
     (ch10.check_fold, lambda *a: _fold(*a, alpha_of=lambda x: np.exp(x * LN2)), "e^x was used"),

@@ -163,7 +163,7 @@ def _check_tensors(q, k, v, table, causal, scale, return_lse):
     if table is None:
         return check_arguments(q, k, v, causal, scale, return_lse, "auto")
     check_dense("(B, H, N, D)", q=q, k=k, v=v)
-    if v.shape != k.shape:
+    if v.shape != k.shape and k.shape[-1] == q.shape[-1]:
         raise ValueError(f"v: expected the shape of k, {tuple(k.shape)}, got {tuple(v.shape)}")
     if not q.dtype == k.dtype == v.dtype:
         q, k, v = of_one_dtype(q, k, v)

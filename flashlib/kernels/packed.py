@@ -56,7 +56,7 @@ def flash_attention_varlen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu
             nothing outside of the tensors is read or written.
     """
     check_dense("(T, H, D)", q=q, k=k, v=v)
-    if v.shape != k.shape:
+    if v.shape != k.shape and k.shape[-1] == q.shape[-1]:
         raise ValueError(f"v: expected the shape of k, {tuple(k.shape)}, got {tuple(v.shape)}")
     if not q.dtype == k.dtype == v.dtype:
         q, k, v = of_one_dtype(q, k, v)

@@ -111,7 +111,7 @@ def _dense_scores(given, S, q, k, v):
     on = torch.arange(Nq, device=q.device)[:, None] + Nk - Nq          # the key that a row lies on
     j = torch.arange(Nk, device=q.device)
     if given.alibi is not None:
-        S = S - (given.alibi.expand(B, H)[..., None, None] * (on - j).abs()).to(S.dtype)
+        S = S - given.alibi.to(S.dtype).expand(B, H)[..., None, None] * (on - j).abs()
     left, right = given.window or (None, None)
     seen = torch.ones(Nq, Nk, dtype=torch.bool, device=q.device)
     if left is not None:

@@ -158,15 +158,15 @@ def test_of_every_sum_the_turns_are_0_1_2_in_the_order_of_the_numbers(mask):
             seen.add((int(head), int(tile)))
             begin, end, start, cut = map(int, walk_of(tile, whole(tiles), sizes, o))
             assert 0 <= cut <= end - begin
-            for j in range(end - begin):
-                m = start + j
-                around = m >= end
-                m -= (end - begin) * around
-                turn = turn_of(whole(m), tile, whole(tiles), whole(end), Tensor(around, gl.int1),
-                               wave, sizes, o)
-                at = int(head), around, m
-                assert int(turn) == taken.get(at, 0), (N_Q, N_K, window, waves, number, m)
-                taken[at] = int(turn) + 1
+            steps = np.arange(start, start + end - begin)   # all of them at once
+            around = steps >= end
+            visited = steps - (end - begin) * around
+            turns = turn_of(whole(visited), tile, whole(tiles), whole(end), Tensor(around, gl.int1),
+                            wave, sizes, o)
+            for at in zip(visited, around, np.broadcast_to(turns.data, steps.shape), strict=True):
+                m, again, turn = map(int, at)
+                assert turn == taken.get((int(head), again, m), 0), (N_Q, N_K, window, waves, number, m)
+                taken[int(head), again, m] = turn + 1
         assert seen == set(itertools.product(range(heads), range(tiles)))
 
 

@@ -335,7 +335,7 @@ def sweep(names: Sequence[str] | None = None, *, most: int = 200) -> list[SweepR
         names: which widgets; None for all in `LIVE`.
         most: of a control with more options, that many are drawn, spread evenly, ends included.
     Returns:
-        (widget, control, option, seconds) of every picture.
+        (widget, control, option, seconds) of every picture; that of the defaults is drawn once.
     Raises:
         RuntimeError: a picture failed; the message names widget, control and option, and the
             exception of `draw` is its cause.
@@ -347,11 +347,12 @@ def sweep(names: Sequence[str] | None = None, *, most: int = 200) -> list[SweepR
         lab = LIVE[name]
         kept = dict(lab.values)
         defaults = {key: control.default for key, control in lab.controls.items()}
+        usual = _try(lab, defaults, *next(iter(defaults.items())))              # one picture for all
         for key, control in lab.controls.items():
-            options = [value for _, value in control.options]
-            step = max(1, -(-(len(options) - 1) // max(most - 1, 1)))
-            for option in dict.fromkeys([*range(0, len(options), step), len(options) - 1]):
-                rows.append(_try(lab, defaults, key, options[option]))
+            last, default = len(control.options) - 1, control.position(control.default)
+            for at in dict.fromkeys([*range(0, last + 1, max(1, -(-last // max(most - 1, 1)))), last]):
+                row = usual if at == default else _try(lab, defaults, key, control.options[at][1])
+                rows.append(row._replace(control=key, option=control.options[at][1]))
         lab.set(**kept)
     return rows
 

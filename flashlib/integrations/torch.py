@@ -18,7 +18,8 @@ from flashlib.masks import Window, window_of
 
 NAME = "flashlib"
 UNSUPPORTED = {"dropout_p": "there is no dropout", "return_debug_mask": "weights are never stored",
-               "alibi_slopes": "call flash_attention itself"}
+               "alibi_slopes": "call flash_attention itself",
+               "value": "expected the head dimension of query; flash_attention itself takes another"}
 
 
 def register(name: str = NAME, *, impl: Impl = "auto") -> str:
@@ -74,7 +75,8 @@ def install(key: str = "CUDA", *, impl: Impl = "auto") -> Installed:
 def _scaled_dot_product_flash_attention(query, key, value, dropout_p=0.0, is_causal=False,
                                         return_debug_mask=False, *, scale=None, impl: Impl):
     """Return what ATen's operator does: (B, H, N, D), O in the layout of the query."""
-    _refuse(dropout_p=dropout_p, return_debug_mask=return_debug_mask)
+    _refuse(dropout_p=dropout_p, return_debug_mask=return_debug_mask,
+            value=query.shape[-1] != value.shape[-1])
     o, lse = flash_attention(query, key, value, causal=is_causal, scale=scale, return_lse=True,
                              impl=impl)
     return (_laid_out(o, query), lse, None, None, query.shape[2], key.shape[2], *_rest(query))
@@ -121,7 +123,7 @@ def _attention(query, key, value, cum_seq_q, cum_seq_k, longest, *, is_causal, i
                window_size_left=None, window_size_right=None, seqused_k=None, block_table=None,
                num_splits=None, **unsupported):
     """Return O in the query's shape, and lse (B, H, N) or (H, T); `longest` is (max_q, max_k)."""
-    _refuse(**unsupported)
+    _refuse(value=query.shape[-1] != value.shape[-1], **unsupported)
     window = _window(is_causal, window_size_left, window_size_right)
     seen = {"window": (window.left, window.right), "scale": scale, "return_lse": True}
     if seqused_k is not None or block_table is not None:

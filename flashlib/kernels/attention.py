@@ -58,8 +58,9 @@ def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
     Args:
         q: queries, (B, H, N_q, D).  k, v: (B, H_k, N_k, D); H_k may be smaller if it divides H
             (grouped or multi-query attention). float16, bfloat16 or float32; on the CPU float64 too.
-            Any strides. D up to 256. Inside `torch.autocast`, tensors of unlike dtypes are cast to
-            its dtype, as SDPA does; tensors of one dtype are computed in that dtype.
+            Any strides. D up to 256; that of v may differ (192 and 128), and copies with zeros behind
+            the narrower ones are made, of the time and room of the wider. In `torch.autocast` tensors
+            of unlike dtypes are cast to its dtype, as in SDPA; those of one dtype keep it.
         causal: hide later keys.
         window: (left, right), two whole numbers from 0: row i sees the keys from i + N_k − N_q − left
             to i + N_k − N_q + right, and None is no bound (FlashAttention's `window_size`, with its
@@ -80,10 +81,9 @@ def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
             columns, padding included, strides that its copy engine reads; on CPU tensors in the
             course's interpreter, under the same switch; backward it needs a D that 8 divides, or
             Triton's takes over), "decode" (the keys shared out, see `flash_decode`; "auto" takes it for
-            few queries)
-            or "reference".
+            few queries) or "reference".
     Returns:
-        O (B, H, N_q, D) in the dtype of q, or (O, lse). Of float64, lse is float64.
+        O (B, H, N_q, D of v) in the dtype of q, or (O, lse). Of float64, lse is float64.
     Raises:
         ValueError, TypeError, NotImplementedError: before any launch, naming the argument, what was
             expected and what came.
@@ -107,7 +107,14 @@ def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
         name = next(iter(unknown))
         raise TypeError(f"flash_attention() got an unexpected keyword argument {name!r}"
                         + (f": {MEANT[name]}" if name in MEANT else ""))
-    if torch.compiler.is_compiling() or ops.transformed():
+    plain = softcap is None and alibi is None and sink is None
+    traced = torch.compiler.is_compiling() or ops.transformed()
+    kind = PLAIN if plain or traced else kind_of(softcap, alibi, sink)
+    p = None if traced else _accepted(q, k, v, causal, window, kind, return_lse, impl)
+    if p is None and are_unlike(q, k, v):
+        return of_unlike(flash_attention, q, k, v, scale=scale, return_lse=return_lse, causal=causal,
+                         window=window, softcap=softcap, alibi=alibi, sink=sink, impl=impl)
+    if traced:
         q, k, v, scale = check_arguments(q, k, v, causal, scale, return_lse, impl)
         seen, scores = window_of(causal, window), scores_of(q, softcap, alibi, sink)
         if torch.compiler.is_compiling():
@@ -117,9 +124,6 @@ def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
             o, lse = ops.TransformedAttention.apply(q, k, v, seen, scale, impl, None, scores.softcap,
                                                     alibi, sink)
         return (o, lse) if return_lse else o
-    plain = softcap is None and alibi is None and sink is None
-    kind = PLAIN if plain else kind_of(softcap, alibi, sink)
-    p = _accepted(q, k, v, causal, window, kind, return_lse, impl)
     if p is None:
         q, k, v, factor = check_arguments(q, k, v, causal, scale, return_lse, impl)
         scores = NONE if plain else scores_of(q, softcap, alibi, sink)
@@ -157,9 +161,25 @@ def check_factor(scale, D: int) -> float:
     return scale if abs(scale) > 2.0**-126 else 0.0         # a subnormal factor is none
 
 
-def check_dense(dims: str, **tensors) -> None:
-    """Refuse by name what is no dense tensor of these dimensions."""
-    for name, x in tensors.items():
+def are_unlike(q, k, v) -> bool:
+    """Tell whether values have another head dimension than keys, and all else agrees."""
+    return (all(isinstance(x, torch.Tensor) and x.layout == torch.strided and not x.is_nested and x.ndim
+                for x in (q, k, v)) and v.shape[:-1] == k.shape[:-1] and q.shape[-1] == k.shape[-1]
+            and 0 < v.shape[-1] != k.shape[-1] > 0 and max(v.shape[-1], k.shape[-1]) <= MAX_HEAD_DIM)
+
+
+def of_unlike(attend, q, k, v, *starts, scale, return_lse, **options):
+    """Attend with zeros behind the narrower heads: they add nothing to a score, and theirs of O go."""
+    D, D_v = k.shape[-1], v.shape[-1]
+    q, k, v = (torch.nn.functional.pad(x, (0, n)) if n > 0 else x
+               for x, n in ((q, D_v - D), (k, D_v - D), (v, D - D_v)))
+    found = attend(q, k, v, *starts, scale=check_scale(scale, D), return_lse=return_lse, **options)
+    return (found[0][..., :D_v], found[1]) if return_lse else found[..., :D_v]
+
+
+def check_dense(dims: str, q, k, v):
+    """Return dense tensors of these dimensions in one dtype, v in the shape of k, or refuse by name."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name}: expected a torch.Tensor, got {type(x).__name__}")
         if x.is_nested or x.layout != torch.strided:
@@ -168,28 +188,40 @@ def check_dense(dims: str, **tensors) -> None:
         if x.ndim != dims.count(",") + 1:
             raise ValueError(f"{name}: expected {dims.count(',') + 1} dimensions {dims}, got shape"
                              f" {tuple(x.shape)}")
+    if v.shape != k.shape and k.shape[-1] == q.shape[-1] > 0:
+        raise ValueError(f"v: expected the shape of k, {tuple(k.shape)}, got {tuple(v.shape)}")
+    return (q, k, v) if q.dtype == k.dtype == v.dtype else of_one_dtype(q, k, v)
+
+
+def check_tensor(name: str, x, dtype, shape: tuple, device) -> None:
+    """Refuse by name what is no tensor like this; a text in a shape is any size."""
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"{name}: expected a torch.Tensor, got {type(x).__name__}")
+    if x.dtype != dtype:
+        raise TypeError(f"{name}: expected {str(dtype).removeprefix('torch.')}, got {x.dtype}")
+    if x.ndim != len(shape) or any(n != m for n, m in zip(shape, x.shape, strict=True)
+                                   if isinstance(n, int)):
+        raise ValueError(f"{name}: expected shape ({', '.join(map(str, shape))}"
+                         f"{',' * (len(shape) == 1)}), got {tuple(x.shape)}")
+    if x.device != device:
+        raise ValueError(f"{name}: expected a tensor on {device}, got {x.device}")
 
 
 def check_arguments(q, k, v, causal, scale, return_lse, impl):
     """Return q, k and v in one dtype, and the scale as a float, or refuse by name."""
-    check_dense("(B, H, N, D)", q=q, k=k, v=v)
-    if not q.dtype == k.dtype == v.dtype:
-        q, k, v = of_one_dtype(q, k, v)
+    q, k, v = check_dense("(B, H, N, D)", q, k, v)
     if not q.device == k.device == v.device:
         raise ValueError(f"q, k, v: expected one device, got {q.device}, {k.device}, {v.device}")
     if q.dtype not in FLOATS and not (q.dtype == torch.float64 and not q.is_cuda):
         raise TypeError(f"q: expected float16, bfloat16 or float32 (float64 on the CPU only),"
                         f" got {q.dtype} on {q.device.type}")
-    shape = k.shape
-    (B, H, _, D), (Bk, Hk, _, Dk) = q.shape, shape
+    (B, H, _, D), (Bk, Hk, _, Dk) = q.shape, k.shape
     if D == 0:
         raise ValueError("q: expected a head dimension D of at least 1, got 0")
     if D > MAX_HEAD_DIM:
         raise NotImplementedError(f"q: expected a head dimension D of at most {MAX_HEAD_DIM}, got {D}")
     if Dk != D:
         raise ValueError(f"k: expected head dimension {D} as in q, got {Dk}")
-    if v.shape != shape:
-        raise ValueError(f"v: expected the shape of k, {tuple(shape)}, got {tuple(v.shape)}")
     if Bk != B:
         remedy = f"; use k.expand({B}, ...) to share one batch entry" if Bk == 1 else ""
         raise ValueError(f"k, v: expected batch size {B} as in q, got {Bk}{remedy}")

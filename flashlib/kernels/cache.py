@@ -8,7 +8,7 @@ page. Allocate, fork and free between replays, never inside a graph.
 import torch
 
 from flashlib.arguments import check_block
-from flashlib.kernels.attention import FLOATS
+from flashlib.kernels.attention import FLOATS, check_tensor
 from flashlib.kernels.decode import flash_decode
 
 
@@ -57,13 +57,13 @@ class _Cache:
         """
         B, H, D = self._sizes()
         for name, x in (("k", k), ("v", v)):
-            self._check(name, x, (B, H, None, D), self._memory[0].dtype)
+            check_tensor(name, x, self._memory[0].dtype, (B, H, "N", D), self.lengths.device)
         if v.shape != k.shape:
             raise ValueError(f"v: expected the shape of k, {tuple(k.shape)}, got {tuple(v.shape)}")
         N = k.shape[2]
         new = torch.full_like(self.lengths, N)
         if counts is not None:
-            self._check("counts", counts, (B,), torch.int32)
+            check_tensor("counts", counts, torch.int32, (B,), self.lengths.device)
             new = counts.clamp(0, N)
         j = torch.arange(N, device=k.device, dtype=torch.int32)
         at = self.lengths[:, None] + j                      # where each would lie
@@ -95,18 +95,6 @@ class _Cache:
 
     def _sizes(self):
         return len(self.lengths), self._memory[0].shape[1], self._memory[0].shape[3]
-
-    def _check(self, name, x, shape, dtype) -> None:
-        """Refuse a tensor by name; None in a shape is any size."""
-        if not isinstance(x, torch.Tensor):
-            raise TypeError(f"{name}: expected a torch.Tensor, got {type(x).__name__}")
-        if x.dtype != dtype:
-            raise TypeError(f"{name}: expected {dtype}, got {x.dtype}")
-        if x.ndim != len(shape) or any(n not in (None, m) for n, m in zip(shape, x.shape, strict=True)):
-            wanted = ", ".join("N" if n is None else str(n) for n in shape)
-            raise ValueError(f"{name}: expected shape ({wanted}), got {tuple(x.shape)}")
-        if x.device != self.lengths.device:
-            raise ValueError(f"{name}: expected a tensor on {self.lengths.device}, got {x.device}")
 
 
 def _made(dtype, device, **sizes) -> dict:

@@ -6,8 +6,7 @@ import torch
 
 from flashlib.arguments import check_choice, check_scale
 from flashlib.kernels import ops
-from flashlib.kernels.attention import Sides, check_arguments, check_dense, check_factor
-from flashlib.kernels.autocast import of_one_dtype
+from flashlib.kernels.attention import Sides, check_arguments, check_dense, check_factor, check_tensor
 from flashlib.kernels.backends import named
 from flashlib.kernels.problem import CAUSAL, FULL, Problem, known
 from flashlib.kernels.scores import NONE, PLAIN, Kind, Scores, kind_of, scores_of
@@ -24,8 +23,7 @@ def flash_decode(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *,
                  causal: bool = False, window: Sides = None, scale: float | None = None,
                  softcap: float | None = None, alibi: torch.Tensor | None = None,
                  sink: torch.Tensor | None = None, keys_per_split: int | None = None,
-                 return_lse: Literal[False] = False,
-                 impl: DecodeImpl = "auto") -> torch.Tensor: ...
+                 return_lse: Literal[False] = False, impl: DecodeImpl = "auto") -> torch.Tensor: ...
 @overload
 def flash_decode(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *,
                  lengths: torch.Tensor | None = None, table: torch.Tensor | None = None,
@@ -87,9 +85,9 @@ def flash_decode(q, k, v, *, lengths=None, table=None, causal=False, window=None
         factor = p.made["decoded", table is not None] if scale is None else check_factor(scale, p.D)
         scores = NONE if plain else scores_of(q, softcap, alibi, sink)
     if lengths is not None:
-        lengths = _checked_integers("lengths", lengths, (q.shape[0],), q.device)
+        lengths = _as_kernels_read("lengths", lengths, (q.shape[0],), q.device)
     if table is not None:
-        table = _checked_integers("table", table, (q.shape[0], None), q.device)
+        table = _as_kernels_read("table", table, (q.shape[0], "any"), q.device)
     if keys_per_split is not None:
         _check_keys(keys_per_split)
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, sink)):
@@ -162,28 +160,14 @@ def _check_tensors(q, k, v, table, causal, scale, return_lse):
     """Return q, k and v in one dtype, and the scale, or refuse by name; pages have any number."""
     if table is None:
         return check_arguments(q, k, v, causal, scale, return_lse, "auto")
-    check_dense("(B, H, N, D)", q=q, k=k, v=v)
-    if v.shape != k.shape and k.shape[-1] == q.shape[-1]:
-        raise ValueError(f"v: expected the shape of k, {tuple(k.shape)}, got {tuple(v.shape)}")
-    if not q.dtype == k.dtype == v.dtype:
-        q, k, v = of_one_dtype(q, k, v)
+    q, k, v = check_dense("(B, H, N, D)", q, k, v)
     one = k.new_empty((1, *k.shape[1:])).expand(q.shape[0], -1, -1, -1)
-    of_v = one if v.device == k.device else one.to(v.device)
-    return q, k, v, check_arguments(q, one, of_v, causal, scale, return_lse, "auto")[3]
+    return q, k, v, check_arguments(q, one, one.to(v.device), causal, scale, return_lse, "auto")[3]
 
 
-def _checked_integers(name, x, shape, device):
+def _as_kernels_read(name, x, shape, device):
     """Return a tensor of int32 as kernels read it, or refuse it by name."""
-    if not isinstance(x, torch.Tensor):
-        raise TypeError(f"{name}: expected a torch.Tensor, got {type(x).__name__}")
-    if x.dtype != torch.int32:
-        raise TypeError(f"{name}: expected int32, got {x.dtype}")
-    if x.ndim != len(shape) or any(n not in (None, m) for n, m in zip(shape, x.shape, strict=True)):
-        wanted = ", ".join("any" if n is None else str(n) for n in shape)
-        raise ValueError(f"{name}: expected shape ({wanted}{',' * (len(shape) == 1)}), got"
-                         f" {tuple(x.shape)}")
-    if x.device != device:
-        raise ValueError(f"{name}: expected a tensor on {device} as q, got {x.device}")
+    check_tensor(name, x, torch.int32, shape, device)
     x = x.contiguous()
     return x if x.data_ptr() % 16 == 0 else x.clone()
 

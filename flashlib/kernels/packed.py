@@ -5,8 +5,15 @@ from typing import Literal, overload
 import torch
 
 from flashlib.kernels import packed_ops
-from flashlib.kernels.attention import Impl, Sides, check_arguments, check_dense
-from flashlib.kernels.autocast import of_one_dtype
+from flashlib.kernels.attention import (
+    Impl,
+    Sides,
+    are_unlike,
+    check_arguments,
+    check_dense,
+    check_tensor,
+    of_unlike,
+)
 from flashlib.kernels.scores import NONE, scores_of
 from flashlib.masks import window_of
 
@@ -48,23 +55,25 @@ def flash_attention_varlen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu
         alibi, sink: as there, (H,).
         impl: "auto", "triton" or "reference", as there; the others know no packed sequences.
     Returns:
-        O (T_q, H, D), or (O, lse), lse (H, T_q), natural log.
+        O (T_q, H, D of v), or (O, lse), lse (H, T_q), natural log.
     Raises:
         ValueError, TypeError, NotImplementedError: as `flash_attention`, naming the argument. The
             numbers in cu_q and cu_k are looked at where the host reads them, which is on CPU tensors
             and with impl="reference", and so on a GPU, too. Elsewhere wrong ones give wrong rows, but
             nothing outside of the tensors is read or written.
     """
-    check_dense("(T, H, D)", q=q, k=k, v=v)
-    if v.shape != k.shape and k.shape[-1] == q.shape[-1]:
-        raise ValueError(f"v: expected the shape of k, {tuple(k.shape)}, got {tuple(v.shape)}")
-    if not q.dtype == k.dtype == v.dtype:
-        q, k, v = of_one_dtype(q, k, v)
+    if are_unlike(q, k, v):
+        return of_unlike(flash_attention_varlen, q, k, v, cu_q, cu_k, scale=scale, causal=causal,
+                         window=window, softcap=softcap, alibi=alibi, sink=sink, impl=impl,
+                         return_lse=return_lse)
+    q, k, v = check_dense("(T, H, D)", q, k, v)
     Q, K, V = (x.detach().transpose(0, 1)[None] for x in (q, k, v))
     factor = check_arguments(Q, K, V, causal, scale, return_lse, impl)[3]
-    _check_starts("cu_q", cu_q, q.device)
+    check_tensor("cu_q", cu_q, torch.int32, ("N + 1",), q.device)
+    if not len(cu_q):
+        raise ValueError("cu_q: expected shape (N + 1,), got (0,)")
     if cu_k is not None:
-        _check_starts("cu_k", cu_k, q.device)
+        check_tensor("cu_k", cu_k, torch.int32, ("N + 1",), q.device)
         if len(cu_k) != len(cu_q):
             raise ValueError(f"cu_k: expected {len(cu_q)} numbers as cu_q, got {len(cu_k)}")
     seen, scores = window_of(causal, window), NONE
@@ -76,15 +85,3 @@ def flash_attention_varlen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu
     else:
         o, lse = packed_ops.Packed.apply(q, k, v, cu_q, cu_k, seen, factor, impl, *scores)
     return (o, lse) if return_lse else o
-
-
-def _check_starts(name: str, cu, device: torch.device) -> None:
-    """Refuse by name what cannot say where sequences begin; what it holds is not looked at."""
-    if not isinstance(cu, torch.Tensor):
-        raise TypeError(f"{name}: expected a torch.Tensor, got {type(cu).__name__}")
-    if cu.dtype != torch.int32:
-        raise TypeError(f"{name}: expected int32, got {cu.dtype}")
-    if cu.ndim != 1 or not len(cu):
-        raise ValueError(f"{name}: expected shape (N + 1,), got {tuple(cu.shape)}")
-    if cu.device != device:
-        raise ValueError(f"{name}: expected a tensor on {device} as q, got {cu.device}")

@@ -97,6 +97,15 @@ def test_what_the_op_has_not_is_refused_by_name(opened, name, given):
         ATEN._scaled_dot_product_flash_attention(q, q, q, *given[0], **given[1])
 
 
+def test_values_of_another_width_are_refused(opened):
+    """Their gradients ATen would ask for by themselves."""
+    q, v, cu = torch.randn(4, 2, 8), torch.randn(4, 2, 7), torch.tensor([0, 4], dtype=torch.int32)
+    with pytest.raises(NotImplementedError, match=r"^value: expected the head dimension of query"):
+        ATEN._flash_attention_forward(q, q, v, cu, cu, 4, 4, 0.0, False, False)
+    with pytest.raises(NotImplementedError, match=r"^value: expected the head dimension of query"):
+        ATEN._scaled_dot_product_flash_attention(q[None], q[None], v[None])
+
+
 def test_slopes_and_a_cache_without_lengths_are_refused(opened):
     q, cu = torch.randn(4, 2, 8), torch.tensor([0, 4], dtype=torch.int32)
     for name, value in (("alibi_slopes", torch.ones(2)),

@@ -248,6 +248,16 @@ def check_grouped(at):
                     "dK or dV")
 
 
+def check_unlike_widths(at):
+    """O, lse and all gradients equal float64 where values have more columns than keys, or fewer."""
+    for D, D_v in ((16, 40), (40, 16)):
+        given, other = (at.problem(2, 4, 2, at.N, at.N, d, True) for d in (D, D_v))
+        given = given._replace(v=other.v, do=other.do)
+        got = solve(given, at)
+        require(got[0].shape[3] == got[4].shape[3] == D_v and got[3].shape[3] == D, "columns")
+        close(got, dense(given), at.dtype, f"{D} and {D_v}")
+
+
 def check_options(at):
     """return_lse adds lse and changes nothing; no graph is kept where no gradient is needed."""
     given = at.problem(1, 2, 2, at.N, at.N, 16)

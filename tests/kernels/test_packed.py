@@ -74,6 +74,7 @@ WRONG = {
     "lengths as a list": ({"cu_q": [0, 6]}, TypeError, "cu_q: expected a torch.Tensor, got list"),
     "long lengths": ({"cu_q": CU.long()}, TypeError, "cu_q: expected int32, got torch.int64"),
     "lengths in 2-D": ({"cu_q": CU[None]}, ValueError, r"cu_q: expected shape \(N \+ 1,\)"),
+    "no lengths": ({"cu_q": CU[:0]}, ValueError, r"cu_q: expected shape \(N \+ 1,\), got \(0,\)"),
     "not from 0": ({"cu_q": CU + 1}, ValueError, r"cu_q: expected numbers from 0 .* to 6.*\[1, 3, 7\]"),
     "too many rows": ({"cu_q": CU + CU}, ValueError, r"cu_q: .* up to 6, the rows of q, got \[0, 4, 1"),
     "too many keys": ({"k": X[:5], "v": X[:5]}, ValueError, r"cu_q: .* up to 5, the rows of k, got"),

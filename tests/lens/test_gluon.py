@@ -86,7 +86,7 @@ def test_ptxas_warns_of_nothing(dtype, keys, heads):
     assert not {str(case): r.warnings for case, r in compiled(dtype, keys, heads) if r.warnings}
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.matrix), True])
 @pytest.mark.parametrize("D", [96, 192])
 def test_columns_are_made_in_pieces(D, causal):
     """Half of the columns and a quarter; nothing spills, and no product waits for another."""

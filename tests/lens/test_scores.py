@@ -28,6 +28,7 @@ def compiled():
     return lens.compile_many(cases, workers=WORKERS)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("number", range(len(REQUESTS)), ids=lambda n: f"{n}-{REQUESTS[n][0]}")
 def test_it_does_not_spill(number):
     report = compiled()[number]

@@ -93,6 +93,7 @@ def leaks(files, chapters):
     return found
 
 
+@pytest.mark.more
 def test_no_solution_is_in_the_students_archive(student):
     files = {p.relative_to(student).as_posix(): p.read_bytes() for p in student.rglob("*")
              if p.is_file()}

@@ -94,6 +94,7 @@ def test_an_answer_that_ends_the_process_costs_one_exercise(graded, ending):
     assert got["05.2"][0]
 
 
+@pytest.mark.more
 def test_the_text_of_the_course_is_no_answer(tmp_path, sandbox):
     """Deleting a stub must not make an example of the same name count."""
     stems = sorted((grade.ROOT / "notebooks").glob("[0-9]*.ipynb"))

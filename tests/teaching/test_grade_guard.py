@@ -92,6 +92,7 @@ def test_a_fake_does_not_pass(graded, name):
     assert not passed and re.search(reason, message), message
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", ACTS)
 def test_a_right_answer_that_tampers_does_not_pass(graded, other, name):
     act, reason = ACTS[name]

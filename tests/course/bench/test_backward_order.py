@@ -10,6 +10,7 @@ from flashlib.course.notebook.data import read_measurement
 pytest.importorskip("torch")
 pytest.importorskip("triton.experimental.gluon")
 
+pytestmark = pytest.mark.more                             # the benchmark itself, at toy sizes
 LAUNCHES = 3                                                # of 20 on a GPU, where orders differ
 
 

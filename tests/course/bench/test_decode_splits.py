@@ -12,6 +12,8 @@ from flashlib.course.notebook.data import read_measurement
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+pytestmark = pytest.mark.more                             # the benchmark itself, at toy sizes
+
 
 @pytest.fixture(scope="module")
 def dry(tmp_path_factory):

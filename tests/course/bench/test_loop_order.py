@@ -11,6 +11,8 @@ from tests.kernels.once import run_once
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+pytestmark = pytest.mark.more                             # the benchmark itself, at toy sizes
+
 
 @pytest.fixture(scope="module")
 def found():

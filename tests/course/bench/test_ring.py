@@ -9,6 +9,8 @@ from flashlib.course.bench import ring
 from flashlib.course.notebook.data import read_measurement
 from flashlib.parallel import launch
 
+pytestmark = pytest.mark.more                             # the benchmark itself, at toy sizes
+
 
 @pytest.fixture(scope="module")
 def dry(tmp_path_factory):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flashlib.kernels.attention import flash_attention
+from flashlib.kernels.attention import flash_attention, of_unlike
 from flashlib.kernels.decode import IMPLS, flash_decode
 from flashlib.kernels.packed import flash_attention_varlen
 from flashlib.masks import Window
@@ -138,18 +138,18 @@ class Seen:
             o = flash_attention(q, k[:, :, self.run], v[:, :, self.run], **options)
         else:
             options["impl"] = options["impl"] if options.get("impl") in IMPLS else "auto"
-            o = _decode(q, k, v, lengths=self.lengths.to(q.device), **options)
+            o = of_unlike(_decode, q, k, v, lengths=self.lengths.to(q.device), **options)
         return o.transpose(1, 2).contiguous()
 
     def _of_packed(self, packed: Packed, q, k, v, **options) -> torch.Tensor:
         rows, keys = (None if x is None else x.to(q.device) for x in (packed.rows, packed.keys))
         cu_q, cu_k = packed.cu_q.to(q.device), packed.cu_k.to(q.device)
-        (B, H, N, D), (q, k, v) = q.shape, (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
+        (B, _, N, _), (q, k, v) = q.shape, (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
         q, k, v = (x if at is None else x[at] for x, at in ((q, rows), (k, keys), (v, keys)))
         o = flash_attention_varlen(q, k, v, cu_q, cu_k, **options)
         if rows is not None:                                # a row of padding is 0
-            o = o.new_zeros(B * N, H, D).index_copy(0, rows, o)
-        return o.view(B, N, H, D)
+            o = o.new_zeros(B * N, *o.shape[1:]).index_copy(0, rows, o)
+        return o.reshape(B, N, *o.shape[1:])
 
 
 _decode: Any = torch.compiler.disable(flash_decode)         # it looks at tensors as no trace can

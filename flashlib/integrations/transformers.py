@@ -64,7 +64,7 @@ def attend(module, query, key, value, attention_mask, *, scaling=None, is_causal
 
     Args:
         module: the attention layer.  attention_mask: what `describe` made, or None.
-        query: (B, H, N_q, D).  key, value: (B, H_k, N_k, D), value's D at most query's.
+        query: (B, H, N_q, D).  key, value: (B, H_k, N_k, D); value's D may differ.
         scaling: None for 1/√D.  softcap, s_aux: None, or as in `flash_attention` its softcap and sink.
         is_causal, sliding_window: read only where there is no mask. Then the last query lies on the
             last key.
@@ -82,13 +82,10 @@ def attend(module, query, key, value, attention_mask, *, scaling=None, is_causal
     if cu is not None and len(cu) > 2 and attention_mask.packed is None:
         raise NotImplementedError("cu_seq_lens_q: transformers tells documents by position_ids, with"
                                   " use_cache=False and no attention_mask: call the model so")
-    D, D_v = query.shape[3], value.shape[3]
-    if D_v < D:
-        value = torch.nn.functional.pad(value, (0, D - D_v))
     more = {"softcap": softcap, "sink": s_aux}
     o = attention_mask.attention(query, key, value, scale=scaling, impl=impl,
                                  **{name: x for name, x in more.items() if x is not None})
-    return (o[..., :D_v] if D_v < D else o), None
+    return o, None
 
 
 def _without_mask(module, query, key, is_causal, sliding_window) -> Seen:

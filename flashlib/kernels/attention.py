@@ -168,7 +168,7 @@ def are_unlike(q, k, v) -> bool:
             and 0 < v.shape[-1] != k.shape[-1] > 0 and max(v.shape[-1], k.shape[-1]) <= MAX_HEAD_DIM)
 
 
-def of_unlike(attend, q, k, v, *starts, scale, return_lse, **options):
+def of_unlike(attend, q, k, v, *starts, scale=None, return_lse=False, **options):
     """Attend with zeros behind the narrower heads: they add nothing to a score, and theirs of O go."""
     D, D_v = k.shape[-1], v.shape[-1]
     q, k, v = (torch.nn.functional.pad(x, (0, n)) if n > 0 else x
@@ -193,8 +193,8 @@ def check_dense(dims: str, q, k, v):
     return (q, k, v) if q.dtype == k.dtype == v.dtype else of_one_dtype(q, k, v)
 
 
-def check_tensor(name: str, x, dtype, shape: tuple, device) -> None:
-    """Refuse by name what is no tensor like this; a text in a shape is any size."""
+def check_tensor(name: str, x, dtype, shape: tuple, device, of: str = "") -> None:
+    """Refuse by name what is no tensor like this, on a device `of` something; a text is any size."""
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{name}: expected a torch.Tensor, got {type(x).__name__}")
     if x.dtype != dtype:
@@ -204,7 +204,7 @@ def check_tensor(name: str, x, dtype, shape: tuple, device) -> None:
         raise ValueError(f"{name}: expected shape ({', '.join(map(str, shape))}"
                          f"{',' * (len(shape) == 1)}), got {tuple(x.shape)}")
     if x.device != device:
-        raise ValueError(f"{name}: expected a tensor on {device}, got {x.device}")
+        raise ValueError(f"{name}: expected a tensor on {device}{of}, got {x.device}")
 
 
 def check_arguments(q, k, v, causal, scale, return_lse, impl):

@@ -167,7 +167,7 @@ def _check_tensors(q, k, v, table, causal, scale, return_lse):
 
 def _as_kernels_read(name, x, shape, device):
     """Return a tensor of int32 as kernels read it, or refuse it by name."""
-    check_tensor(name, x, torch.int32, shape, device)
+    check_tensor(name, x, torch.int32, shape, device, " as q")
     x = x.contiguous()
     return x if x.data_ptr() % 16 == 0 else x.clone()
 

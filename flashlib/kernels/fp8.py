@@ -85,8 +85,9 @@ def flash_attention_fp8(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, ca
                         rotation: bool = True, per_block: bool = True) -> torch.Tensor: ...
 @overload
 def flash_attention_fp8(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False,
-                        scale: float | None = None, return_lse: Literal[True], rotation: bool = True,
-                        per_block: bool = True) -> tuple[torch.Tensor, torch.Tensor]: ...
+                        scale: float | None = None, return_lse: Literal[True],
+                        rotation: bool = True, per_block: bool = True
+                        ) -> tuple[torch.Tensor, torch.Tensor]: ...
 def flash_attention_fp8(q, k, v, *, causal=False, scale=None, return_lse=False, rotation=True,
                         per_block=True):
     """Attention with e4m3 operands on a Hopper GPU: approximate, for inference.

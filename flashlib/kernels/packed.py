@@ -69,11 +69,11 @@ def flash_attention_varlen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu
     q, k, v = check_dense("(T, H, D)", q, k, v)
     Q, K, V = (x.detach().transpose(0, 1)[None] for x in (q, k, v))
     factor = check_arguments(Q, K, V, causal, scale, return_lse, impl)[3]
-    check_tensor("cu_q", cu_q, torch.int32, ("N + 1",), q.device)
+    check_tensor("cu_q", cu_q, torch.int32, ("N + 1",), q.device, " as q")
     if not len(cu_q):
         raise ValueError("cu_q: expected shape (N + 1,), got (0,)")
     if cu_k is not None:
-        check_tensor("cu_k", cu_k, torch.int32, ("N + 1",), q.device)
+        check_tensor("cu_k", cu_k, torch.int32, ("N + 1",), q.device, " as q")
         if len(cu_k) != len(cu_q):
             raise ValueError(f"cu_k: expected {len(cu_q)} numbers as cu_q, got {len(cu_k)}")
     seen, scores = window_of(causal, window), NONE

@@ -12,7 +12,8 @@ ALGORITHMS = ("standard", "flash_v1", "flash_v2")
 
 
 def saved_bytes(algorithm: str, *, Nq: int, Nk: int, d: int, heads: int = 1, logits: bool = False,
-                dropout: bool = False, element_bytes: int = 2, stats_bytes: int = 4) -> dict[str, int]:
+                dropout: bool = False, element_bytes: int = 2,
+                stats_bytes: int = 4) -> dict[str, int]:
     """Return the bytes that `algorithm` keeps for its backward pass, by tensor.
 
     Args:

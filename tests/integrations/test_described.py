@@ -63,9 +63,9 @@ def questions(draw):
     return kind, B, width, N_q, q_offset, seen - kv_offset + room, kv_offset, mask, ids
 
 
-@given(questions())
+@given(questions(), st.sampled_from((8, 8, 5, 11)))
 @settings(max_examples=400)
-def test_a_description_says_what_the_dense_mask_says(question):
+def test_a_description_says_what_the_dense_mask_says(question, D_v):
     kind, B, width, N_q, q_offset, N_k, kv_offset, real, ids = question
     asked = {"batch_size": B, "q_length": N_q, "kv_length": N_k, "q_offset": q_offset,
              "kv_offset": kv_offset,
@@ -73,8 +73,8 @@ def test_a_description_says_what_the_dense_mask_says(question):
     seen = describe(**asked)
     dense = theirs.sdpa_mask(**asked, allow_is_causal_skip=False)
     numbers = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(B, H, N, 8, dtype=torch.float64, generator=numbers)
-               for H, N in ((4, N_q), (2, N_k), (2, N_k)))
+    q, k, v = (torch.randn(B, H, N, D, dtype=torch.float64, generator=numbers)
+               for H, N, D in ((4, N_q, 8), (2, N_k, 8), (2, N_k, D_v)))
     k[:, :, q_offset + N_q - kv_offset:] = torch.nan        # room that nobody has written
     expected, there = attended(dense, q, k.nan_to_num(0.0), v)
     got = seen.attention(q, k, v)

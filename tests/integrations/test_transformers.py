@@ -122,13 +122,14 @@ def test_an_encoder_sees_both_ways():
     assert max(float((x - y).abs().max()) for x, y in zip(*found, strict=True)) <= MOST
 
 
-def test_values_may_be_narrower_than_keys():
+@pytest.mark.parametrize("D_v", [8, 15])
+def test_values_may_be_narrower_than_keys_or_wider(D_v):
     """As in DeepSeek's latent attention; the gradient goes through the padding."""
-    q, k, v = (torch.randn(2, 4, 9, D, dtype=torch.float64, requires_grad=True) for D in (12, 12, 8))
+    q, k, v = (torch.randn(2, 4, 9, D, dtype=torch.float64, requires_grad=True) for D in (12, 12, D_v))
     layer = torch.nn.Module()
     o, weights = door.attend(layer, q, k, v, None, scaling=0.3)
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3)
-    assert weights is None and o.shape == (2, 9, 4, 8) and o.is_contiguous() is not None
+    assert weights is None and o.shape == (2, 9, 4, D_v) and o.is_contiguous()
     assert torch.allclose(o.transpose(1, 2), expected, atol=1e-12)
     got, wanted = (torch.autograd.grad(x.sum(), (q, k, v)) for x in (o, expected))
     assert all(torch.allclose(x, y, atol=1e-12) for x, y in zip(got, wanted, strict=True))

@@ -95,7 +95,7 @@ WRONG = {                          # what changes, the error, its message
     "lengths in 2-D": ({"lengths": LENGTHS[None]}, ValueError,
                        r"lengths: expected shape \(2,\), got \(1, 2\)"),
     "lengths elsewhere": ({"lengths": LENGTHS.to("meta")}, ValueError,
-                          "lengths: expected a tensor on cpu, got meta"),
+                          "lengths: expected a tensor on cpu as q, got meta"),
     "a long table": ({"table": TABLE.long()}, TypeError, "table: expected int32, got torch.int64"),
     "a table of one": ({"table": TABLE[:1]}, ValueError,
                        r"table: expected shape \(2, any\), got \(1, 2\)"),

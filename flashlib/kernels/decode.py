@@ -78,12 +78,11 @@ def flash_decode(q, k, v, *, lengths=None, table=None, causal=False, window=None
     if p is None:
         check_choice("impl", impl, IMPLS)
         q, k, v, factor = _check_tensors(q, k, v, table, causal, scale, return_lse)
-        scores = NONE if plain else scores_of(q, softcap, alibi, sink)
         p = Problem.of(q, k, v, window=seen, scores=kind)
         p.made["decoded", table is not None] = factor if scale is None else check_scale(None, p.D)
     else:
         factor = p.made["decoded", table is not None] if scale is None else check_factor(scale, p.D)
-        scores = NONE if plain else scores_of(q, softcap, alibi, sink)
+    scores = NONE if plain else scores_of(q, softcap, alibi, sink)
     if lengths is not None:
         lengths = _as_kernels_read("lengths", lengths, (q.shape[0],), q.device)
     if table is not None:
@@ -93,17 +92,16 @@ def flash_decode(q, k, v, *, lengths=None, table=None, causal=False, window=None
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, sink)):
         raise NotImplementedError("q, k, v: flash_decode is for inference and has no derivative: use"
                                   " torch.no_grad(), or flash_attention")
-    if q.is_neg() or k.is_neg() or v.is_neg():              # a kernel reads numbers as they lie
-        q, k, v = q.resolve_neg(), k.resolve_neg(), v.resolve_neg()
-    if factor < 0:
-        q, factor = ops.positive(q, factor)
+    if q.is_neg() or k.is_neg() or v.is_neg() or factor < 0:        # a kernel reads what lies there
+        (q, factor), k, v = ops.positive(q.resolve_neg(), factor), k.resolve_neg(), v.resolve_neg()
+        p = Problem.of(q, k, v, window=seen, scores=kind)
     if not (p.B and p.N_Q and p.N_K and k.shape[0]) or (table is not None and not table.shape[1]):
         o = torch.zeros_like(q, memory_format=torch.contiguous_format)
         lse = ops.lse_of_none(q, scores.sink)
     elif impl == "reference" or (impl == "auto" and not q.is_cuda):
         o, lse = _reference(q, k, v, lengths, table, seen, factor, scores)
     else:
-        o, lse = _kernels(q, k, v, lengths, table, seen, factor, keys_per_split, kind, scores)
+        o, lse = _kernels(q, k, v, lengths, table, p, factor, keys_per_split, scores)
     return (o, lse) if return_lse else o
 
 
@@ -118,11 +116,11 @@ def _accepted(q, k, v, seen: Window, kind: Kind, paged: bool, return_lse, impl) 
     return p if p is not None and ("decoded", paged) in p.made else None
 
 
-def _kernels(q, k, v, lengths, table, seen: Window, scale, keys_per_split, kind: Kind, scores: Scores):
+def _kernels(q, k, v, lengths, table, p: Problem, scale, keys_per_split, scores: Scores):
     """Return O and lse from the kernels, or why they cannot run here."""
     from flashlib.kernels.backends import decode
 
-    p = decode.problem_of(q, k, v, seen, table, kind)
+    p = decode.problem_of(p, k, table)
     if (reason := decode.BACKEND.refusal(p, "forward")) is not None:
         raise NotImplementedError(reason)
     config = None

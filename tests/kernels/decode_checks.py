@@ -15,6 +15,7 @@ from flashlib.course.notebook.interpreter_trace import watch
 from flashlib.kernels import flash_attention, flash_decode, plans
 from flashlib.kernels.backends import decode as backend
 from flashlib.kernels.configs import DecodeConfig
+from flashlib.kernels.problem import Problem
 from flashlib.kernels.scores import Scores, kind_of
 from flashlib.masks import window_of
 from flashlib.models import traffic
@@ -124,7 +125,7 @@ def check_runs():
         for room in (100, 340):                             # one run, and three
             case = Case(2, 2, 1, 3, room, 16, causal, window, lengths=True)
             given = inputs(case)
-            p = backend.problem_of(*given[:3], window_of(causal, window))
+            p = Problem.of(*given[:3], window=window_of(causal, window))
             found = [backend.BACKEND.forward(*given[:3], p, 0.25, config, given.lengths, None, units)
                      for units in (1, 2)]
             for name, score in judge(case, given, found[1]).items():
@@ -165,9 +166,27 @@ def check_pages():
     for page, (causal, window) in zip((16, 1, 24, 64, 16), MASKS, strict=True):
         case = Case(3, 2, 1, 2, 70, 16, causal, window, lengths=True)
         given = inputs(case)
-        expected = decode(given, case)
         k, v, table = paged(given, page, garbage=True)
-        identical(decode(given._replace(k=k, v=v), case, table=table), expected, f"pages of {page}")
+        for keys in (KEYS, 4 * KEYS):                       # parts of one tile, and of several
+            expected, found = (decode(x, case, keys, table=y) for x, y in (
+                (given, None), (given._replace(k=k, v=v), table)))
+            identical(found, expected, f"pages of {page}")
+
+
+def check_look_ups():
+    """What a table holds behind a length is not read, and of what counts, each entry once a tile."""
+    for page in (16, 64):
+        case = Case(3, 2, 1, 1, 150, 16, lengths=True)
+        given = inputs(case)
+        k, v, table = paged(given, page)
+        tensors = {"q": given.q, "k": k, "v": v, "lengths": given.lengths, "table": table}
+        with watch(**tensors) as seen, no_merge():
+            decode(given._replace(k=k, v=v), case, table=table)
+        read = sorted(int(lane) for x in seen.of("table", "load") for lane in set(x.lanes[x.mask]))
+        expected = sorted(b * table.shape[1] + n for b, length in enumerate(given.lengths.tolist())
+                          for start in range(0, length, KEYS)
+                          for n in range(start // page, -(-min(start + KEYS, length) // page)))
+        require(read == expected, f"pages of {page}: entries {read} are read, not {expected}")
 
 
 def check_company():
@@ -277,7 +296,7 @@ def check_sink():
     config = DecodeConfig(16, 32, 4, 1, 64, 2)
     case = Case(3, 4, 2, 3, 100, 16, True, lengths=True)
     given, scores = inputs(case), Scores(**scores_of(case))
-    p = backend.problem_of(*given[:3], window_of(True), None, kind_of(*scores))
+    p = Problem.of(*given[:3], window=window_of(True), scores=kind_of(*scores))
     identical(*[backend.BACKEND.forward(*given[:3], p, 0.25, config, given.lengths, None, units,
                                         scores=scores) for units in (1, 2)], "runs and units differ")
 

@@ -65,13 +65,14 @@ def check_decode_company(where, all_sizes=SIZES):
 
 def check_decode_runs(where, all_sizes=SIZES):
     """What a program takes, a unit of keys or a run of them, changes no bit."""
-    from flashlib.kernels.backends.decode import BACKEND, problem_of
+    from flashlib.kernels.backends.decode import BACKEND
+    from flashlib.kernels.problem import Problem
     from flashlib.masks import window_of
 
     for dtype, sizes, (causal, window) in itertools.product(DTYPES, all_sizes, MASKS[1:3]):
         case = Case(*sizes, causal=causal, window=window, lengths=True)
         given = inputs(case, dtype, where.device)
-        p = problem_of(*given[:3], window_of(causal, window))
+        p = Problem.of(*given[:3], window=window_of(causal, window))
         config = BACKEND.table(p, "forward")
         found = [BACKEND.forward(*given[:3], p, 0.1, config, given.lengths, None, units)
                  for units in (1, config.UNITS)]

@@ -72,13 +72,14 @@ def test_on_hopper_keys_and_values_are_copied_ahead_also_from_pages(arch, heads)
             assert report.shared_bytes * report.occupancy().programs >= 120_000, str(case)
 
 
-@pytest.mark.parametrize("head_dim, pages", [
-    (128, (16, 64)), pytest.param(128, (32, 128, 256), marks=pytest.mark.matrix),
-    pytest.param(64, (16, 32, 64, 128, 256), marks=pytest.mark.matrix)])
-def test_on_hopper_pages_cost_no_wave(head_dim, pages):
+@pytest.mark.parametrize("head_dim, Nq, units, pages", [
+    (128, 1, 8, (16, 64)), pytest.param(128, 1, 8, (32, 128, 256), marks=pytest.mark.matrix),
+    pytest.param(64, 1, 8, (16, 32, 64, 128, 256), marks=pytest.mark.matrix),
+    pytest.param(64, 8, 4, (16, 32, 64, 128, 256), marks=pytest.mark.matrix)])
+def test_on_hopper_pages_cost_no_wave(head_dim, Nq, units, pages):
     """Four programs share an SM with pages, too: 512 runs are one wave. A stage more leaves three."""
-    cases = [request("fwd", "sm_90", head_dim=head_dim, kv_heads=4, Nq=1, lengths=True, page=page,
-                     units=8, num_stages=stages) for page in pages for stages in (2, 3)]
+    cases = [request("fwd", "sm_90", head_dim=head_dim, kv_heads=4, Nq=Nq, lengths=True, page=page,
+                     units=units, num_stages=stages) for page in pages for stages in (2, 3)]
     for case, report in zip(cases, lens.compile_many(cases, workers=WORKERS), strict=True):
         assert not report.spills, f"{case}: {report.spill_store_bytes} B"
         assert report.occupancy().programs >= 6 - case.given["num_stages"], str(case)

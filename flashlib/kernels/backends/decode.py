@@ -14,7 +14,7 @@ from flashlib.exp2 import LOG2E
 from flashlib.kernels import configs, plans
 from flashlib.kernels.backends import named
 from flashlib.kernels.problem import Problem
-from flashlib.kernels.scores import NONE, PLAIN, Kind, Scores, as_kernels_read
+from flashlib.kernels.scores import NONE, Scores, as_kernels_read
 from flashlib.kernels.triton.decode import flash_decode_fwd_kernel, flash_decode_merge_kernel
 from flashlib.kernels.tuning import store
 
@@ -30,6 +30,8 @@ KEYS, WARPS, STAGES = (32, 64, 128), (2, 4, 8), (2, 3, 4, 5)
 # What the kernel takes as one constexpr.
 GROUPS = {"BLOCKS": ("BLOCK_M", "BLOCK_N", "HEAD_DIM"),
           "FLAGS": ("IS_CAUSAL", "EVEN_D", "ALIBI_DIMS", "SINK_DIMS")}
+# Rows, warps, stages and columns of those that four programs of an SM may be, on pages.
+FOUR = {(m, 4, s, d) for m, d in ((16, 64), (16, 128), (32, 64)) for s in (2, 3)}
 PDL_CAPABILITY = (9, 0)                                     # of the first GPUs that launch dependents
 
 
@@ -84,13 +86,13 @@ class Decode:
         pdl = sm is not None and sm >= PDL_CAPABILITY
         common = {"IS_CAUSAL": p.causal, "PDL": pdl, "SINK_DIMS": p.scores.sink}
         options = {"launch_pdl": True} if pdl else {}
-        # A look-up before each tile takes half of the pipeline's stages.
         stages = c.num_stages if stages is None else stages
         # Four programs of four warps share an SM if a thread has 128 registers; with pages, on Hopper.
         kind = c.BLOCK_M, c.num_warps, stages, p.head_dim
-        few = {(16, 4, s, d) for s in (2, 3) for d in (64, 128)} if page else {(16, 4, 2, 128)}
-        packed = {"maxnreg": 128} if kind in few and (sm == (9, 0) if page else pdl) else {}
-        stages = 2 * stages - 1 if page else stages
+        few = kind in FOUR and sm == (9, 0) if page else kind == (16, 4, 2, 128) and pdl
+        packed = {"maxnreg": 128} if few else {}
+        # Where a tile's keys lie on several pages, their look-up takes half of the pipeline's stages.
+        stages = 2 * stages - 1 if page and page % c.BLOCK_N else stages
 
         def sizes(p):
             return {"sizes": (p.H_K, p.H // p.H_K, p.N_Q, p.N_K, p.D), "window": p.sides,
@@ -125,7 +127,7 @@ class Decode:
         """
         if p.narrow:
             dtype, q, k, v = q.dtype, q.float(), k.float(), v.float()
-            wide = problem_of(q, k, v, p.window, table, p.scores)
+            wide = problem_of(Problem.of(q, k, v, window=p.window, scores=p.scores), k, table)
             o, lse = self.forward(q, k, v, wide, scale, config, lengths, table, units, scores=scores)
             return o.to(dtype), lse
         page = 0 if table is None else k.shape[2]
@@ -190,14 +192,12 @@ def row_tiles(p: Problem, c: configs.DecodeConfig) -> int:
     return -(-p.N_Q * p.H // p.H_K // c.BLOCK_M)
 
 
-def problem_of(q, k, v, window, table=None, scores: Kind = PLAIN) -> Problem:
-    """Return the problem of these tensors; with a table, k and v are pages, and N_K is the room."""
-    p = Problem.of(q, k, v, window=window, scores=scores)
+def problem_of(p: Problem, k, table) -> Problem:
+    """Return the problem with the room of a table, if there is one, for N_K; k are its pages."""
     if table is None:
         return p
     key = "paged", table.shape[1]
-    found = p.made.get(key)
-    if found is None:
+    if (found := p.made.get(key)) is None:
         found = p.made[key] = replace(p, N_K=table.shape[1] * k.shape[2])
     return found
 

@@ -45,21 +45,24 @@ def keys_seen(first, last, length, N_Q, window, IS_CAUSAL: tl.constexpr):
 
 
 @triton.jit
-def places_of(start, n, there, b, hk, stride_k, stride_v, TABLE, N_K, PAGE: tl.constexpr,
+def page_of(n, there, b, TABLE, N_K, PAGE: tl.constexpr):
+    """Return the page on which a key lies, or each of many; what stands behind the end is not read."""
+    return tl.load(TABLE + b.to(tl.int64) * (N_K // PAGE) + n // PAGE, mask=there, other=0)
+
+
+@triton.jit
+def places_of(page, start, n, there, b, hk, stride_k, stride_v, TABLE, N_K, PAGE: tl.constexpr,
               BLOCK_N: tl.constexpr):
     """Return where the keys n, from start on, of a head and their values begin, in elements.
 
-    With pages the table says on which one a key lies; what stands there behind the end is not read.
-    Then what rows share is added up apart from what all tiles do: a thread needs fewer registers.
+    With pages, `page` is the one on which all of them lie, if their number divides a page's. What rows
+    share is added up apart from what all tiles do: a thread needs fewer registers.
     """
     head = hk.to(tl.int64)
     if PAGE:
-        entries = TABLE + b.to(tl.int64) * (N_K // PAGE)
-        row = tl.arange(0, BLOCK_N)
-        if PAGE % BLOCK_N == 0:                          # the tile lies on one page, its first key's
-            page, first = tl.load(entries + start // PAGE), tl.full([], start % PAGE, tl.int64)
-        else:
-            page, first = tl.load(entries + n // PAGE, mask=there, other=0), 0
+        row, first = tl.arange(0, BLOCK_N), tl.full([], start % PAGE, tl.int64)
+        if PAGE % BLOCK_N:
+            page, first = page_of(n, there, b, TABLE, N_K, PAGE), 0
             row = (n.to(tl.uint32) if BLOCK_N % PAGE else row) % PAGE
         entry, row = page.to(tl.int64), row.to(tl.int64)
         keys = row * stride_k[2] + (entry * stride_k[0] + head * stride_k[1] + first * stride_k[2])
@@ -75,11 +78,8 @@ def load_at(X, at, stride, there, D, HEAD_DIM: tl.constexpr, EVEN_D: tl.constexp
     """Return the rows that begin at these elements as a tile, zeros where they are not `there`."""
     d = tl.arange(0, HEAD_DIM)
     pointers = X + at[:, None] + d.to(tl.int64)[None, :] * stride
-    if EVEN_D:
-        tile = tl.load(pointers, mask=there[:, None], other=0.0)
-    else:
-        tile = tl.load(pointers, mask=there[:, None] & (d < D)[None, :], other=0.0)
-    return tile
+    mask = there[:, None] if EVEN_D else there[:, None] & (d < D)[None, :]
+    return tl.load(pointers, mask=mask, other=0.0)
 
 
 @triton.jit
@@ -171,15 +171,20 @@ def flash_decode_fwd_kernel(Q, K, V, O, LSE, LENGTHS, TABLE, scale_log2, softcap
     h = hk * GROUP + member
     at = b.to(tl.int64) * stride_q[0] + h.to(tl.int64) * stride_q[1] + row.to(tl.int64) * stride_q[2]
     q = load_at(Q, at, stride_q[3], real, D, HEAD_DIM, EVEN_D)
-    m_i = tl.full([BLOCK_M], LOWEST, tl.float32)
-    l_i = tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
-    m_run, l_run, acc_run = m_i, l_i, acc
+    m_0 = tl.full([BLOCK_M], LOWEST, tl.float32)
+    l_0 = tl.zeros([BLOCK_M], tl.float32)
+    acc_0 = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
+    m_i, l_i, acc, m_run, l_run, acc_run = m_0, l_0, acc_0, m_0, l_0, acc_0
     logits = logits_of(scale_log2, softcap_log2, ALIBI, b, h[:, None], H_K * GROUP, ALIBI_DIMS)
+    ONE_PAGE: tl.constexpr = PAGE > 0 and PAGE % BLOCK_N == 0
+    page = page_of(lo, lo < hi, b, TABLE, N_K, PAGE) if ONE_PAGE else 0
     for start in tl.range(lo, hi, BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
         there = n < hi                                      # no key behind the end is read
-        keys, values = places_of(start, n, there, b, hk, stride_k, stride_v, TABLE, N_K, PAGE, BLOCK_N)
+        keys, values = places_of(page, start, n, there, b, hk, stride_k, stride_v, TABLE, N_K, PAGE,
+                                 BLOCK_N)
+        if ONE_PAGE:                                        # looked up while this tile is read
+            page = page_of(start + BLOCK_N, start + BLOCK_N < hi, b, TABLE, N_K, PAGE)
         read = tl.arange(0, BLOCK_N) < hi - start if PAGE else there     # the same, in fewer registers
         k = load_at(K, keys, stride_k[3], read, D, HEAD_DIM, EVEN_D)
         qk = tl.dot(q, k.T, input_precision=PRECISION)      # (BLOCK_M, BLOCK_N), not scaled yet
@@ -196,9 +201,7 @@ def flash_decode_fwd_kernel(Q, K, V, O, LSE, LENGTHS, TABLE, scale_log2, softcap
         if UNITS > 1:                                       # noqa: SIM102, the outer one compiles
             if (start + BLOCK_N) % KEYS == 0:               # a unit is complete
                 m_run, l_run, acc_run = fold(m_run, l_run, acc_run, m_i, l_i, acc)
-                m_i = tl.full([BLOCK_M], LOWEST, tl.float32)
-                l_i = tl.zeros([BLOCK_M], tl.float32)
-                acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
+                m_i, l_i, acc = m_0, l_0, acc_0
 
     if UNITS > 1:
         m_i, l_i, acc = fold(m_run, l_run, acc_run, m_i, l_i, acc)

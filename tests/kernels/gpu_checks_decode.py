@@ -1,6 +1,6 @@
 """What only a GPU can show of decoding: 16 bits, CUDA graphs, the batch's company, large offsets.
 
-Checks as in `gpu_checks`. Run as a module it runs them all and prints what each found, without pytest.
+Checks as in `gpu_checks`. Those of a size compile much, and are tasks of `run_gpu`.
 """
 
 from __future__ import annotations
@@ -8,9 +8,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import multiprocessing
-import sys
-import traceback
 
 import torch
 
@@ -26,10 +23,10 @@ SIZES = ((3, 8, 2, 1, 3000, 128), (2, 8, 8, 1, 700, 64), (2, 32, 4, 1, 5000, 64)
 MASKS = ((False, None), (True, None), (True, (100, 0)), (False, (300, 5)))
 
 
-def check_decode_values(where, all_sizes=SIZES):
+def values(where, sizes):
     """Every dtype, size and mask by the accuracy rule, dense and in pages: the same bits."""
     worst, count = (0.0, ""), 0
-    for dtype, sizes, (causal, window) in itertools.product(DTYPES, all_sizes, MASKS):
+    for dtype, (causal, window) in itertools.product(DTYPES, MASKS):
         case = Case(*sizes, causal=causal, window=window, lengths=True)
         given = inputs(case, dtype, where.device)
         got = flash_decode(*given[:3], lengths=given.lengths, causal=causal, window=window,
@@ -46,9 +43,9 @@ def check_decode_values(where, all_sizes=SIZES):
     return f"{count} tensors, worst {worst[0]:.2f} of what is allowed: {worst[1]}"
 
 
-def check_decode_company(where, all_sizes=SIZES):
+def company(where, sizes):
     """Bits do not depend on the rest of the batch, nor change in 100 runs."""
-    for dtype, sizes in itertools.product(DTYPES[:2], all_sizes):
+    for dtype in DTYPES[:2]:
         case = Case(*sizes, causal=True, lengths=True)
         given = inputs(case._replace(B=9), dtype, where.device)
         whole = flash_decode(*given[:3], lengths=given.lengths, causal=True, return_lse=True)
@@ -63,13 +60,13 @@ def check_decode_company(where, all_sizes=SIZES):
     return ""
 
 
-def check_decode_runs(where, all_sizes=SIZES):
+def runs(where, sizes):
     """What a program takes, a unit of keys or a run of them, changes no bit."""
     from flashlib.kernels.backends.decode import BACKEND
     from flashlib.kernels.problem import Problem
     from flashlib.masks import window_of
 
-    for dtype, sizes, (causal, window) in itertools.product(DTYPES, all_sizes, MASKS[1:3]):
+    for dtype, (causal, window) in itertools.product(DTYPES, MASKS[1:3]):
         case = Case(*sizes, causal=causal, window=window, lengths=True)
         given = inputs(case, dtype, where.device)
         p = Problem.of(*given[:3], window=window_of(causal, window))
@@ -106,9 +103,9 @@ def check_decode_graph(where):
     return ""
 
 
-def check_decode_poison(where, all_sizes=SIZES):
+def poison(where, sizes):
     """What lies behind a length, and what a table holds there, is never used: NaN, and page 2³⁰."""
-    for dtype, sizes in itertools.product(DTYPES, all_sizes):
+    for dtype in DTYPES:
         case = Case(*sizes, causal=True, lengths=True)
         given = inputs(case, dtype, where.device)
         clean = flash_decode(*given[:3], lengths=given.lengths, causal=True)
@@ -161,35 +158,14 @@ def check_decode_far(where):
     return ""
 
 
-DECODE = {name.removeprefix("check_"): check for name, check in globals().copy().items()
-          if name.startswith("check_")}
+BY_SIZE = {f"decode {check.__name__}": check for check in (runs, company, values, poison)}
 
 
-def run(task):
-    """Run one check, or its part for one size; return its name, and what it said or where it failed."""
-    from tests.kernels.gpu_checks import Where
-
-    name, sizes = task
-    label = name if sizes is None else f"{name} {sizes}"
-    try:
-        said = DECODE[name](Where("decode", "cuda"), *(() if sizes is None else ([sizes],)))
-    except Exception:
-        return label, False, traceback.format_exc(limit=-4)
-    return label, True, said
+def decode_tasks():
+    """Return name → (check, size), one for every check of a size."""
+    return {f"{name} {sizes}": (name, sizes) for name in BY_SIZE for sizes in SIZES}
 
 
-def main() -> int:
-    """Run all checks, shared among processes; return 1 if one failed."""
-    several = ("decode_runs", "decode_company", "decode_values", "decode_poison")
-    tasks = [(name, None) for name in DECODE if name not in several]
-    tasks += [(name, sizes) for name in several for sizes in SIZES]
-    failed = 0
-    with multiprocessing.get_context("spawn").Pool(12) as pool:
-        for label, right, said in pool.imap_unordered(run, tasks, chunksize=1):
-            failed |= not right
-            print(f"{label}: {'ok' if right else 'FAILED'} {said}", flush=True)
-    return failed
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def run_decode(where, name, sizes):
+    """Run one check at one size; return what it says."""
+    return BY_SIZE[name](where, sizes)

@@ -26,6 +26,7 @@ import torch  # noqa: E402
 
 from tests.kernels.behaviours import Backend  # noqa: E402
 from tests.kernels.gpu_checks import ALONE, Where, run_configuration  # noqa: E402
+from tests.kernels.gpu_checks_decode import decode_tasks, run_decode  # noqa: E402
 from tests.kernels.gpu_checks_into import into_tasks, run_into  # noqa: E402
 from tests.kernels.gpu_checks_scores import HEAD_DIMS, run_scores  # noqa: E402
 from tests.kernels.gpu_checks_varlen import run_varlen, varlen_tasks  # noqa: E402
@@ -67,11 +68,14 @@ def tasks():
 
     made |= {name: ("into", given) for name, given in into_tasks().items()}
     made |= {name: ("varlen", given) for name, given in varlen_tasks().items()}
+    made |= {name: ("decode", given) for name, given in decode_tasks().items()}
 
     def cost(name):
         kind, arguments = made[name]
         if kind == "promise":
             return 50 if arguments[1] == torch.float32 else 20
+        if kind == "decode":                                # three dtypes
+            return 30 * arguments[1][-1]
         return arguments[1] * (20 if arguments[0] == torch.float32 else 1)
     return {name: made[name] for name in sorted(made, key=cost, reverse=True)}
 
@@ -96,6 +100,8 @@ def run_task(job):
             return done(1, [], said=run_configuration(where, *arguments))
         if kind == "varlen":
             return done(1, [], said=run_varlen(where, *arguments))
+        if kind == "decode":
+            return done(1, [], said=run_decode(where, *arguments))
         if kind == "into":
             return done(1, [], said=run_into(where, *arguments))
         if kind == "promise":

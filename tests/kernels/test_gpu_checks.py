@@ -4,9 +4,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from flashlib.kernels import configs, flash_attention, flash_attention_varlen  # noqa: E402
+from flashlib.kernels import configs, flash_attention, flash_attention_varlen, flash_decode  # noqa: E402
 from flashlib.kernels.backends import triton  # noqa: E402
-from tests.kernels import gpu_checks, gpu_checks_fused, gpu_checks_gluon, gpu_checks_varlen  # noqa: E402
+from tests.kernels import (  # noqa: E402
+    gpu_checks,
+    gpu_checks_decode,
+    gpu_checks_fused,
+    gpu_checks_gluon,
+    gpu_checks_varlen,
+)
 from tests.kernels.budget import Grid  # noqa: E402
 from tests.kernels.gpu_checks import Where  # noqa: E402
 from tests.kernels.run_gpu import Outcome, run_all, run_task, statistics, tasks  # noqa: E402
@@ -76,6 +82,29 @@ def test_packed_sequences_that_meet_are_seen(monkeypatch):
     monkeypatch.setattr(gpu_checks_varlen.answer, "__defaults__", (one,))
     with pytest.raises(AssertionError):
         gpu_checks_varlen.run_varlen(here, torch.bfloat16, 16, "causal", times=1)
+
+
+DECODED = ("decode values", "decode company", "decode poison")
+TINY = (2, 4, 2, 2, 70, 16)                                 # B, H, H_k, N_q, room, D
+
+
+@pytest.mark.parametrize("name", DECODED)
+def test_decoding_passes_the_reference(name):
+    assert isinstance(gpu_checks_decode.run_decode(here, name, TINY), str)
+
+
+def test_each_check_of_decoding_sees_its_bug(monkeypatch):
+    def everything(q, k, v, *, lengths=None, **options):
+        return flash_decode(q, k, v, **options)
+
+    def in_company(q, *others, **options):
+        return flash_decode(q * (1 + q.shape[0]), *others, **options)
+
+    for wrong, names in ((everything, ("decode values", "decode poison")), (in_company, DECODED[:2])):
+        monkeypatch.setattr(gpu_checks_decode, "flash_decode", wrong)
+        for name in names:
+            with pytest.raises(AssertionError):
+                gpu_checks_decode.run_decode(here, name, TINY)
 
 
 def test_the_runner_reports_a_failure_and_a_crash():

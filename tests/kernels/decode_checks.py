@@ -209,6 +209,24 @@ def check_layout():
     identical(decode(turned, case), decode(given, case), "strides change bits")
 
 
+def check_signs():
+    """A negative scale, and what only reads as negative: the kernels read other memory than given."""
+    case = Case(2, 4, 2, 2, 70, 16, causal=True, lengths=True, scale=-0.3)
+    given = inputs(case)
+    sliced = given.q.repeat_interleave(2, -1)[..., ::2]
+    negative = {name: torch.complex(torch.zeros_like(x), -x).conj().imag for name, x in zip(
+        "qkv", given[:3], strict=True)}
+    k, v, table = paged(given, 32)
+    pages = {"k": torch.complex(torch.zeros_like(k), -k).conj().imag, "v": v}
+    for scale in (-0.3, 0.3):
+        one = case._replace(scale=scale)
+        expected = decode(given, one)
+        for changed in ({"q": sliced}, {"q": negative["q"]}, {"k": negative["k"]}, negative):
+            identical(decode(given._replace(**changed), one), expected, f"{[*changed]} at {scale}")
+        found = decode(given._replace(q=sliced, **pages), one, table=table)
+        identical(found, expected, f"pages at {scale}")
+
+
 @contextlib.contextmanager
 def no_merge():
     """Leave out the merge, which reads none of q, k and v."""

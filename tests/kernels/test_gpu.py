@@ -22,9 +22,8 @@ def outcomes(impl):
     return {o.task: o for o in run_all(Where(impl, "cuda"), processes=most_processes())}
 
 
-@pytest.mark.parametrize("impl", ["triton", "auto"])
-@pytest.mark.parametrize("task", [*tasks(), "grid float16", "grid bfloat16",
-                                  *(f"alone {name}" for name in ALONE)])
+@pytest.mark.parametrize("impl, task", [(impl, task) for impl in ("triton", "auto") for task in (
+    *tasks(impl), "grid float16", "grid bfloat16", *(f"alone {name}" for name in ALONE))])
 def test_gpu(impl, task):
     outcome = outcomes(impl)[task]
     assert not outcome.failures, "\n".join(outcome.failures)

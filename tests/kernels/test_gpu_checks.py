@@ -1,5 +1,7 @@
 """The GPU checks themselves, at small sizes on the CPU: they pass what is right and see what is not."""
 
+import itertools
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -100,11 +102,24 @@ def test_each_check_of_decoding_sees_its_bug(monkeypatch):
     def in_company(q, *others, **options):
         return flash_decode(q * (1 + q.shape[0]), *others, **options)
 
-    for wrong, names in ((everything, ("decode values", "decode poison")), (in_company, DECODED[:2])):
+    def on_pages(q, *others, table=None, **options):
+        return flash_decode(q if table is None else q * 2, *others, table=table, **options)
+
+    calls = itertools.count()
+
+    def fickle(q, *others, **options):
+        return flash_decode(q * (1 + (next(calls) > 20)), *others, **options)
+
+    for wrong, names, said in (
+            (everything, ("decode values", "decode poison"), "O |NaN behind"),
+            (in_company, ("decode company",), "alone it differs"),
+            (fickle, ("decode company",), "run to run"),
+            (on_pages, ("decode values", "decode poison"), "pages of 16|a page behind")):
         monkeypatch.setattr(gpu_checks_decode, "flash_decode", wrong)
         for name in names:
-            with pytest.raises(AssertionError):
+            with pytest.raises(AssertionError, match=said):
                 gpu_checks_decode.run_decode(here, name, TINY)
+    assert gpu_checks_decode.check_decode_packed(Where("reference", "cuda"), ()) == ""
 
 
 def test_the_runner_reports_a_failure_and_a_crash():

@@ -39,8 +39,8 @@ def compiled(arch, heads):
                      lengths=True, units=units)
              for d, (kv_heads, Nq), units in itertools.product(
                  heads, SHAPES, (1, 2) if arch == "sm_90" else (2,))]
-    cases += [request("fwd", arch, dtype=dtype, head_dim=128, kv_heads=4, Nq=1, lengths=True, page=16)
-              for d in heads if d == 128]
+    cases += [request("fwd", arch, dtype=dtype, head_dim=128, kv_heads=4, Nq=1, lengths=True, page=page)
+              for d in heads if d == 128 for page in (16, 64)]
     cases += [request("fwd", arch, dtype="float32", head_dim=d, kv_heads=4, Nq=1, units=2)
               for d in heads if d >= 128]
     cases += [request("merge", arch, dtype=dtype, head_dim=d, kv_heads=4, Nq=1, lengths=True,
@@ -72,17 +72,34 @@ def test_on_hopper_keys_and_values_are_copied_ahead_also_from_pages(arch, heads)
             assert report.shared_bytes * report.occupancy().programs >= 120_000, str(case)
 
 
-@pytest.mark.parametrize("head_dim, Nq, units, pages", [
-    (128, 1, 8, (16, 64)), pytest.param(128, 1, 8, (32, 128, 256), marks=pytest.mark.matrix),
-    pytest.param(64, 1, 8, (16, 32, 64, 128, 256), marks=pytest.mark.matrix),
-    pytest.param(64, 8, 4, (16, 32, 64, 128, 256), marks=pytest.mark.matrix)])
-def test_on_hopper_pages_cost_no_wave(head_dim, Nq, units, pages):
-    """Four programs share an SM with pages, too: 512 runs are one wave. A stage more leaves three."""
+RUNS = {(1, 2): (8, 4), (1, 3): (8, 3), (8, 3): (4, 4)}    # queries, stages → units, programs of an SM
+
+
+@pytest.mark.parametrize("head_dim, kinds, pages", [
+    (128, [(1, 2), (1, 3)], (16, 64)),
+    pytest.param(128, [(1, 2), (1, 3)], (32, 128, 256), marks=pytest.mark.matrix),
+    pytest.param(64, [*RUNS], (16, 32, 64, 128, 256), marks=pytest.mark.matrix)])
+def test_on_hopper_pages_cost_no_wave(head_dim, kinds, pages):
+    """Four programs share an SM with pages, too, or three with more memory: 512 runs are one wave."""
     cases = [request("fwd", "sm_90", head_dim=head_dim, kv_heads=4, Nq=Nq, lengths=True, page=page,
-                     units=units, num_stages=stages) for page in pages for stages in (2, 3)]
+                     units=RUNS[Nq, stages][0], num_stages=stages)
+             for page in pages for Nq, stages in kinds]
     for case, report in zip(cases, lens.compile_many(cases, workers=WORKERS), strict=True):
         assert not report.spills, f"{case}: {report.spill_store_bytes} B"
-        assert report.occupancy().programs >= 6 - case.given["num_stages"], str(case)
+        expected = RUNS[case.given["Nq"], case.given["num_stages"]][1]
+        assert report.occupancy().programs == expected, str(case)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("Nq, stages", [(2, 2), (2, 3), (8, 3)])
+def test_on_hopper_a_mask_on_pages_spills_next_to_nothing(Nq, stages):
+    """A few words that no iteration writes: what is the same for all keys is kept elsewhere."""
+    cases = [request("fwd", "sm_90", head_dim=head_dim, kv_heads=4, Nq=Nq, lengths=True, page=page,
+                     units=4 if Nq == 8 else 8, num_stages=stages, causal=True)
+             for head_dim in ((64, 128) if Nq == 2 else (64,)) for page in (16, 64, 128)]
+    for case, report in zip(cases, lens.compile_many(cases, workers=WORKERS), strict=True):
+        assert report.occupancy().programs >= (3 if (Nq, stages) == (2, 3) else 4), str(case)
+        assert report.spill_store_bytes <= 28, f"{case}: {report.spill_store_bytes} B"
 
 
 @pytest.mark.parametrize("arch, heads", HOPPER)

@@ -17,6 +17,7 @@ from flashlib.kernels.problem import Problem
 from flashlib.kernels.scores import NONE, Scores, as_kernels_read
 from flashlib.kernels.triton.decode import flash_decode_fwd_kernel, flash_decode_merge_kernel
 from flashlib.kernels.tuning import store
+from flashlib.masks import Window
 
 Q, K, V = range(3)                                          # places in a problem's layout
 MERGE_LANES = 8                                             # it decides bits
@@ -30,8 +31,9 @@ KEYS, WARPS, STAGES = (32, 64, 128), (2, 4, 8), (2, 3, 4, 5)
 # What the kernel takes as one constexpr.
 GROUPS = {"BLOCKS": ("BLOCK_M", "BLOCK_N", "HEAD_DIM"),
           "FLAGS": ("IS_CAUSAL", "EVEN_D", "ALIBI_DIMS", "SINK_DIMS")}
-# Rows, warps, stages and columns of those that four programs of an SM may be, on pages.
-FOUR = {(m, 4, s, d) for m, d in ((16, 64), (16, 128), (32, 64)) for s in (2, 3)}
+# Without and with pages: rows, warps, stages and columns → registers, so that programs fill an SM.
+REGISTERS = ({(16, 4, 2, 128): 128}, {(16, 4, 2, 64): 128, (16, 4, 2, 128): 128, (32, 4, 3, 64): 128,
+                                      (16, 4, 3, 64): 168, (16, 4, 3, 128): 168})
 PDL_CAPABILITY = (9, 0)                                     # of the first GPUs that launch dependents
 
 
@@ -87,10 +89,9 @@ class Decode:
         common = {"IS_CAUSAL": p.causal, "PDL": pdl, "SINK_DIMS": p.scores.sink}
         options = {"launch_pdl": True} if pdl else {}
         stages = c.num_stages if stages is None else stages
-        # Four programs of four warps share an SM if a thread has 128 registers; with pages, on Hopper.
         kind = c.BLOCK_M, c.num_warps, stages, p.head_dim
-        few = kind in FOUR and sm == (9, 0) if page else kind == (16, 4, 2, 128) and pdl
-        packed = {"maxnreg": 128} if few else {}
+        most = REGISTERS[page > 0].get(kind) if (sm == (9, 0) if page else pdl) else None
+        packed = {"maxnreg": most} if most else {}
         # Where a tile's keys lie on several pages, their look-up takes half of the pipeline's stages.
         stages = 2 * stages - 1 if page and page % c.BLOCK_N else stages
 
@@ -193,12 +194,11 @@ def row_tiles(p: Problem, c: configs.DecodeConfig) -> int:
 
 
 def problem_of(p: Problem, k, table) -> Problem:
-    """Return the problem with the room of a table, if there is one, for N_K; k are its pages."""
-    if table is None:
-        return p
-    key = "paged", table.shape[1]
-    if (found := p.made.get(key)) is None:
-        found = p.made[key] = replace(p, N_K=table.shape[1] * k.shape[2])
+    """Return the problem with the room of a table, if any, for N_K; one query needs no causal mask."""
+    room = p.N_K if table is None else table.shape[1] * k.shape[2]
+    if (found := p.made.get(("room", room))) is None:
+        window = Window() if p.causal and p.N_Q == 1 else p.window
+        found = p.made["room", room] = replace(p, N_K=room, window=window)
     return found
 
 

@@ -72,7 +72,7 @@ lint: $(stamp) ## check the code's style, and that no notebook's outputs are sta
 
 explorer: $(stamp) ## build the site's explorers anew, after a change (needs node and npm)
 	@$(py) scripts/explorer_data.py
-	@$(py) scripts/lab_tables.py
+	@OMP_NUM_THREADS=1 $(py) scripts/lab_tables.py  # last digits follow the number of threads
 	cd site/explorer && npm install --no-package-lock --no-audit --no-fund && npm run types && npm run build
 
 types: $(stamp) ## check the types of all that is neither course nor device code

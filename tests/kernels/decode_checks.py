@@ -227,6 +227,19 @@ def check_signs():
         identical(found, expected, f"pages at {scale}")
 
 
+def check_one_query():
+    """One query sees all keys, so that its kernel has no mask; that of several has one."""
+    for queries in (1, 3, 1):
+        case = Case(2, 4, 2, queries, 70, 16, causal=True)
+        given = inputs(case)
+        right(case, keys=None)
+        decode(given, case, keys=None)
+        p = Problem.of(*given[:3], window=window_of(True))
+        launches = p.made[None, None, 0, True][1]           # as `forward` keeps them
+        masked = launches["decode"].arguments["FLAGS"][0]
+        require(masked == (queries > 1), f"{queries} queries, masked: {masked}")
+
+
 @contextlib.contextmanager
 def no_merge():
     """Leave out the merge, which reads none of q, k and v."""

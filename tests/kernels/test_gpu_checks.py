@@ -93,6 +93,7 @@ TINY = (2, 4, 2, 2, 70, 16)                                 # B, H, H_k, N_q, ro
 @pytest.mark.parametrize("name", DECODED)
 def test_decoding_passes_the_reference(name):
     assert isinstance(gpu_checks_decode.run_decode(here, name, TINY), str)
+    assert gpu_checks_decode.check_decode_packed(here, (TINY,)) == ""
 
 
 def test_each_check_of_decoding_sees_its_bug(monkeypatch):
@@ -119,7 +120,8 @@ def test_each_check_of_decoding_sees_its_bug(monkeypatch):
         for name in names:
             with pytest.raises(AssertionError, match=said):
                 gpu_checks_decode.run_decode(here, name, TINY)
-    assert gpu_checks_decode.check_decode_packed(Where("reference", "cuda"), ()) == ""
+    with pytest.raises(AssertionError, match="pages of 16"):
+        gpu_checks_decode.check_decode_packed(here, (TINY,))
 
 
 def test_the_runner_reports_a_failure_and_a_crash():

@@ -17,7 +17,6 @@ from flashlib.kernels.problem import Problem
 from flashlib.kernels.scores import NONE, Scores, as_kernels_read
 from flashlib.kernels.triton.decode import flash_decode_fwd_kernel, flash_decode_merge_kernel
 from flashlib.kernels.tuning import store
-from flashlib.masks import Window
 
 Q, K, V = range(3)                                          # places in a problem's layout
 MERGE_LANES = 8                                             # it decides bits
@@ -31,7 +30,7 @@ KEYS, WARPS, STAGES = (32, 64, 128), (2, 4, 8), (2, 3, 4, 5)
 # What the kernel takes as one constexpr.
 GROUPS = {"BLOCKS": ("BLOCK_M", "BLOCK_N", "HEAD_DIM"),
           "FLAGS": ("IS_CAUSAL", "EVEN_D", "ALIBI_DIMS", "SINK_DIMS")}
-# Without and with pages: rows, warps, stages and columns → registers, so that programs fill an SM.
+# Without pages, and on Hopper with: rows, warps, stages, columns → registers, so that an SM fills up.
 REGISTERS = ({(16, 4, 2, 128): 128}, {(16, 4, 2, 64): 128, (16, 4, 2, 128): 128, (32, 4, 3, 64): 128,
                                       (16, 4, 3, 64): 168, (16, 4, 3, 128): 168})
 PDL_CAPABILITY = (9, 0)                                     # of the first GPUs that launch dependents
@@ -75,18 +74,18 @@ class Decode:
                      configs.candidates(p.head_dim, *sizes, most_registers=256)]}
 
     def plan(self, p: Problem, direction: str, config, units: int = 1, stages: int | None = None,
-             page: int = 0, has_lengths: bool = False,
+             page: int = 0, apart: tuple = (),
              merges: tuple[int, int, int] = MERGES[0][:3]) -> dict[str, plans.Plan]:
         """Return the plans of both kernels; the second is launched where there are several parts.
 
         `units` are those of a part; `stages`, those of the pipeline, are the configuration's unless
-        given. `merges` is what `merges_of` returns. `has_lengths` only tells plans apart: a kernel to
-        which LENGTHS is None is compiled without it.
+        given. `merges` is what `merges_of` returns. `apart` only tells plans apart: a kernel without
+        LENGTHS is compiled without them, and one for a single query, which sees all, without a mask.
         """
         p, c = p.widened() if p.narrow else p, config
         sm = p.device.capability
         pdl = sm is not None and sm >= PDL_CAPABILITY
-        common = {"IS_CAUSAL": p.causal, "PDL": pdl, "SINK_DIMS": p.scores.sink}
+        common = {"IS_CAUSAL": p.causal and p.N_Q > 1, "PDL": pdl, "SINK_DIMS": p.scores.sink}
         options = {"launch_pdl": True} if pdl else {}
         stages = c.num_stages if stages is None else stages
         kind = c.BLOCK_M, c.num_warps, stages, p.head_dim
@@ -138,7 +137,7 @@ class Decode:
             units = units_of(p, c) if units is None else units
             stages = stages_of(p, c, units) if config is None else c.num_stages
             found = p.made[key] = parts(p, c, units), plans.launches_for(
-                self, p, "forward", config, units, stages, page, lengths is not None,
+                self, p, "forward", config, units, stages, page, (lengths is None, p.N_Q == 1),
                 merges_of(p))
         many, launches = found
         o = torch.empty_like(q, memory_format=torch.contiguous_format)
@@ -194,11 +193,11 @@ def row_tiles(p: Problem, c: configs.DecodeConfig) -> int:
 
 
 def problem_of(p: Problem, k, table) -> Problem:
-    """Return the problem with the room of a table, if any, for N_K; one query needs no causal mask."""
-    room = p.N_K if table is None else table.shape[1] * k.shape[2]
-    if (found := p.made.get(("room", room))) is None:
-        window = Window() if p.causal and p.N_Q == 1 else p.window
-        found = p.made["room", room] = replace(p, N_K=room, window=window)
+    """Return the problem with the room of a table, if there is one, for N_K; k are its pages."""
+    if table is None:
+        return p
+    if (found := p.made.get(key := ("paged", table.shape[1]))) is None:
+        found = p.made[key] = replace(p, N_K=table.shape[1] * k.shape[2])
     return found
 
 

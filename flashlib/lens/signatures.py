@@ -216,7 +216,7 @@ def decode_call(*, arch, part="decode", config=None, units=None, page=0, lengths
                 **{name: choices.pop(name) for name in SIZES if name in choices})
     c = DecodeConfig(*(config or BACKEND.table(p, "forward")))._replace(**choices)
     units = units_of(p, c) if units is None else units
-    plan = BACKEND.plan(p, "forward", c, units, None, page, lengths)[part]
+    plan = BACKEND.plan(p, "forward", c, units, None, page)[part]
     absent = [name for name, given in (("LENGTHS", lengths), ("TABLE", page)) if not given]
     call = call_of(plan, p, [name for name in absent if name in plan.tensors],
                    f"{c.BLOCK_M}×{c.BLOCK_N} of {units}·{c.KEYS} keys, {c.num_warps} warps,"
